@@ -1,9 +1,10 @@
-"""PPO on Ant-v5 on a CPU, 10 epochs: how much of the environment's own speed training keeps, and how it learns.
+"""PPO on Ant-v5 on a CPU, 10 epochs: how much of the environment's own speed training keeps, and
+how it learns.
 
-Speed: the same 64 environments step with random actions and under training in turn, in this process; the ratio of
-environment steps/s is what counts. Curve: greedy return of 10 episodes every 100,000 of 3 million steps, written to
-docs/benchmarks/ant_ppo.csv and .png. `--plot` only draws the picture from the table.
-"""
+Speed: the same 64 environments step with random actions and under training in turn, in this
+process; the ratio of environment steps/s is what counts. Curve: greedy return of 10 episodes every
+100,000 of 3 million steps, written to docs/benchmarks/ant_ppo.csv and .png. `--plot` only draws the
+picture from the table."""
 
 from __future__ import annotations
 
@@ -53,12 +54,22 @@ Curve = list[tuple[int, float, float, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two short repeats of the speed, no curve: under a minute")
-    parser.add_argument("--steps", type=int, default=3_000_000, help="of the curve; 0 leaves it out")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two short repeats of the speed, no curve: under a minute",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=3_000_000, help="of the curve; 0 leaves it out"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2, help="of torch and of MuJoCo")
-    parser.add_argument("--plot", action="store_true", help="draw the picture from the table that is there")
+    parser.add_argument(
+        "--plot", action="store_true", help="draw the picture from the table that is there"
+    )
     options = parser.parse_args()
     picture = FOLDER / "ant_ppo.png", "PPO on Ant-v5, one seed, on a CPU", {"PPO": TABLE}, {}
     if options.plot:
@@ -86,21 +97,33 @@ def main() -> None:
         curve = train(make_training(options.seed), TASK, options.steps, options.seed, TABLE)
         plot(*picture)
         best = max(curve, key=lambda row: row[1])
-        print(f"\nbest greedy return {best[1]:,.0f} after {best[0]:,} steps; last {curve[-1][1]:,.0f}")
+        print(
+            f"\nbest greedy return {best[1]:,.0f} after {best[0]:,} steps; last {curve[-1][1]:,.0f}"
+        )
     finish(
         "ant",
-        {"steps_per_s_alone": alone, "steps_per_s_training": trained, "curve": [list(row) for row in curve]},
+        {
+            "steps_per_s_alone": alone,
+            "steps_per_s_training": trained,
+            "curve": [list(row) for row in curve],
+        },
         {"training_over_environment": Target(statistics.median(ratios), 0.6)},
     )
 
 
 def make_training(
-    seed: int, task: str = TASK, name: str = "ppo", num_envs: int = NUM_ENVS, recipe: Mapping[str, Any] = RECIPE
+    seed: int,
+    task: str = TASK,
+    name: str = "ppo",
+    num_envs: int = NUM_ENVS,
+    recipe: Mapping[str, Any] = RECIPE,
 ) -> Training:
     """Environment, algorithm and collector of one agent."""
     environment = make_vec_environment(EnvironmentSpec(id=task), num_envs)
     cohort = CohortConfig(name, (MemberConfig(name, seed),), recipe)
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space
+    )
     return environment, algorithm, Collector(environment, algorithm.actor, torch.tensor([seed]))
 
 
@@ -129,7 +152,9 @@ def measure_speed(seed: int, repeats: int, rounds: int) -> tuple[list[float], li
     return alone, trained
 
 
-def train(training: Training, task: str, steps: int, seed: int, table: Path, every: int = EVERY) -> Curve:
+def train(
+    training: Training, task: str, steps: int, seed: int, table: Path, every: int = EVERY
+) -> Curve:
     """One agent; each look is a row of `table` at once. Looks are not counted as training time."""
     environment, algorithm, collector = training
     evaluator = GreedyEvaluator(functools.partial(make_vec_environment, EnvironmentSpec(id=task)))
@@ -145,7 +170,9 @@ def train(training: Training, task: str, steps: int, seed: int, table: Path, eve
             seconds += time.perf_counter() - start
             taken += rollout.env_steps
             if taken // every > len(curve):
-                (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(seed + taken, 0, EPISODES))
+                (result,) = evaluator.evaluate(
+                    algorithm.actor, evaluation_seeds(seed + taken, 0, EPISODES)
+                )
                 row = (taken, round(result.mean, 1), round(result.half_width, 1), round(seconds, 1))
                 curve.append(row)
                 writer.writerow(row)
@@ -161,7 +188,9 @@ def train(training: Training, task: str, steps: int, seed: int, table: Path, eve
     return curve
 
 
-def plot(picture: Path, title: str, tables: Mapping[str, Path], targets: Mapping[str, float]) -> None:
+def plot(
+    picture: Path, title: str, tables: Mapping[str, Path], targets: Mapping[str, float]
+) -> None:
     """Draw the curves of those tables that there are, and what they have to reach."""
     import matplotlib
 
@@ -180,7 +209,11 @@ def plot(picture: Path, title: str, tables: Mapping[str, Path], targets: Mapping
         axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
         if name in targets:
             axes.axhline(targets[name], color=line.get_color(), linestyle=":", linewidth=1)
-    axes.set(xlabel="environment steps", ylabel=f"greedy return, mean of {EPISODES} episodes", title=title)
+    axes.set(
+        xlabel="environment steps",
+        ylabel=f"greedy return, mean of {EPISODES} episodes",
+        title=title,
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

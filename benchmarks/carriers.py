@@ -1,15 +1,17 @@
 """How fast tensors cross between two processes by each carrier, beside a plain memcpy.
 
-A second process serves worker sessions as a worker does, with the same server, session queue and encoder; this one
-receives as a learner does. A batch is one tensor, from 1 KB to 64 MB. It is copied out of one of many sources and into
-one of many destinations, 64 MB of each (or 256 batches, or 2), so that large batches are not in anybody's cache, as
-rollouts are not; memcpy goes over the same number of sources and destinations. Neither side looks into the data.
+A second process serves worker sessions as a worker does, with the same server, session queue and
+encoder; this one receives as a learner does. A batch is one tensor, from 1 KB to 64 MB. It is
+copied out of one of many sources and into one of many destinations, 64 MB of each (or 256 batches,
+or 2), so that large batches are not in anybody's cache, as rollouts are not; memcpy goes over the
+same number of sources and destinations. Neither side looks into the data.
 
-    GB/s, µs   batches that follow one another, 16 in flight (2 of the largest): what the carrier can do
+    GB/s, µs   batches that follow one another, 16 in flight (2 of the largest): what the carrier
+               can do
     alone, µs  from asking for one until it is there, nothing else under way
 
-`shared memory` sends what is below its threshold inline, as it does in a pod. `ours ÷ memcpy` is the time of a batch in
-a stream over the time of a memcpy that was measured right before and after.
+`shared memory` sends what is below its threshold inline, as it does in a pod. `ours ÷ memcpy` is
+the time of a batch in a stream over the time of a memcpy that was measured right before and after.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.lifetime import PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals
+from podracer_core.service.lifetime import (
+    PARENT_VARIABLE,
+    exit_with_parent_if_asked,
+    stop_event_on_signals,
+)
 
 KB, MB = 1 << 10, 1 << 20
 SIZES = (KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB, 64 * MB)
@@ -72,7 +78,8 @@ class Carrier:
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians: seconds of a batch in a stream and of one alone, and the stream's over the memcpy's beside it."""
+    """Medians: seconds of a batch in a stream and of one alone, and the stream's over the memcpy's
+    beside it."""
 
     streamed_s: float
     alone_s: float
@@ -80,8 +87,12 @@ class Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four sizes, three short windows: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="four sizes, three short windows: under a minute"
+    )
     parser.add_argument("--serve", nargs=2, metavar=("ADDRESS", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -90,12 +101,17 @@ def main() -> None:
         serve(options.serve[0], Path(options.serve[1]))
         return
     sizes, windows, window_s = (QUICK_SIZES, 3, 0.15) if options.quick else (SIZES, 5, 0.5)
-    print(versions("torch", "grpcio", "protobuf"), f"· {windows} windows of {window_s} s, one thread a process")
+    print(
+        versions("torch", "grpcio", "protobuf"),
+        f"· {windows} windows of {window_s} s, one thread a process",
+    )
     found: dict[tuple[str, int], Figures] = {}
     with other_process() as (channel, folder):
         for size in sizes:
             for carrier in carriers():
-                found[carrier.name, size] = measure(carrier, size, channel, folder, windows, window_s)
+                found[carrier.name, size] = measure(
+                    carrier, size, channel, folder, windows, window_s
+                )
             report_size(size, found)
     report(found, sizes)
 
@@ -104,7 +120,9 @@ def carriers() -> list[Carrier]:
     """The carriers that this machine supports."""
     rows = [Carrier("shared memory", tensor_pb2.CARRIER_KIND_SHARED_MEMORY)]
     rows += [
-        Carrier(f"inline, {bytes_text(chunk)} chunks", tensor_pb2.CARRIER_KIND_INLINE, chunk_bytes=chunk)
+        Carrier(
+            f"inline, {bytes_text(chunk)} chunks", tensor_pb2.CARRIER_KIND_INLINE, chunk_bytes=chunk
+        )
         for chunk in CHUNKS
     ]
     if torch.cuda.is_available():
@@ -112,7 +130,8 @@ def carriers() -> list[Carrier]:
     return rows
 
 
-# This process, which receives -----------------------------------------------------------------------------------------
+# This process, which receives
+# -----------------------------------------------------------------------------------------
 
 
 class Receiver:
@@ -128,10 +147,15 @@ class Receiver:
         del self._offering.message.kinds[:]
         self._offering.message.kinds.append(carrier.kind)
         self._call: StreamCall[CollectRequest, tensor_pb2.CarrierChoice | int]
-        self._call = StreamCall(worker_service_pb2_grpc.WorkerServiceStub(channel).Collect, self._decode)
+        self._call = StreamCall(
+            worker_service_pb2_grpc.WorkerServiceStub(channel).Collect, self._decode
+        )
         # The session is no environment's: these fields tell the size of a batch and of a chunk.
         opening = worker_service_pb2.OpenCollect(
-            envs_per_member=size, horizon=carrier.chunk_bytes, device=carrier.device, max_in_flight=self.in_flight
+            envs_per_member=size,
+            horizon=carrier.chunk_bytes,
+            device=carrier.device,
+            max_in_flight=self.in_flight,
         )
         opening.carriers.CopyFrom(self._offering.message)
         self._call.send(CollectRequest(open=opening))
@@ -140,7 +164,8 @@ class Receiver:
         self.kind = choice.kind
 
     def batches(self, count: int, in_flight: int) -> int:
-        """Receive at least so many, asked for in halves of what may be in flight; returns how many came."""
+        """Receive at least so many, asked for in halves of what may be in flight; returns how many
+        came."""
         self._in_part, self._part = 0, max(in_flight // 2, 1)
         part = self._part
         parts = -(-count // part)
@@ -179,9 +204,11 @@ class Receiver:
         return None if self._in_part else self._arrived
 
 
-def measure(carrier: Carrier, size: int, channel: grpc.Channel, folder: Path, windows: int, window_s: float) -> Figures:
-    """Windows of memcpy and of the carrier in turn; raises RuntimeError where it is not the carrier that was asked for,
-    or does not bring what was sent."""
+def measure(
+    carrier: Carrier, size: int, channel: grpc.Channel, folder: Path, windows: int, window_s: float
+) -> Figures:
+    """Windows of memcpy and of the carrier in turn; raises RuntimeError where it is not the carrier
+    that was asked for, or does not bring what was sent."""
     receiver = Receiver(channel, carrier, size, folder)
     try:
         if receiver.kind != carrier.kind and size >= LARGE:
@@ -190,7 +217,9 @@ def measure(carrier: Carrier, size: int, channel: grpc.Channel, folder: Path, wi
         alone = partial(receiver.batches, in_flight=1)
         sources, targets = ring(size, carrier.device, filled=True), receiver.ring
         streamed(len(targets) + receiver.in_flight)  # every page of both sides has been touched
-        if not all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True)):
+        if not all(
+            torch.equal(target, source) for target, source in zip(targets, sources, strict=True)
+        ):
             raise RuntimeError(f"{carrier.name} brings something else than was sent")
         own = ring(size, carrier.device)
         copying = partial(copy_all, sources, own)
@@ -204,7 +233,9 @@ def measure(carrier: Carrier, size: int, channel: grpc.Channel, folder: Path, wi
         alone_s = [timed(alone, window_s / 2) for _ in range(windows)]
     finally:
         receiver.close()
-    return Figures(statistics.median(streamed_s), statistics.median(alone_s), statistics.median(ratios))
+    return Figures(
+        statistics.median(streamed_s), statistics.median(alone_s), statistics.median(ratios)
+    )
 
 
 def timed(work: Callable[[int], int], window_s: float) -> float:
@@ -234,15 +265,19 @@ def copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor], count: in
 
 
 def ring(size: int, device: str, *, filled: bool = False) -> list[torch.Tensor]:
-    """Tensors of `size` bytes, the same in both processes where they are filled; else zeros, every page touched."""
+    """Tensors of `size` bytes, the same in both processes where they are filled; else zeros, every
+    page touched."""
     count = min(max(RING_BYTES // size, 2), RING_TENSORS)
     return [
-        torch.full((size // 4,), float(index + 1) if filled else 0.0, dtype=torch.float32, device=device)
+        torch.full(
+            (size // 4,), float(index + 1) if filled else 0.0, dtype=torch.float32, device=device
+        )
         for index in range(count)
     ]
 
 
-# The other process, which sends ---------------------------------------------------------------------------------------
+# The other process, which sends
+# ---------------------------------------------------------------------------------------
 
 
 class SendingSession(Session):
@@ -274,7 +309,9 @@ class SendingSession(Session):
     def _open(self, request: worker_service_pb2.OpenCollect) -> None:
         endpoint = Endpoint(self._folder, sends=True, device=torch.device(request.device))
         size = request.envs_per_member
-        choice, staging = choose(request.carriers, endpoint, Payload(size, 1, request.max_in_flight))
+        choice, staging = choose(
+            request.carriers, endpoint, Payload(size, 1, request.max_in_flight)
+        )
         self._slots = None if staging is None else SlotWriter(staging, 10.0)
         self._encoder = TensorEncoder(request.horizon, self._slots)
         self._ring = ring(size, request.device, filled=True)
@@ -299,7 +336,7 @@ class SendingService(worker_service_pb2_grpc.WorkerServiceServicer):
     def __init__(self, work: WorkQueue, folder: SharedFolder) -> None:
         self._make_session, self._sessions = partial(SendingSession, work, folder), SessionSlots(2)
 
-    async def Collect(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+    async def Collect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[CollectRequest], context: Context
     ) -> None:
         await self._sessions.serve(self._make_session, request_iterator, context)
@@ -327,12 +364,17 @@ def other_process() -> Iterator[tuple[grpc.Channel, Path]]:
         address = f"unix://{folder}/w.sock"
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, __file__, "--serve", address, str(folder)]
-        process = held.enter_context(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        process = held.enter_context(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        )
         held.callback(process.terminate)
         assert process.stdout is not None, "asked for as a pipe above"
         if process.stdout.readline().strip() != "listening":
             raise RuntimeError("the other process has not started")
-        yield held.enter_context(open_channel(address, FileToken(folder / "pod"))), shared_folder(folder)
+        yield (
+            held.enter_context(open_channel(address, FileToken(folder / "pod"))),
+            shared_folder(folder),
+        )
 
 
 def shared_folder(fallback: Path) -> Path:
@@ -343,7 +385,8 @@ def shared_folder(fallback: Path) -> Path:
     return Path("/dev/shm") if Path("/dev/shm").is_dir() else fallback
 
 
-# What came of it ------------------------------------------------------------------------------------------------------
+# What came of it
+# ------------------------------------------------------------------------------------------------------
 
 
 def report_size(size: int, found: dict[tuple[str, int], Figures]) -> None:
@@ -352,12 +395,26 @@ def report_size(size: int, found: dict[tuple[str, int], Figures]) -> None:
     for (name, its_size), figures in found.items():
         if its_size == size:
             rows.append(
-                [name, size / figures.streamed_s / 1e9, figures.streamed_s * 1e6, figures.alone_s * 1e6, figures.ratio]
+                [
+                    name,
+                    size / figures.streamed_s / 1e9,
+                    figures.streamed_s * 1e6,
+                    figures.alone_s * 1e6,
+                    figures.ratio,
+                ]
             )
-    of_memcpy = [figures.streamed_s / figures.ratio for (_, its_size), figures in found.items() if its_size == size]
+    of_memcpy = [
+        figures.streamed_s / figures.ratio
+        for (_, its_size), figures in found.items()
+        if its_size == size
+    ]
     memcpy_s = statistics.median(of_memcpy)
     rows.insert(0, ["memcpy, one process", size / memcpy_s / 1e9, memcpy_s * 1e6, "", 1.0])
-    print_table(f"batches of {bytes_text(size)}", ["carrier", "GB/s", "µs", "alone, µs", "ours ÷ memcpy"], rows)
+    print_table(
+        f"batches of {bytes_text(size)}",
+        ["carrier", "GB/s", "µs", "alone, µs", "ours ÷ memcpy"],
+        rows,
+    )
 
 
 def report(found: dict[tuple[str, int], Figures], sizes: tuple[int, ...]) -> None:

@@ -1,18 +1,20 @@
-"""Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and hundreds that watch.
+"""Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and
+hundreds that watch.
 
-First what single things cost, where nothing else goes on: a round of two agents, a renewal, a second of a watcher; in
-CPU time, statements and transactions of the database, and calls to the leaderboard (`--costs`: only these).
+First what single things cost, where nothing else goes on: a round of two agents, a renewal, a
+second of a watcher; in CPU time, statements and transactions of the database, and calls to the
+leaderboard (`--costs`: only these).
 
-Then the load. Both services are processes of their own (gRPC on loopback, SQLite or `--postgresql`, a folder store).
-The pods are tasks of two other processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time:
-a renewal with progress every ten seconds of a term of thirty, with a look of each agent every second time, and at the
-end of a round checkpoints in the store, CommitCheckpoint and CompleteWork. Everything shares the cores of this machine,
-so the load's own cost is part of what is measured, and is printed. Pods arrive evenly over the first round, so that
-their rounds end evenly too.
+Then the load. Both services are processes of their own (gRPC on loopback, SQLite or `--postgresql`,
+a folder store). The pods are tasks of two other processes that speak the real PodService as
+`benchmarks/scaling.py`'s do, in real time: a renewal with progress every ten seconds of a term of
+thirty, with a look of each agent every second time, and at the end of a round checkpoints in the
+store, CommitCheckpoint and CompleteWork. Everything shares the cores of this machine, so the load's
+own cost is part of what is measured, and is printed. Pods arrive evenly over the first round, so
+that their rounds end evenly too.
 
-The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last three quarters of
-the run, as a straight line, is less than a twentieth.
-"""
+The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last
+three quarters of the run, as a straight line, is less than a twentieth."""
 
 from __future__ import annotations
 
@@ -84,14 +86,22 @@ class Share:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="100 pods, 10 watchers, 24 s: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="100 pods, 10 watchers, 24 s: under a minute"
+    )
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--watchers", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--round", type=float, default=60.0, help="seconds of a round")
-    parser.add_argument("--postgresql", default="", help="URL of a database whose server both services use instead")
-    parser.add_argument("--costs", action="store_true", help="only what a round, a renewal and a watcher cost")
+    parser.add_argument(
+        "--postgresql", default="", help="URL of a database whose server both services use instead"
+    )
+    parser.add_argument(
+        "--costs", action="store_true", help="only what a round, a renewal and a watcher cost"
+    )
     options = parser.parse_args()
     if options.quick:
         options.pods, options.watchers, options.minutes, options.round = 100, 10, 24 / 60, 12.0
@@ -115,9 +125,13 @@ def main() -> None:
 
 
 def _costs(plane: ControlPlane) -> dict[str, dict[str, float]]:
-    """CPU and statements of a round, a renewal and a second of a watcher, where nothing else goes on."""
+    """CPU and statements of a round, a renewal and a second of a watcher, where nothing else goes
+    on."""
     settings = argparse.Namespace(round=20.0)
-    jobs = [plane.client.submit(parse_job(_job(number, settings, COST_PODS))) for number in range(COST_JOBS)]
+    jobs = [
+        plane.client.submit(parse_job(_job(number, settings, COST_PODS)))
+        for number in range(COST_JOBS)
+    ]
     found = asyncio.run(costs.measure(plane, [job.name for job in jobs], Curves(CURVES)))
     names = list(costs.Cost.__dataclass_fields__)
     rows = [[what, *(getattr(cost, name) for name in names)] for what, cost in found.items()]
@@ -129,9 +143,14 @@ Sample = tuple[float, dict[str, float], dict[str, float], float]
 """Seconds since the start, memory (MB) and CPU seconds of each service, CPU seconds of the load."""
 
 
-def _run(plane: ControlPlane, options: argparse.Namespace) -> tuple[list[Sample], list[dict[str, Any]]]:
+def _run(
+    plane: ControlPlane, options: argparse.Namespace
+) -> tuple[list[Sample], list[dict[str, Any]]]:
     count = max(JOBS_AT_LEAST, -(-options.pods // PODS_A_JOB_AT_MOST))
-    jobs = [plane.client.submit(parse_job(_job(number, options, options.pods // count))) for number in range(count)]
+    jobs = [
+        plane.client.submit(parse_job(_job(number, options, options.pods // count)))
+        for number in range(count)
+    ]
     length_s, ramp_s = options.minutes * 60.0, min(options.round, options.minutes * 60.0 / 2)
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
@@ -181,7 +200,9 @@ async def _play(share: Share) -> dict[str, Any]:
         async def never() -> bool:
             return False
 
-        site = Site(stub, open_store(share.store), clock, curves, load, never, RENEWAL_S, LOOK_EVERY, IDLE_S)
+        site = Site(
+            stub, open_store(share.store), clock, curves, load, never, RENEWAL_S, LOOK_EVERY, IDLE_S
+        )
 
         async def play(number: int) -> None:
             await asyncio.sleep(share.ramp_s * number / max(share.pods.stop, 1))
@@ -210,7 +231,11 @@ async def _play(share: Share) -> dict[str, Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return {"latencies": dict(load.latencies), "updates": sum(updates.values()), "failures": dict(failures)}
+    return {
+        "latencies": dict(load.latencies),
+        "updates": sum(updates.values()),
+        "failures": dict(failures),
+    }
 
 
 def _report(
@@ -228,22 +253,43 @@ def _report(
             failures[what] += count
     length_s = samples[-1][0]
     rows = [
-        [method, len(taken), len(taken) / length_s, *(1000.0 * _quantile(taken, part) for part in (0.5, 0.99, 1.0))]
+        [
+            method,
+            len(taken),
+            len(taken) / length_s,
+            *(1000.0 * _quantile(taken, part) for part in (0.5, 0.99, 1.0)),
+        ]
         for method, taken in sorted(latencies.items())
     ]
     print_table("Calls", ["method", "calls", "calls/s", "p50, ms", "p99, ms", "longest, ms"], rows)
     steady = [sample for sample in samples if sample[0] >= length_s / 4]
-    growth = {name: _growth([(at, memory[name]) for at, memory, _, _ in steady]) for name in samples[0][1]}
-    cpu = {name: (steady[-1][2][name] - steady[0][2][name]) / (steady[-1][0] - steady[0][0]) for name in growth}
+    growth = {
+        name: _growth([(at, memory[name]) for at, memory, _, _ in steady]) for name in samples[0][1]
+    }
+    cpu = {
+        name: (steady[-1][2][name] - steady[0][2][name]) / (steady[-1][0] - steady[0][0])
+        for name in growth
+    }
     cpu["the load"] = (steady[-1][3] - steady[0][3]) / (steady[-1][0] - steady[0][0])
     services = [
-        [name, cpu[name], 1e6 * cpu[name] / options.pods, steady[0][1].get(name, 0.0), steady[-1][1].get(name, 0.0)]
+        [
+            name,
+            cpu[name],
+            1e6 * cpu[name] / options.pods,
+            steady[0][1].get(name, 0.0),
+            steady[-1][1].get(name, 0.0),
+        ]
         for name in growth
     ]
     print_table(
-        "Services, the last three quarters", ["", "cores", "µs a pod and second", "MB, first", "MB, last"], services
+        "Services, the last three quarters",
+        ["", "cores", "µs a pod and second", "MB, first", "MB, last"],
+        services,
     )
-    print(f"the load itself: {cpu['the load']:.2f} cores; {sum(each['updates'] for each in found)} updates watched")
+    print(
+        f"the load itself: {cpu['the load']:.2f} cores; {sum(each['updates'] for each in found)} "
+        "updates watched"
+    )
     for what, count in sorted(failures.items()):
         print(f"{count} failures: {what}")
     finish(
@@ -258,8 +304,12 @@ def _report(
             "failures": dict(failures),
         },
         {
-            "renew_lease_p99_ms": Target(1000.0 * _quantile(latencies["RenewLease"], 0.99), 100.0, at_most=True),
-            "lease_work_p99_ms": Target(1000.0 * _quantile(latencies["LeaseWork"], 0.99), 250.0, at_most=True),
+            "renew_lease_p99_ms": Target(
+                1000.0 * _quantile(latencies["RenewLease"], 0.99), 100.0, at_most=True
+            ),
+            "lease_work_p99_ms": Target(
+                1000.0 * _quantile(latencies["LeaseWork"], 0.99), 250.0, at_most=True
+            ),
             "memory_growth": Target(max(growth.values()), GROWTH, at_most=True),
         },
     )
@@ -271,10 +321,13 @@ def _quantile(values: list[float], part: float) -> float:
 
 
 def _growth(points: list[tuple[float, float]]) -> float:
-    """By which part of its mean a straight line through the points rises from the first to the last."""
+    """By which part of its mean a straight line through the points rises from the first to the
+    last."""
     if len(points) < 2:
         return 0.0
-    slope, _ = statistics.linear_regression([at for at, _ in points], [value for _, value in points])
+    slope, _ = statistics.linear_regression(
+        [at for at, _ in points], [value for _, value in points]
+    )
     return slope * (points[-1][0] - points[0][0]) / statistics.fmean(value for _, value in points)
 
 

@@ -1,10 +1,11 @@
-"""How often PPO forgets CartPole-v1 again: eight agents of 256 environments each as one cohort, for 80 updates.
+"""How often PPO forgets CartPole-v1 again: eight agents of 256 environments each as one cohort, for
+80 updates.
 
-A dip: more than 40 failures within 8,192 steps of an agent (32 of each environment) after 8,192 steps with 5 failures
-or fewer. The old recipe lets all environments begin at age 0 and learns from 32 steps of each; the default is what an
-agent gets that names no hyperparameter; --ablation adds each change alone, and adaptive learning rates. Nothing is
-timed, so other work on the machine changes no figure.
-"""
+A dip: more than 40 failures within 8,192 steps of an agent (32 of each environment) after 8,192
+steps with 5 failures or fewer. The old recipe lets all environments begin at age 0 and learns from
+32 steps of each; the default is what an agent gets that names no hyperparameter; --ablation adds
+each change alone, and adaptive learning rates. Nothing is timed, so other work on the machine
+changes no figure."""
 
 from __future__ import annotations
 
@@ -40,12 +41,26 @@ ABLATION = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one set of seeds, 24 updates: under a minute")
-    parser.add_argument("--sets", type=int, nargs="+", default=[0, 1, 2], help="sets of eight seeds")
-    parser.add_argument("--updates", type=int, default=80, help="of each recipe, however long its rollouts are")
-    parser.add_argument("--recipes", nargs="+", choices=[*RECIPES, *ABLATION], default=list(RECIPES))
-    parser.add_argument("--ablation", action="store_true", help="each change alone, and adaptive learning rates, too")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one set of seeds, 24 updates: under a minute"
+    )
+    parser.add_argument(
+        "--sets", type=int, nargs="+", default=[0, 1, 2], help="sets of eight seeds"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=80, help="of each recipe, however long its rollouts are"
+    )
+    parser.add_argument(
+        "--recipes", nargs="+", choices=[*RECIPES, *ABLATION], default=list(RECIPES)
+    )
+    parser.add_argument(
+        "--ablation",
+        action="store_true",
+        help="each change alone, and adaptive learning rates, too",
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args()
     sets, updates = ([0], 24) if options.quick else (options.sets, options.updates)
@@ -59,21 +74,26 @@ def main() -> None:
             failures = _train(recipe, list(seeds), updates, options.threads)
             found[name].append([_watch(list(counts)) for counts in zip(*failures, strict=True)])
     print_table(
-        "Members with dips, of those that became good; most failures; times 8,192 steps until good, median",
+        "Members with dips, of those that became good; most failures; times 8,192 steps until "
+        "good, median",
         ["recipe", *(f"set {number}" for number in sets), "worst", "good after"],
         [
             [recipes[name].title, *(_share(each) for each in groups), *_overall(groups)]
             for name, groups in found.items()
         ],
     )
-    figures = {name: [[asdict(member) for member in group] for group in groups] for name, groups in found.items()}
+    figures = {
+        name: [[asdict(member) for member in group] for group in groups]
+        for name, groups in found.items()
+    }
     dipped = sum(map(_dipped, found["default"])) if "default" in found else None
     finish("dips", figures, {"members_with_dips": Target(dipped, MOST_DIPPED, at_most=True)})
 
 
 @dataclass(frozen=True)
 class Member:
-    """One agent: the window that was good first, how many bad ones came after it, and the most failures in one."""
+    """One agent: the window that was good first, how many bad ones came after it, and the most
+    failures in one."""
 
     good_after: int | None
     dips: int
@@ -117,9 +137,13 @@ def _train(recipe: Recipe, seeds: list[int], updates: int, threads: int) -> list
     members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds)
     environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), len(seeds) * ENVS)
     algorithm = algorithm_class("ppo")(
-        CohortConfig("ppo", members, recipe.hyperparameters), environment.observation_space, environment.action_space
+        CohortConfig("ppo", members, recipe.hyperparameters),
+        environment.observation_space,
+        environment.action_space,
     )
-    collector = Collector(environment, algorithm.actor, torch.tensor(seeds), random_ages=recipe.random_ages)
+    collector = Collector(
+        environment, algorithm.actor, torch.tensor(seeds), random_ages=recipe.random_ages
+    )
     failures: list[list[int]] = []
     for _ in range(updates):
         rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)

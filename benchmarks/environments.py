@@ -1,13 +1,14 @@
 """Environment steps/s beside Gymnasium's vector environments and, where it is installed, envpool.
 
-Nothing learns here: actions are drawn beforehand, episodes end and start again as they do in training. A step is one
-decision: the physics steps of a frame skip count as one, as Gymnasium counts them. Each row is measured in a process of
-its own that holds every system ready and lets them step in turn, a window of some seconds each, on the same cores; the
-ratios are those of windows that follow one another.
+Nothing learns here: actions are drawn beforehand, episodes end and start again as they do in
+training. A step is one decision: the physics steps of a frame skip count as one, as Gymnasium
+counts them. Each row is measured in a process of its own that holds every system ready and lets
+them step in turn, a window of some seconds each, on the same cores; the ratios are those of windows
+that follow one another.
 
-Gymnasium's SyncVectorEnv and AsyncVectorEnv run as they come: a step that only resets an ended episode counts as a step
-of theirs, where ours resets within the step. AsyncVectorEnv has a process an environment, ours as many as cores.
-"""
+Gymnasium's SyncVectorEnv and AsyncVectorEnv run as they come: a step that only resets an ended
+episode counts as a step of theirs, where ours resets within the step. AsyncVectorEnv has a process
+an environment, ours as many as cores."""
 
 from __future__ import annotations
 
@@ -60,20 +61,33 @@ def _processes(name: str, entry_point: str, limit: int, num_envs: int, quick: bo
 
 def _classic(name: str, *more: str, quick: bool = False) -> Row:
     # One thread of torch: the tensors are too small to be shared out. The peers keep both cores.
-    return Row(name, "classic control", name, 16_384, ("sync", "async", "envpool", *more), 64, threads=1, quick=quick)
+    return Row(
+        name,
+        "classic control",
+        name,
+        16_384,
+        ("sync", "async", "envpool", *more),
+        64,
+        threads=1,
+        quick=quick,
+    )
 
 
 _CLASSIC = "gymnasium.envs.classic_control:"
 ROWS = (
     # As ours: no contact forces among the observations (Gymnasium computes them all the same).
     _mujoco("Ant-v5", quick=True, include_cfrc_ext_in_observation=False, contact_cost_weight=0.0),
-    _mujoco("Humanoid-v5", quick=False, include_cfrc_ext_in_observation=False, contact_cost_weight=0.0),
+    _mujoco(
+        "Humanoid-v5", quick=False, include_cfrc_ext_in_observation=False, contact_cost_weight=0.0
+    ),
     _mujoco("HalfCheetah-v5", quick=True),
     _processes("CartPole", f"{_CLASSIC}CartPoleEnv", 500, 8, quick=True),
     _processes("CartPole", f"{_CLASSIC}CartPoleEnv", 500, 64),
     _processes("MountainCarContinuous", f"{_CLASSIC}Continuous_MountainCarEnv", 999, 8),
     _processes("MountainCarContinuous", f"{_CLASSIC}Continuous_MountainCarEnv", 999, 64),
-    _processes("HalfCheetah", "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv", 1000, 8, quick=True),
+    _processes(
+        "HalfCheetah", "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv", 1000, 8, quick=True
+    ),
     _processes("HalfCheetah", "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv", 1000, 64),
     _classic("CartPole-v1", "vector", quick=True),
     _classic("Pendulum-v1"),
@@ -82,19 +96,37 @@ ROWS = (
     _classic("MountainCarContinuous-v0"),
     Row("PointChasing-v0", "other", "PointChasing-v0", 16_384, threads=1),
     Row("PointChasingDiscrete-v0", "other", "PointChasingDiscrete-v0", 16_384, threads=1),
-    Row("StockTrading-v0", "other", "StockTrading-v0", 2048, ("python", "arrays"), 1, cores=1, threads=1, quick=True),
+    Row(
+        "StockTrading-v0",
+        "other",
+        "StockTrading-v0",
+        2048,
+        ("python", "arrays"),
+        1,
+        cores=1,
+        threads=1,
+        quick=True,
+    ),
 )
 
 Speeds = dict[str, dict[str, list[float]]]  # row -> system -> steps/s of each window
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few rows, two short windows each: under a minute")
-    parser.add_argument("--only", metavar="NAME", action="append", help="only rows whose names begin like this")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few rows, two short windows each: under a minute"
+    )
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", help="only rows whose names begin like this"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="windows of each system")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
-    parser.add_argument("--write", action="store_true", help=f"put the figures into {PAGE.relative_to(ROOT)} too")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the figures into {PAGE.relative_to(ROOT)} too"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
@@ -105,7 +137,10 @@ def main() -> None:
         return
     rows = [row for row in ROWS if not options.only or row.name.startswith(tuple(options.only))]
     if not rows:
-        parser.error(f"no row begins with {' or '.join(options.only)}; there are {', '.join(row.name for row in ROWS)}")
+        parser.error(
+            f"no row begins with {' or '.join(options.only)}; there are "
+            f"{', '.join(row.name for row in ROWS)}"
+        )
     if options.quick and not options.only:
         rows = [row for row in rows if row.quick]
     more = [name for name in ("envpool",) if importlib.util.find_spec(name) is not None]
@@ -120,7 +155,9 @@ def main() -> None:
         _print_group(group, of_group, speeds)
     figures = {
         "steps_per_second": speeds,
-        "ours_over": {name: {peer: _paired(found, peer) for peer in found} for name, found in speeds.items()},
+        "ours_over": {
+            name: {peer: _paired(found, peer) for peer in found} for name, found in speeds.items()
+        },
     }
     targets = _targets(speeds)
     if options.write:
@@ -129,7 +166,10 @@ def main() -> None:
 
 
 def _print_group(group: str, rows: list[Row], speeds: Speeds) -> None:
-    title = f"{group}: environment steps/s, median (least – greatest), and the median of the paired ratios"
+    title = (
+        f"{group}: environment steps/s, median (least – greatest), and the median of the "
+        "paired ratios"
+    )
     print_table(title, COLUMNS, _table(rows, speeds))
     sys.stdout.flush()
 
@@ -144,7 +184,9 @@ def _table(rows: list[Row], speeds: Speeds) -> list[list[object]]:
     return table
 
 
-def _write_page(setting: str, rows: list[Row], speeds: Speeds, targets: Mapping[str, Target]) -> None:
+def _write_page(
+    setting: str, rows: list[Row], speeds: Speeds, targets: Mapping[str, Target]
+) -> None:
     """Put the figures between the marks of the page."""
     reached = [
         [name, "not measured", f"≥ {number_text(t.target)}", "–"]
@@ -165,24 +207,40 @@ def _write_page(setting: str, rows: list[Row], speeds: Speeds, targets: Mapping[
 def _targets(speeds: Speeds) -> dict[str, Target]:
     """Those of the rows that were measured; None where a peer is not installed."""
     targets = {}
-    for name, over_async, over_envpool in (("Ant-v5", 3, 1.1), ("Humanoid-v5", 3, 1.1), ("HalfCheetah-v5", 10, None)):
+    for name, over_async, over_envpool in (
+        ("Ant-v5", 3, 1.1),
+        ("Humanoid-v5", 3, 1.1),
+        ("HalfCheetah-v5", 10, None),
+    ):
         if name in speeds:
             targets[f"{name}_over_async"] = Target(_paired(speeds[name], "async"), over_async)
             if over_envpool is not None:
-                targets[f"{name}_over_envpool"] = Target(_paired(speeds[name], "envpool"), over_envpool)
+                targets[f"{name}_over_envpool"] = Target(
+                    _paired(speeds[name], "envpool"), over_envpool
+                )
     in_processes = {
-        row.name: _paired(speeds[row.name], "async") for row in ROWS if row.group == "processes" and row.name in speeds
+        row.name: _paired(speeds[row.name], "async")
+        for row in ROWS
+        if row.group == "processes" and row.name in speeds
     }
-    cheap = {name: ratio for name, ratio in in_processes.items() if not name.startswith("HalfCheetah")}
+    cheap = {
+        name: ratio for name, ratio in in_processes.items() if not name.startswith("HalfCheetah")
+    }
     targets |= {f"{name}_over_async": Target(ratio, 3) for name, ratio in cheap.items()}
     if in_processes:
-        targets["least_in_processes_over_async"] = Target(min(filter(None, in_processes.values())), 1)
+        targets["least_in_processes_over_async"] = Target(
+            min(filter(None, in_processes.values())), 1
+        )
     for name, least in (("CartPole-v1", 20e6), ("StockTrading-v0", 200e3)):
         if name in speeds:
-            targets[f"{name}_steps_per_second"] = Target(statistics.median(speeds[name]["ours"]), least)
+            targets[f"{name}_steps_per_second"] = Target(
+                statistics.median(speeds[name]["ours"]), least
+            )
     if "StockTrading-v0" in speeds:
         found = speeds["StockTrading-v0"]
-        ratios = [ratio for peer in ("python", "arrays") if (ratio := _paired(found, peer)) is not None]
+        ratios = [
+            ratio for peer in ("python", "arrays") if (ratio := _paired(found, peer)) is not None
+        ]
         targets["StockTrading-v0_over_python"] = Target(min(ratios, default=None), 50)
     return targets
 

@@ -1,24 +1,28 @@
-"""What evolution gains: the policy that a tournament finds, beside random search and ASHA, for the same device seconds.
+"""What evolution gains: the policy that a tournament finds, beside random search and ASHA, for the
+same device seconds.
 
-tournament           `search.algorithms: auto`, each algorithm's own search space, the default evolution of 8 agents
+tournament           `search.algorithms: auto`, each algorithm's own search space, the default
+                     evolution of 8 agents
 random               the same with `generator: random`: no agent is copied, stopped or replaced
 asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
 fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
 independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
-ray                  Ray Tune's population based training, 8 trials of RLlib's PPO, in the virtual environment
-                     --peers, which `--setup` makes; not in trading
+ray                  Ray Tune's population based training, 8 trials of RLlib's PPO, in the virtual
+                     environment --peers, which `--setup` makes; not in trading
 
-Each run is `podracer run` with a budget of device seconds, evaluation included (`objective.max_cost`), and no target.
-All begin with the same portfolio. A budget lasts for nine rounds' lengths of each of 8 agents: three rungs with η = 3.
-What counts is the mean of 100 fresh episodes of the job's best policy afterwards, in trading its Sharpe ratio less that
-of holding, on days that neither training nor selection has seen; normalized: 0 for an untrained policy, 1 for the goal.
+Each run is `podracer run` with a budget of device seconds, evaluation included
+(`objective.max_cost`), and no target. All begin with the same portfolio. A budget lasts for nine
+rounds' lengths of each of 8 agents: three rungs with η = 3. What counts is the mean of 100 fresh
+episodes of the job's best policy afterwards, in trading its Sharpe ratio less that of holding, on
+days that neither training nor selection has seen; normalized: 0 for an untrained policy, 1 for the
+goal.
 
-Seeds are paired: with the same seed all have the same portfolio. Intervals are 95 % of a stratified bootstrap over the
-seeds of each task. The time to the goal is a part of the run, 1 if it was never reached; on Pendulum-v1, a guard, the
-seconds are compared. A job has two pods. Runs are done seed after seed, `--at-once` of them at a time; each ended run
-is a line of `--results` and is not repeated. `--write` copies what is there to docs/benchmarks, with a picture.
-"""
+Seeds are paired: with the same seed all have the same portfolio. Intervals are 95 % of a stratified
+bootstrap over the seeds of each task. The time to the goal is a part of the run, 1 if it was never
+reached; on Pendulum-v1, a guard, the seconds are compared. A job has two pods. Runs are done seed
+after seed, `--at-once` of them at a time; each ended run is a line of `--results` and is not
+repeated. `--write` copies what is there to docs/benchmarks, with a picture."""
 
 from __future__ import annotations
 
@@ -64,16 +68,22 @@ EPISODES, RESAMPLES = 100, 10_000
 START_AND_STOP_S = 120.0
 TRADING = "StockTrading-v0"
 MARKET = ("--tickers", "5", "--bars", "900", "--strength", "0", "--reversion", "0.2")
-"""Of trading, another one for each seed: prices return to where they began, so a low one is worth buying. The first 500
-days train, 200 select, and the last 200 are the test."""
-SPLIT = {"train_end": "2021-12-03", "validation_end": "2022-09-09", "turbulence_window": 60, "max_stock": 2000}
+"""Of trading, another one for each seed: prices return to where they began, so a low one is worth
+buying. The first 500 days train, 200 select, and the last 200 are the test."""
+SPLIT = {
+    "train_end": "2021-12-03",
+    "validation_end": "2022-09-09",
+    "turbulence_window": 60,
+    "max_stock": 2000,
+}
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, what an untrained policy has there, its goal, and a run's budget in device seconds."""
+    """An environment, what an untrained policy has there, its goal, and a run's budget in device
+    seconds."""
 
     environment: str
     untrained: float
@@ -98,7 +108,8 @@ class Run:
     """A run that has ended.
 
     value        of its best policy, on fresh episodes; that of an untrained one where it found none
-    seconds      of training until its best return was at the task's goal, as far as it knew; None if it never was
+    seconds      of training until its best return was at the task's goal, as far as it knew; None
+                 if it never was
     """
 
     environment: str
@@ -118,27 +129,57 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each")
-    parser.add_argument("--only", action="append", metavar="NAME", help="only environments whose names begin so")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="only environments whose names begin so"
+    )
     names = (*SYSTEMS, RAY)
-    parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(names)}")
+    parser.add_argument(
+        "--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(names)}"
+    )
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
-    parser.add_argument("--setup", action="store_true", help="make the virtual environment of Ray first")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="ended runs, a JSON line each"
+    )
+    parser.add_argument(
+        "--setup", action="store_true", help="make the virtual environment of Ray first"
+    )
     parser.add_argument("--peers", type=Path, default=PLACE)
-    parser.add_argument("--write", action="store_true", help=f"runs and picture into {DOCS.relative_to(ROOT)}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"runs and picture into {DOCS.relative_to(ROOT)}"
+    )
     options = parser.parse_args()
-    if unknown := [name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)]:
-        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(names)} and independent NAME")
+    if unknown := [
+        name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)
+    ]:
+        parser.error(
+            f"--systems: no {', '.join(unknown)}; there are {', '.join(names)} and independent NAME"
+        )
     if options.setup:
         set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-evolution.txt")
-    tasks = [task for task in TASKS if not options.only or task.environment.startswith(tuple(options.only))]
+    tasks = [
+        task
+        for task in TASKS
+        if not options.only or task.environment.startswith(tuple(options.only))
+    ]
     if options.quick:
-        tasks, options.seeds, options.systems = [replace(TASKS[0], budget_s=12.0)], 1, (OURS, RANDOM)
+        tasks, options.seeds, options.systems = (
+            [replace(TASKS[0], budget_s=12.0)],
+            1,
+            (OURS, RANDOM),
+        )
         options.results = Path(tempfile.mkdtemp(prefix="evolution-"), "quick.jsonl")
-    print(versions("torch", "gymnasium", "mujoco-core"), f"· ended runs in {options.results}", flush=True)
+    print(
+        versions("torch", "gymnasium", "mujoco-core"),
+        f"· ended runs in {options.results}",
+        flush=True,
+    )
     runs, lock = _read(RECORD, options.results), threading.Lock()
 
     def ended(task: Task, system: str, seed: int) -> None:
@@ -173,16 +214,23 @@ def _run(task: Task, system: str, seed: int) -> Run:
         if task.environment == TRADING:
             _client(folder, "data", "make", f"{folder}/prices.csv", *MARKET, "--seed", str(seed))
         (folder / "job.json").write_text(json.dumps(_job(task, system, seed)))
-        limit_s = 4.0 * task.budget_s + START_AND_STOP_S  # the seconds are the processor's, and the machine may be busy
+        # the seconds are the processor's, and the machine may be busy
+        limit_s = 4.0 * task.budget_s + START_AND_STOP_S
         command = [*CLIENT, "run", f"{folder}/job.json", "--json", "--dir", f"{folder}/runs"]
         measured = run_measured(command, folder / "log", timeout_s=limit_s, until=("job_finished",))
         finished = measured.first("job_finished")
         if finished is None:
-            raise SystemExit(f"{task.environment}, {system}: no end\n{(folder / 'log').read_text()[-2000:]}")
+            raise SystemExit(
+                f"{task.environment}, {system}: no end\n{(folder / 'log').read_text()[-2000:]}"
+            )
         last = finished[1]
         value = _value(task, folder, last["checkpoint"]) if last["checkpoint"] else task.untrained
     looks = [event for _, event in measured.events if event.get("event") == "progress"]
-    reached = [look["train_seconds"] for look in looks if (look.get("best_return") or -math.inf) >= task.goal]
+    reached = [
+        look["train_seconds"]
+        for look in looks
+        if (look.get("best_return") or -math.inf) >= task.goal
+    ]
     if task.environment == TRADING:
         reached = []  # a job counts returns, not Sharpe ratios
     return Run(
@@ -200,17 +248,29 @@ def _run(task: Task, system: str, seed: int) -> Run:
 
 
 def _run_ray(task: Task, seed: int, peers: Path) -> Run:
-    options = {"seconds": task.budget_s, "goal": task.goal, "round": _round_s(task), "population": POPULATION}
-    arguments = (f"--{name}={value:g}" for name, value in (options | {"episodes": EPISODES, "seed": seed}).items())
+    options = {
+        "seconds": task.budget_s,
+        "goal": task.goal,
+        "round": _round_s(task),
+        "population": POPULATION,
+    }
+    arguments = (
+        f"--{name}={value:g}"
+        for name, value in (options | {"episodes": EPISODES, "seed": seed}).items()
+    )
     script = ROOT / "benchmarks" / "peers" / "evolution_ray.py"
     command = [str(python_of(peers)), str(script), task.environment, *arguments]
     with tempfile.TemporaryDirectory(prefix="evolution-") as folder:
-        measured = run_measured(command, log := Path(folder, "log"), timeout_s=4.0 * task.budget_s + START_AND_STOP_S)
+        measured = run_measured(
+            command, log := Path(folder, "log"), timeout_s=4.0 * task.budget_s + START_AND_STOP_S
+        )
         finished = measured.first("finished")
         if finished is None:
             raise SystemExit(f"{task.environment}, {RAY}: no end\n{log.read_text()[-2000:]}")
     values = {name: value for name, value in finished[1].items() if name != "event"}
-    return Run(environment=task.environment, system=RAY, seed=seed, budget_s=task.budget_s, **values)
+    return Run(
+        environment=task.environment, system=RAY, seed=seed, budget_s=task.budget_s, **values
+    )
 
 
 def _round_s(task: Task) -> float:
@@ -246,10 +306,14 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
 
 def _value(task: Task, folder: Path, checkpoint: str) -> float:
     if task.environment == TRADING:
-        accounts = _client(folder, "backtest", checkpoint, "--json", "--output", f"{folder}/backtest")["accounts"]
+        accounts = _client(
+            folder, "backtest", checkpoint, "--json", "--output", f"{folder}/backtest"
+        )["accounts"]
         above = accounts["buy_and_hold"].get("policy_sharpe_above") or math.nan
         return float(above) if math.isfinite(above) else task.untrained  # it never bought
-    return float(_client(folder, "evaluate", checkpoint, "--episodes", str(EPISODES), "--json")["mean"])
+    return float(
+        _client(folder, "evaluate", checkpoint, "--episodes", str(EPISODES), "--json")["mean"]
+    )
 
 
 def _client(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -271,7 +335,10 @@ Found = dict[Task, list[Run]]
 
 
 def _found(tasks: Sequence[Task], runs: Mapping[tuple[str, str, int, float], Run]) -> Found:
-    return {task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)] for task in tasks}
+    return {
+        task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)]
+        for task in tasks
+    }
 
 
 def _of(runs: Sequence[Run], system: str) -> dict[int, Run]:
@@ -288,19 +355,42 @@ def _gains(task: Task, runs: Sequence[Run], system: str, other: str) -> Array:
 def _report(found: Found) -> None:
     print_table(
         "The best policy's value, of each seed: median (least – greatest)",
-        ["environment", "system", "seeds", "value", "at the goal", "after (part of the run)", "env steps", "agents"],
-        [_row(task, system, runs) for task, runs in found.items() for system in dict.fromkeys(r.system for r in runs)],
+        [
+            "environment",
+            "system",
+            "seeds",
+            "value",
+            "at the goal",
+            "after (part of the run)",
+            "env steps",
+            "agents",
+        ],
+        [
+            _row(task, system, runs)
+            for task, runs in found.items()
+            for system in dict.fromkeys(r.system for r in runs)
+        ],
     )
     targets: dict[str, Target] = {}
     figures: dict[str, object] = {"runs": [asdict(run) for runs in found.values() for run in runs]}
-    for other in dict.fromkeys(run.system for runs in found.values() for run in runs if run.system != OURS):
-        gains = {task: _gains(task, runs, OURS, other) for task, runs in found.items() if not task.is_guard}
+    for other in dict.fromkeys(
+        run.system for runs in found.values() for run in runs if run.system != OURS
+    ):
+        gains = {
+            task: _gains(task, runs, OURS, other)
+            for task, runs in found.items()
+            if not task.is_guard
+        }
         gains = {task: values for task, values in gains.items() if len(values)}
         if gains:
-            figures[f"tournament over {other}"] = _compare(gains, other, targets if other == RANDOM else {})
+            figures[f"tournament over {other}"] = _compare(
+                gains, other, targets if other == RANDOM else {}
+            )
     for task, runs in found.items():
         if task.is_guard:
-            targets[f"{task.environment}: seconds to the goal over random's"] = Target(_ratio(task, runs), 1.1, True)
+            targets[f"{task.environment}: seconds to the goal over random's"] = Target(
+                _ratio(task, runs), 1.1, True
+            )
     finish("evolution", figures, targets)
 
 
@@ -321,7 +411,8 @@ def _row(task: Task, system: str, runs: Sequence[Run]) -> list[object]:
 
 
 def _compare(gains: dict[Task, Array], other: str, targets: dict[str, Target]) -> dict[str, object]:
-    """Gains, and the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264); ties count half."""
+    """Gains, and the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264); ties count
+    half."""
     random = np.random.default_rng(0)
     wins, rows, below = [], [], 0
     for task, values in gains.items():
@@ -329,11 +420,20 @@ def _compare(gains: dict[Task, Array], other: str, targets: dict[str, Target]) -
         wins.append(((drawn > 0) + 0.5 * (drawn == 0)).mean(1))
         low, high = np.percentile(drawn.mean(1), [2.5, 97.5])
         below += bool(high < 0)
-        rows.append([task.environment, len(values), f"{values.mean():+.3f}", f"{low:+.3f} – {high:+.3f}", _won(values)])
+        rows.append(
+            [
+                task.environment,
+                len(values),
+                f"{values.mean():+.3f}",
+                f"{low:+.3f} – {high:+.3f}",
+                _won(values),
+            ]
+        )
     low, high = np.percentile(np.mean(wins, 0), [2.5, 97.5])
     probability = float(np.mean([_won(values) for values in gains.values()]))
     title = (
-        f"Tournament less {other}, normalized; probability of improvement {probability:.2f} ({low:.2f} – {high:.2f})"
+        f"Tournament less {other}, normalized; probability of improvement {probability:.2f} "
+        f"({low:.2f} – {high:.2f})"
     )
     print_table(title, ["environment", "seeds", "mean", "95 %", "won"], rows)
     targets["probability of improvement over random, lower bound"] = Target(float(low), 0.5)
@@ -356,7 +456,8 @@ def _ratio(task: Task, runs: Sequence[Run]) -> float | None:
 
 
 def _write(found: Found) -> None:
-    """docs/benchmarks/evolution.jsonl has every run; evolution.png their normalized values, a point each."""
+    """docs/benchmarks/evolution.jsonl has every run; evolution.png their normalized values, a point
+    each."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -373,12 +474,22 @@ def _write(found: Found) -> None:
             for place, (task, own) in enumerate(found.items())
             for run in _of(own, system).values()
         ]
-        axes.plot(*zip(*points, strict=True), "o", color=f"C{number}", alpha=0.5, markersize=5, label=system)
+        axes.plot(
+            *zip(*points, strict=True),
+            "o",
+            color=f"C{number}",
+            alpha=0.5,
+            markersize=5,
+            label=system,
+        )
         for across in dict.fromkeys(across for across, _ in points):
             mean = statistics.fmean(value for place, value in points if place == across)
             axes.plot(across, mean, "_", color=f"C{number}", markersize=16, markeredgewidth=3)
     axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
-    axes.set(ylabel="0: untrained, 1: the goal", title="The best policy for equal device seconds; a point is a seed")
+    axes.set(
+        ylabel="0: untrained, 1: the goal",
+        title="The best policy for equal device seconds; a point is a seed",
+    )
     axes.set_xticks(range(len(found)), [task.environment for task in found], rotation=20)
     axes.legend(fontsize=8)
     figure.tight_layout()

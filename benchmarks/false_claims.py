@@ -1,19 +1,20 @@
-"""How often a job is said to have reached its target, and a trading policy to have an edge over holding: falsely, and
-where it is so.
+"""How often a job is said to have reached its target, and a trading policy to have an edge over
+holding: falsely, and where it is so.
 
-Targets. Claims, their challenges and the test of these are the orchestrator's own functions; the database, pods and
-training are left out. All agents of a job have the same true mean. It brings 50 candidates one after the other, each
-with the job's 32 episodes; each that passes the target claims it and is challenged with 100 fresh episodes, until a
-challenge holds. In a job just below its target that is a false success, and at most 5 % of such jobs may have one; two
-standard errors of the measured share are added to the limit. Returns are in units of their standard deviation; `below`
+Targets. Claims, their challenges and the test of these are the orchestrator's own functions; the
+database, pods and training are left out. All agents of a job have the same true mean. It brings 50
+candidates one after the other, each with the job's 32 episodes; each that passes the target claims
+it and is challenged with 100 fresh episodes, until a challenge holds. In a job just below its
+target that is a false success, and at most 5 % of such jobs may have one; two standard errors of
+the measured share are added to the limit. Returns are in units of their standard deviation; `below`
 and `above` say how far the true mean is from the target.
 
-Edges. Invented markets without anything to learn (`podracer data make --strength 0`) are traded by 32 policies of
-random weights, in a validation of about a year. The best four by the score of StockTrading-v0 are what a back-test of a
-job has to judge by. If it says that the first has an edge over holding, that is false: the limit is as above. Where
-returns are drawn instead, over four years, one of the 32 has an excess over holding with the Sharpe ratio that is given
-and the others have none. With a Sharpe ratio of 3 at least 90 % have to be found.
-"""
+Edges. Invented markets without anything to learn (`podracer data make --strength 0`) are traded by
+32 policies of random weights, in a validation of about a year. The best four by the score of
+StockTrading-v0 are what a back-test of a job has to judge by. If it says that the first has an edge
+over holding, that is false: the limit is as above. Where returns are drawn instead, over four
+years, one of the 32 has an excess over holding with the Sharpe ratio that is given and the others
+have none. With a Sharpe ratio of 3 at least 90 % have to be found."""
 
 from __future__ import annotations
 
@@ -74,14 +75,18 @@ SHAPES: dict[str, Draw] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="100 jobs, 20 markets: under a minute")
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--markets", type=int, default=100)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
     jobs, markets = (100, 20) if options.quick else (options.jobs, options.markets)
-    print(versions("numpy"), f"· {jobs} jobs below, {jobs // 4} above, {CANDIDATES} candidates each")
+    print(
+        versions("numpy"), f"· {jobs} jobs below, {jobs // 4} above, {CANDIDATES} candidates each"
+    )
     rows, begin = [], time.perf_counter()
     figures, limits = dict[str, object](), dict[str, Target]()
     most = _most(FALSE_CLAIMS, jobs)
@@ -90,7 +95,11 @@ def main() -> None:
             for distance in (-BELOW, *ABOVE):
                 count = jobs if distance < 0 else jobs // 4
                 parts = [range(part, count, PARTS) for part in range(PARTS)]
-                found = [pair for part in pool.map(partial(_jobs, shape, distance), parts) for pair in part]
+                found = [
+                    pair
+                    for part in pool.map(partial(_jobs, shape, distance), parts)
+                    for pair in part
+                ]
                 share, claims = (sum(values) / count for values in zip(*found, strict=True))
                 where = f"{-distance:g} below" if distance < 0 else f"{distance:g} above"
                 rows.append([shape, where, f"{100 * share:.2f} %", f"{claims:.2f}"])
@@ -115,7 +124,9 @@ def _jobs(shape: str, distance: float, seeds: range) -> list[tuple[bool, int]]:
 
 def _job(draw: Draw, distance: float, seed: int) -> tuple[bool, int]:
     generator = np.random.default_rng([seed, 28])
-    spec = job_pb2.JobSpec(seed=seed, objective={"target_return": -distance}, evaluation={"episodes": EPISODES})
+    spec = job_pb2.JobSpec(
+        seed=seed, objective={"target_return": -distance}, evaluation={"episodes": EPISODES}
+    )
     job, heard = JobRow(spec=spec.SerializeToString()), 0
     plan = plan_of(job)
     for returns in draw(generator, (CANDIDATES, EPISODES)):
@@ -123,7 +134,10 @@ def _job(draw: Draw, distance: float, seed: int) -> tuple[bool, int]:
             continue
         heard += 1
         challenge = draw(generator, (TARGET_EPISODES,))
-        if challenge.mean() >= -distance and corrected_score(job, _evaluation(challenge), heard) >= -distance:
+        if (
+            challenge.mean() >= -distance
+            and corrected_score(job, _evaluation(challenge), heard) >= -distance
+        ):
             return True, heard
     return False, heard
 
@@ -145,18 +159,35 @@ def _count_edges(
     for name, search in searches.items():
         found = [*pool.map(search, range(markets))]
         share, alone = (
-            sum(values) / markets for values in zip(*((e.is_there, a.is_there) for e, a in found), strict=True)
+            sum(values) / markets
+            for values in zip(*((e.is_there, a.is_there) for e, a in found), strict=True)
         )
         independent = float(np.mean([edge.independent_trials for edge, _ in found]))
         ratio = float(np.median([edge.excess_sharpe_ratio for edge, _ in found]))
         rows.append([name, f"{100 * share:.0f} %", f"{100 * alone:.0f} %", ratio, independent])
-        figures[f"edge, {name}"] = {"found": share, "alone": alone, "independent": independent, "searches": markets}
+        figures[f"edge, {name}"] = {
+            "found": share,
+            "alone": alone,
+            "independent": independent,
+            "searches": markets,
+        }
         if search is _market:
-            limits["false edges, invented markets"] = Target(share, _most(SIGNIFICANT, markets), at_most=True)
+            limits["false edges, invented markets"] = Target(
+                share, _most(SIGNIFICANT, markets), at_most=True
+            )
     limits[f"edges found, {name}"] = Target(share, FOUND)
-    header = ["searches", "said to have an edge", "as if it were the only one", "excess Sharpe ratio", "independent"]
+    header = [
+        "searches",
+        "said to have an edge",
+        "as if it were the only one",
+        "excess Sharpe ratio",
+        "independent",
+    ]
     print_table(
-        f"{markets} searches of {POLICIES} policies each, after {time.perf_counter() - begin:.0f} s", header, rows
+        f"{markets} searches of {POLICIES} policies each, after {time.perf_counter() - begin:.0f} "
+        "s",
+        header,
+        rows,
     )
 
 
@@ -168,12 +199,19 @@ def _market(seed: int) -> tuple[Edge, Edge]:
         write_market(SyntheticMarket(bars=3 * DAYS_A_YEAR, seed=seed, strength=0.0), table)
         splits = {"train_fraction": 0.64, "validation_fraction": 0.36, "score": "sharpe_ratio"}
         environment = StockTrading(
-            POLICIES, evaluation=True, table=str(table), indicators=["macd", "rsi"], max_stock=1000, **splits
+            POLICIES,
+            evaluation=True,
+            table=str(table),
+            indicators=["macd", "rsi"],
+            max_stock=1000,
+            **splits,
         )
     decisions: list[Decision] = []
     environment.watch = decisions.append
     policies = _Linear.drawn(environment, np.random.default_rng([seed, 29]))
-    results = GreedyEvaluator(lambda _: environment, all_alike=True).evaluate(policies, [0], block_rows=1)
+    results = GreedyEvaluator(lambda _: environment, all_alike=True).evaluate(
+        policies, [0], block_rows=1
+    )
     cash, bars = environment.config.initial_cash, environment.bars
     values = torch.stack([each.value for each in decisions[: len(bars) - 1]]).numpy()
     times = environment.market.times[bars.start : bars.stop]
@@ -203,7 +241,8 @@ def _both(returns: Returns, holding: Returns) -> tuple[Edge, Edge]:
 
 @dataclass(frozen=True)
 class _Linear:
-    """Policies whose actions are linear in the observation: `weight` [M, obs, K], `bias` [M, 1, K]."""
+    """Policies whose actions are linear in the observation: `weight` [M, obs, K], `bias` [M, 1,
+    K]."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -211,14 +250,18 @@ class _Linear:
     @classmethod
     def drawn(cls, environment: StockTrading, generator: np.random.Generator) -> _Linear:
         (size,), (stocks,) = environment.observation_space.shape, environment.action_space.shape
-        draw = [generator.standard_normal((POLICIES, rows, stocks), np.float32) for rows in (size, 1)]
+        draw = [
+            generator.standard_normal((POLICIES, rows, stocks), np.float32) for rows in (size, 1)
+        ]
         return cls(torch.from_numpy(draw[0] / math.sqrt(size)), torch.from_numpy(draw[1]))
 
     @property
     def members(self) -> int:
         return len(self.weight)
 
-    def greedy(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def greedy(
+        self, observation: torch.Tensor, action_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return (observation @ self.weight + self.bias).clamp(-1.0, 1.0)
 
     def repeat(self, times: int) -> _Linear:

@@ -1,15 +1,16 @@
-"""FlashSAC beside our SAC on MuJoCo tasks: return over environment steps, and over seconds of training.
+"""FlashSAC beside our SAC on MuJoCo tasks: return over environment steps, and over seconds of
+training.
 
-One environment and one gradient step for each of its steps. SAC and FlashSAC's presets S and M train with their
-defaults for 100,000 steps. A look is 10 greedy episodes every 10,000 steps, the same ones for every agent.
+One environment and one gradient step for each of its steps. SAC and FlashSAC's presets S and M
+train with their defaults for 100,000 steps. A look is 10 greedy episodes every 10,000 steps, the
+same ones for every agent.
 
-On a CUDA device the seeds are the members of one cohort; physics and policy stay on the CPU, which takes eight steps
-while the device makes the gradient steps of the eight before.
+On a CUDA device the seeds are the members of one cohort; physics and policy stay on the CPU, which
+takes eight steps while the device makes the gradient steps of the eight before.
 
-An agent that has ended is a line of `--results` and is not trained again; what is in docs/benchmarks/flagship.jsonl is
-known, too. One that was interrupted goes on from its last look, in fresh episodes. Returns do not depend on how busy
-the machine is; seconds do.
-"""
+An agent that has ended is a line of `--results` and is not trained again; what is in
+docs/benchmarks/flagship.jsonl is known, too. One that was interrupted goes on from its last look,
+in fresh episodes. Returns do not depend on how busy the machine is; seconds do."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ Looks = list[tuple[int, float, float]]
 
 @dataclass(frozen=True)
 class Run:
-    """An agent's looks: steps taken, mean return, seconds of training so far (of all seeds where they are a cohort)."""
+    """An agent's looks: steps taken, mean return, seconds of training so far (of all seeds where
+    they are a cohort)."""
 
     task: str
     system: str
@@ -79,20 +81,35 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="HalfCheetah, 900 steps, narrow networks: under a minute")
-    parser.add_argument("--task", action="append", choices=TASKS, help="only this one; may be repeated")
-    parser.add_argument("--system", action="append", choices=SYSTEMS, help="only this one; may be repeated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="HalfCheetah, 900 steps, narrow networks: under a minute",
+    )
+    parser.add_argument(
+        "--task", action="append", choices=TASKS, help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--system", action="append", choices=SYSTEMS, help="only this one; may be repeated"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--every", type=int, default=10_000, help="steps between two looks")
     parser.add_argument("--device", default="cpu", help="of the gradient steps: cpu or cuda")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="trained agents, a JSON line each")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="trained agents, a JSON line each"
+    )
     options = parser.parse_args()
     tasks, systems = options.task or TASKS, options.system or ["sac", "flash_s"]
     if options.quick:
         options.seeds, options.steps, options.every = 1, QUICK_STEPS, 300
-        options.results, tasks = Path(tempfile.mkdtemp(prefix="flagship-"), "quick.jsonl"), TASKS[:1]
+        options.results, tasks = (
+            Path(tempfile.mkdtemp(prefix="flagship-"), "quick.jsonl"),
+            TASKS[:1],
+        )
     print(versions("torch", "mujoco-core", "gymnasium"), "· 1 torch thread", flush=True)
     torch.set_num_threads(1)
     set_up_torch(None)
@@ -101,9 +118,15 @@ def main() -> None:
     known = _read(results) if options.quick else _read(RECORD, results)
     for task in tasks:
         for system in systems:
-            missing = [s for s in range(options.seeds) if (task, system, s, options.steps) not in known]
-            for seeds in [missing] if options.device != "cpu" and missing else [[seed] for seed in missing]:
-                training = Training(task, system, seeds, options.steps, options.every, options.device)
+            missing = [
+                s for s in range(options.seeds) if (task, system, s, options.steps) not in known
+            ]
+            for seeds in (
+                [missing] if options.device != "cpu" and missing else [[seed] for seed in missing]
+            ):
+                training = Training(
+                    task, system, seeds, options.steps, options.every, options.device
+                )
                 for run in training.run(results.parent):
                     known[run.task, run.system, run.seed, run.steps] = run
                     with results.open("a") as file:
@@ -111,11 +134,15 @@ def main() -> None:
     if not options.quick:
         RECORD.write_text("".join(_line(known[key]) for key in sorted(known)))
         _draw([run for run in known.values() if run.steps == options.steps])
-    _report([run for run in known.values() if run.steps == options.steps and run.seed < options.seeds], tasks)
+    _report(
+        [run for run in known.values() if run.steps == options.steps and run.seed < options.seeds],
+        tasks,
+    )
 
 
 class WeightsOnTheWay:
-    """The actors' weights after all gradient steps that were started, copied to the CPU while it does other things."""
+    """The actors' weights after all gradient steps that were started, copied to the CPU while it
+    does other things."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         state = algorithm.actor_state()
@@ -144,12 +171,16 @@ class Training:
         store = open_store(f"file://{folder}/flagship")
         with tempfile.TemporaryDirectory() as scratch:
             os.chdir(scratch)  # MuJoCo writes its log where it stands
-            make = functools.partial(make_vec_environment, EnvironmentSpec(id=self.task), processes=1)
+            make = functools.partial(
+                make_vec_environment, EnvironmentSpec(id=self.task), processes=1
+            )
             environment, evaluator = make(len(self.seeds)), GreedyEvaluator(make)
             spaces = environment.observation_space, environment.action_space
             cohort = self._cohort()
             algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, self.device)
-            actor = algorithm.actor if self.device == "cpu" else algorithm.make_actor(cohort, *spaces)
+            actor = (
+                algorithm.actor if self.device == "cpu" else algorithm.make_actor(cohort, *spaces)
+            )
             looks = self._resume(store, algorithm)
             if actor is not algorithm.actor:
                 actor.load_state(algorithm.actor_state())
@@ -173,7 +204,10 @@ class Training:
                     for own, result in zip(looks, results, strict=True):
                         own.append((taken, result.mean, round(seconds, 1)))
                     self._save(store, algorithm, looks)
-                    print(f"{self._name}: {taken:,} steps, {_means(looks)}, {seconds:,.0f} s", flush=True)
+                    print(
+                        f"{self._name}: {taken:,} steps, {_means(looks)}, {seconds:,.0f} s",
+                        flush=True,
+                    )
                     start = time.perf_counter() - seconds
             environment.close()
             evaluator.close()
@@ -181,7 +215,9 @@ class Training:
         for seed in self.seeds:
             store.delete_prefix(self._place(seed))
         found = zip(self.seeds, looks, strict=True)
-        return [Run(self.task, self.system, seed, self.steps, own, self.device) for seed, own in found]
+        return [
+            Run(self.task, self.system, seed, self.steps, own, self.device) for seed, own in found
+        ]
 
     @property
     def _name(self) -> str:
@@ -196,7 +232,9 @@ class Training:
             shared |= {"horizon": 8}
         if self.steps == QUICK_STEPS:
             shared |= QUICK
-        return CohortConfig(name, tuple(MemberConfig(f"{self.system}-{seed}", seed) for seed in self.seeds), shared)
+        return CohortConfig(
+            name, tuple(MemberConfig(f"{self.system}-{seed}", seed) for seed in self.seeds), shared
+        )
 
     def _place(self, seed: int) -> str:
         return f"{self.task}/{self.system}/{seed}/{self.steps}/"
@@ -215,13 +253,19 @@ class Training:
         except NotFound:
             return [[] for _ in self.seeds]
         if len(set(newest)) > 1:
-            raise SystemExit(f"{self._name}: stopped while it was written; remove {self._place(self.seeds[0])}")
-        checkpoints = [load_checkpoint(store, f"{self._place(seed)}{newest[0]}/") for seed in self.seeds]
+            raise SystemExit(
+                f"{self._name}: stopped while it was written; remove {self._place(self.seeds[0])}"
+            )
+        checkpoints = [
+            load_checkpoint(store, f"{self._place(seed)}{newest[0]}/") for seed in self.seeds
+        ]
         groups = [dict(checkpoint.groups) for checkpoint in checkpoints]
         algorithm.load_replay_states([own.pop("replay") for own in groups])
         for member, own in enumerate(groups):
             algorithm.load_member_state(member, own)
-        return [[tuple(look) for look in checkpoint.metadata["looks"]] for checkpoint in checkpoints]
+        return [
+            [tuple(look) for look in checkpoint.metadata["looks"]] for checkpoint in checkpoints
+        ]
 
 
 def _means(looks: Sequence[Looks]) -> str:
@@ -240,21 +284,44 @@ def _read(*files: Path) -> dict[tuple[str, str, int, int], Run]:
 def _report(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     rows, targets = [], {}
     for task in tasks:
-        scores = {system: [run.score for run in runs if (run.task, run.system) == (task, system)] for system in SYSTEMS}
+        scores = {
+            system: [run.score for run in runs if (run.task, run.system) == (task, system)]
+            for system in SYSTEMS
+        }
         for system, found in scores.items():
             if found:
-                seconds = statistics.median(r.looks[-1][2] for r in runs if (r.task, r.system) == (task, system))
+                seconds = statistics.median(
+                    r.looks[-1][2] for r in runs if (r.task, r.system) == (task, system)
+                )
                 rows.append(
-                    [task, TITLES[system], statistics.fmean(found), min(found), max(found), len(found), seconds]
+                    [
+                        task,
+                        TITLES[system],
+                        statistics.fmean(found),
+                        min(found),
+                        max(found),
+                        len(found),
+                        seconds,
+                    ]
                 )
         if scores["sac"] and scores["flash_s"]:
             least, _ = interval(scores["flash_s"], scores["sac"])
-            targets[f"{task}: FlashSAC S above SAC, lower end of the 95 % interval"] = Target(least, 0.0)
+            targets[f"{task}: FlashSAC S above SAC, lower end of the 95 % interval"] = Target(
+                least, 0.0
+            )
         if task == "HalfCheetah-v5" and scores["flash_m"]:
             targets[f"{task}: FlashSAC M over the authors' return on v4"] = Target(
                 statistics.fmean(scores["flash_m"]) / AUTHORS, 0.9
             )
-    columns = ["task", "algorithm", "mean of the last looks", "least", "greatest", "seeds", "seconds"]
+    columns = [
+        "task",
+        "algorithm",
+        "mean of the last looks",
+        "least",
+        "greatest",
+        "seeds",
+        "seconds",
+    ]
     print_table("Greedy return", columns, rows)
     finish("flagship", {f"{r.task} {r.system} {r.seed}": r.looks for r in runs}, targets)
 
@@ -264,10 +331,14 @@ def _draw(runs: Sequence[Run]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained")
-    for row, (axis, label) in zip(figure.subplots(2, len(TASKS)), ((0, "steps"), (2, "seconds")), strict=True):
+    for row, (axis, label) in zip(
+        figure.subplots(2, len(TASKS)), ((0, "steps"), (2, "seconds")), strict=True
+    ):
         for axes, task in zip(row, TASKS, strict=True):
             for color, system in enumerate(SYSTEMS):
-                for number, run in enumerate(r for r in runs if (r.task, r.system) == (task, system)):
+                for number, run in enumerate(
+                    r for r in runs if (r.task, r.system) == (task, system)
+                ):
                     title = None if number else TITLES[system]
                     axes.plot(
                         [look[axis] for look in run.looks],

@@ -1,13 +1,15 @@
-"""Learners that fuse their parameters once an epoch beside learners that average their gradients at every step.
+"""Learners that fuse their parameters once an epoch beside learners that average their gradients at
+every step.
 
-1, 2 and 4 learners of one PPO agent, each a process of one thread with environments of its own, over gloo on this
-machine. An epoch is one update: 10 passes of 32 minibatches. Both sides have the same environments, samples, network
-and minibatches, begin with the same weights, and pool the statistics of observations once an update; targets of the
-critic are not normalized, since averaged gradients need one unit at all learners.
+1, 2 and 4 learners of one PPO agent, each a process of one thread with environments of its own,
+over gloo on this machine. An epoch is one update: 10 passes of 32 minibatches. Both sides have the
+same environments, samples, network and minibatches, begin with the same weights, and pool the
+statistics of observations once an update; targets of the critic are not normalized, since averaged
+gradients need one unit at all learners.
 
-Bytes are what the kernel has sent on all TCP connections of all learners (TCP_INFO), headers left out. Time is training
-without the looks: the greedy return of 16 episodes, every tenth of the samples.
-"""
+Bytes are what the kernel has sent on all TCP connections of all learners (TCP_INFO), headers left
+out. Time is training without the looks: the greedy return of 16 episodes, every tenth of the
+samples."""
 
 from __future__ import annotations
 
@@ -54,31 +56,61 @@ _BYTES_ACKED = 120  # tcpi_bytes_acked in struct tcp_info (linux/tcp.h)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Pendulum-v1, 2 learners, a few updates: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="Pendulum-v1, 2 learners, a few updates: under a minute",
+    )
     parser.add_argument("--environment", default="HalfCheetah-v5")
-    parser.add_argument("--steps", type=int, default=524_288, help="environment steps of all learners together")
+    parser.add_argument(
+        "--steps", type=int, default=524_288, help="environment steps of all learners together"
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--learner", nargs=4, metavar=("METHOD", "RANK", "SIZE", "STORE"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--learner", nargs=4, metavar=("METHOD", "RANK", "SIZE", "STORE"), help=argparse.SUPPRESS
+    )
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--envs", type=int, default=64, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.environment, options.steps, options.seeds, options.envs = "Pendulum-v1", 8_192, 1, 16
+        options.environment, options.steps, options.seeds, options.envs = (
+            "Pendulum-v1",
+            8_192,
+            1,
+            16,
+        )
     if options.learner:
         method, rank, size, store = options.learner
         print(json.dumps(run_learner(options, method, int(rank), int(size), store)))
         return
-    print(versions("torch", "mujoco-core"), f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}")
-    cells = [(1, "mean")] + [(size, method) for size in ((2,) if options.quick else (2, 4)) for method in METHODS]
-    results = {cell: [measure(options, *cell, seed) for seed in range(options.seeds)] for cell in cells}
+    print(
+        versions("torch", "mujoco-core"),
+        f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}",
+    )
+    cells = [(1, "mean")] + [
+        (size, method) for size in ((2,) if options.quick else (2, 4)) for method in METHODS
+    ]
+    results = {
+        cell: [measure(options, *cell, seed) for seed in range(options.seeds)] for cell in cells
+    }
     report(results)
 
 
 def measure(options: argparse.Namespace, size: int, method: str, seed: int) -> dict[str, object]:
-    """One run of `size` learners: the curve of rank 0 as (samples, seconds, return), and the bytes of all."""
+    """One run of `size` learners: the curve of rank 0 as (samples, seconds, return), and the bytes
+    of all."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--environment", options.environment, "--steps", str(options.steps)]
+        command = [
+            sys.executable,
+            __file__,
+            "--environment",
+            options.environment,
+            "--steps",
+            str(options.steps),
+        ]
         command += ["--seed", str(seed), "--envs", str(options.envs)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         processes = [
@@ -97,21 +129,37 @@ def measure(options: argparse.Namespace, size: int, method: str, seed: int) -> d
     return {"curve": learners[0]["curve"], "bytes": sum(learner["bytes"] for learner in learners)}
 
 
-def run_learner(options: argparse.Namespace, method: str, rank: int, size: int, store: str) -> dict[str, object]:
+def run_learner(
+    options: argparse.Namespace, method: str, rank: int, size: int, store: str
+) -> dict[str, object]:
     """One of them, in its own process."""
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(minutes=5)
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(minutes=5),
     )
     horizon = 64
-    settings = {"horizon": horizon, "epochs": EPOCHS, "minibatch_size": horizon * options.envs // MINIBATCHES}
-    cohort = CohortConfig("ppo", (MemberConfig("a", 1 + options.seed),), settings | {"normalize_values": False})
+    settings = {
+        "horizon": horizon,
+        "epochs": EPOCHS,
+        "minibatch_size": horizon * options.envs // MINIBATCHES,
+    }
+    cohort = CohortConfig(
+        "ppo", (MemberConfig("a", 1 + options.seed),), settings | {"normalize_values": False}
+    )
     spec = EnvironmentSpec(id=options.environment)
     environment = make_vec_environment(spec, options.envs)
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     seeds = torch.tensor([1 + options.seed])
     collector = Collector(environment, algorithm.actor, seeds, first_environment=rank << 20)
-    after_update = averaging(algorithm, rank, size) if method == "gradients" else fusing(algorithm, rank, method)
+    after_update = (
+        averaging(algorithm, rank, size)
+        if method == "gradients"
+        else fusing(algorithm, rank, method)
+    )
 
     evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
     updates = max(1, options.steps // (size * horizon * options.envs))
@@ -124,7 +172,9 @@ def run_learner(options: argparse.Namespace, method: str, rank: int, size: int, 
         seconds += time.perf_counter() - start
         if update in looks:
             if rank == 0:
-                (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(options.seed, 0, EPISODES))
+                (result,) = evaluator.evaluate(
+                    algorithm.actor, evaluation_seeds(options.seed, 0, EPISODES)
+                )
                 curve.append((update * size * horizon * options.envs, seconds, result.mean))
             distributed.barrier()  # evaluation time is not counted
     sent = bytes_sent()
@@ -146,7 +196,8 @@ def fusing(algorithm: PPO, rank: int, method: str) -> Callable[[], object]:
 
 
 def averaging(algorithm: PPO, rank: int, size: int) -> Callable[[], object]:
-    """Every gradient is the mean of all learners'; after an update they pool statistics, and send no parameters."""
+    """Every gradient is the mean of all learners'; after an update they pool statistics, and send
+    no parameters."""
     sharing = algorithm.share(rank)
     networks, gather = algorithm._networks, algorithm._networks.gather_gradient
 
@@ -165,7 +216,9 @@ def averaging(algorithm: PPO, rank: int, size: int) -> Callable[[], object]:
         growth = sharing.growth()
         part = type(growth)({}, growth.statistics, growth.transitions, growth.active)
         pooled = statistics_only.exchange(Contribution(rank, algorithm.version, 0, part)).state
-        sharing.load(type(pooled)(growth.parameters, pooled.statistics, pooled.transitions, pooled.active))
+        sharing.load(
+            type(pooled)(growth.parameters, pooled.statistics, pooled.transitions, pooled.active)
+        )
 
     return pool
 
@@ -176,7 +229,10 @@ def bytes_sent() -> int:
     for entry in Path("/proc/self/fd").iterdir():
         try:
             with socket.socket(fileno=os.dup(int(entry.name))) as connection:
-                if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
+                if connection.type == socket.SOCK_STREAM and connection.family in (
+                    socket.AF_INET,
+                    socket.AF_INET6,
+                ):
                     information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                     total += struct.unpack_from("Q", information, _BYTES_ACKED)[0]
         except OSError:
@@ -196,7 +252,12 @@ def report(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
         seconds = statistics.median(curve[-1][1] for curve in curves)
         title = METHODS[method] if size > 1 else "alone"
         rows.append([size, title, sent / 1e6, final, seconds, curves[0][-1][0] / seconds])
-        figures[f"{size}_{method}"] = {"bytes": sent, "return": final, "seconds": seconds, "curves": curves}
+        figures[f"{size}_{method}"] = {
+            "bytes": sent,
+            "return": final,
+            "seconds": seconds,
+            "curves": curves,
+        }
         if size > 1 and method != "gradients":
             gradients = statistics.median(run["bytes"] for run in results[size, "gradients"])
             targets[f"bytes_saved_by_{method}_with_{size}"] = Target(gradients / sent, LEAST_RATIO)
@@ -215,7 +276,9 @@ def print_curves(results: dict[tuple[int, str], list[dict[str, object]]]) -> Non
             for at in (list(point) for point in points)
         ]
         print_table(
-            f"{size} learners, {METHODS[method] if size > 1 else 'alone'}", ["samples", "seconds", "return"], rows
+            f"{size} learners, {METHODS[method] if size > 1 else 'alone'}",
+            ["samples", "seconds", "return"],
+            rows,
         )
 
 

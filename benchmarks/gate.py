@@ -2,11 +2,10 @@
 
     python benchmarks/gate.py [--quick]
 
-An orchestrator in a process of its own, a caller who asks for a job fifty times a second, and attackers in a second
-process. Without a token: 8,300 calls a second of which only the headers come, and requests of 16 MiB that compress to
-16 KiB. With the token of one project: 3,000 such half-open calls, which stay open, and jobs with 200 KiB of arguments
-from 32 callers at once.
-"""
+An orchestrator in a process of its own, a caller who asks for a job fifty times a second, and
+attackers in a second process. Without a token: 8,300 calls a second of which only the headers come,
+and requests of 16 MiB that compress to 16 KiB. With the token of one project: 3,000 such half-open
+calls, which stay open, and jobs with 200 KiB of arguments from 32 callers at once."""
 
 from __future__ import annotations
 
@@ -43,7 +42,9 @@ ATTACKS = ("half-open", "compressed", "tenant: half-open", "tenant: specificatio
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="5 s for each attack: under a minute")
     parser.add_argument("--attack", nargs=2, metavar=("NAME", "ADDRESS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -65,7 +66,9 @@ async def measure(plane: ControlPlane, token: str, seconds: float) -> None:
     async with open_aio_channel(plane.orchestrator, token) as channel:
         stub = job_service_pb2_grpc.JobServiceStub(channel)
         spec = parse_job(JOB).to_message()
-        created = await stub.CreateJob(job_service_pb2.CreateJobRequest(parent="projects/own", spec=spec))
+        created = await stub.CreateJob(
+            job_service_pb2.CreateJobRequest(parent="projects/own", spec=spec)
+        )
         for name in ("nothing", *ATTACKS):
             before = plane.memory_mb["orchestrator"]
             with attacking(name, plane.orchestrator):
@@ -76,7 +79,11 @@ async def measure(plane: ControlPlane, token: str, seconds: float) -> None:
         [name, *(1e3 * quantile(times, part) for part in (0.5, 0.99, 1.0)), len(times), grown[name]]
         for name, times in found.items()
     ]
-    print_table("another caller's GetJob", ["during", "p50, ms", "p99, ms", "worst, ms", "calls", "memory, MB"], rows)
+    print_table(
+        "another caller's GetJob",
+        ["during", "p50, ms", "p99, ms", "worst, ms", "calls", "memory, MB"],
+        rows,
+    )
     targets = {
         f"{name}, p99, ms {'more' if name in ATTACKS[:2] else ''}".strip(): (
             Target(1e3 * (quantile(found[name], 0.99) - alone), 50.0, at_most=True)
@@ -86,11 +93,18 @@ async def measure(plane: ControlPlane, token: str, seconds: float) -> None:
         for name in ATTACKS
     }
     finish(
-        "gate", {name: [1e3 * quantile(times, part) for part in (0.5, 0.99)] for name, times in found.items()}, targets
+        "gate",
+        {
+            name: [1e3 * quantile(times, part) for part in (0.5, 0.99)]
+            for name, times in found.items()
+        },
+        targets,
     )
 
 
-async def latencies(stub: job_service_pb2_grpc.JobServiceStub, job: str, seconds: float) -> list[float]:
+async def latencies(
+    stub: job_service_pb2_grpc.JobServiceStub, job: str, seconds: float
+) -> list[float]:
     """Seconds of each call; one that failed counts as ten."""
     found, end = [], time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
@@ -108,7 +122,8 @@ def quantile(values: list[float], part: float) -> float:
     return sorted(values)[min(int(part * len(values)), len(values) - 1)]
 
 
-# The other process ----------------------------------------------------------------------------------------------------
+# The other process
+# ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -146,7 +161,9 @@ async def attack(name: str, address: str) -> None:
 
 async def send_compressed(address: str) -> None:
     payload = b"\x22\x00" * (8 << 20)
-    async with grpc.aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+    async with grpc.aio.insecure_channel(
+        address, options=[("grpc.max_send_message_length", -1)]
+    ) as channel:
         renew = channel.unary_unary(f"{SERVICE}PodService/RenewLease")
         while True:
             try:
@@ -163,7 +180,8 @@ async def create_jobs(address: str, number: int) -> None:
         while True:
             try:
                 await stub.CreateJob(
-                    job_service_pb2.CreateJobRequest(parent="projects/hostile", spec=spec), timeout=60.0
+                    job_service_pb2.CreateJobRequest(parent="projects/hostile", spec=spec),
+                    timeout=60.0,
                 )
             except PodracerError:
                 await asyncio.sleep(0.01)

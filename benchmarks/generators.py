@@ -1,14 +1,16 @@
-"""Every generator against random search at equal budget, on synthetic agents: what selection and search are worth.
+"""Every generator against random search at equal budget, on synthetic agents: what selection and
+search are worth.
 
-The leaderboard is the real one (its proposals, submissions, challenges and database); pods, time and training are
-simulated, see synthetic/. A job has 192 agent-rounds for a population of 8 on two pods of 4 members, so random search
-trains each of its 8 agents for 24 rounds. Its value is the true return, without noise, of the agent that the
-leaderboard puts first when the budget has been used. Pairs have the same seed: the same landscape, first agents and
-luck. A seed is won by the greater value; ties are left out of the sign test. Intervals of a median are those of its
-order statistics, at least 95 %.
+The leaderboard is the real one (its proposals, submissions, challenges and database); pods, time
+and training are simulated, see synthetic/. A job has 192 agent-rounds for a population of 8 on two
+pods of 4 members, so random search trains each of its 8 agents for 24 rounds. Its value is the true
+return, without noise, of the agent that the leaderboard puts first when the budget has been used.
+Pairs have the same seed: the same landscape, first agents and luck. A seed is won by the greater
+value; ties are left out of the sign test. Intervals of a median are those of its order statistics,
+at least 95 %.
 
-The landscapes are drawn anew for each seed. `slow starters` is made to deceive generators that judge early.
-"""
+The landscapes are drawn anew for each seed. `slow starters` is made to deceive generators that
+judge early."""
 
 from __future__ import annotations
 
@@ -79,10 +81,16 @@ class Comparison:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three seeds and half of the budget: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="three seeds and half of the budget: under a minute"
+    )
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=0, help="for seeds that nothing was tuned on")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="for seeds that nothing was tuned on"
+    )
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
     seeds, rounds = (3, 96) if options.quick else (options.seeds, 192)
@@ -95,7 +103,9 @@ def main() -> None:
     ]
     count, found = 10 * options.processes, []
     with ProcessPoolExecutor(options.processes) as pool:
-        for number, part in enumerate(pool.map(_run, [settings[start::count] for start in range(count)]), start=1):
+        for number, part in enumerate(
+            pool.map(_run, [settings[start::count] for start in range(count)]), start=1
+        ):
             found += part
             print(f"{number} of {count} parts are done", flush=True)
     outcomes: dict[tuple[str, str], dict[int, Outcome]] = defaultdict(dict)
@@ -107,7 +117,10 @@ def main() -> None:
 
 
 def _report(
-    outcomes: dict[tuple[str, str], dict[int, Outcome]], leases_per_minute: float, rounds: int, is_quick: bool
+    outcomes: dict[tuple[str, str], dict[int, Outcome]],
+    leases_per_minute: float,
+    rounds: int,
+    is_quick: bool,
 ) -> None:
     figures: dict[str, object] = {"leases_per_minute": leases_per_minute, "agent_rounds": rounds}
     for landscape in LANDSCAPES:
@@ -120,25 +133,46 @@ def _report(
             against = _against(comparison) if contender != BASELINE else ["", "", "", ""]
             agents = statistics.mean(run.agents for run in runs.values())
             rows.append([contender, spread(values), *against, agents])
-        header = ["", "return, median (range)", "won / lost", "median gain", "95 %", "sign test", "agents"]
+        header = [
+            "",
+            "return, median (range)",
+            "won / lost",
+            "median gain",
+            "95 %",
+            "sign test",
+            "agents",
+        ]
         print_table(f"{landscape.name}: {landscape.meaning}", header, rows)
-    pooled = {contender: _compare(outcomes, LANDSCAPES, contender) for contender in (*GENERATORS, ADAPTIVE)}
+    pooled = {
+        contender: _compare(outcomes, LANDSCAPES, contender)
+        for contender in (*GENERATORS, ADAPTIVE)
+    }
     print_table(
         "all landscapes together, against random search",
         ["", "won / lost", "median gain", "95 %", "sign test"],
         [[contender, *_against(comparison)] for contender, comparison in pooled.items()],
     )
     print(f"\n{leases_per_minute:,.0f} leases a minute and process")
-    targets = {f"share of seeds won, {name}": Target(pooled[name].share, 0.5) for name in GENERATORS}
+    targets = {
+        f"share of seeds won, {name}": Target(pooled[name].share, 0.5) for name in GENERATORS
+    }
     if not is_quick:
-        targets |= {f"sign test, {name}": Target(pooled[name].probability, 0.05, at_most=True) for name in GENERATORS}
+        targets |= {
+            f"sign test, {name}": Target(pooled[name].probability, 0.05, at_most=True)
+            for name in GENERATORS
+        }
     finish("generators", figures, targets)
 
 
 def _against(comparison: Comparison) -> list[object]:
     low, high = comparison.interval
     won = f"{comparison.wins} / {comparison.losses}"
-    return [won, f"{comparison.median:+.0f}", f"{low:+.0f} … {high:+.0f}", f"p = {comparison.probability:.2g}"]
+    return [
+        won,
+        f"{comparison.median:+.0f}",
+        f"{low:+.0f} … {high:+.0f}",
+        f"p = {comparison.probability:.2g}",
+    ]
 
 
 def _summary(comparison: Comparison, values: Sequence[float]) -> dict[str, object]:
@@ -153,7 +187,9 @@ def _summary(comparison: Comparison, values: Sequence[float]) -> dict[str, objec
 
 
 def _compare(
-    outcomes: dict[tuple[str, str], dict[int, Outcome]], landscapes: Sequence[type[Landscape]], contender: str
+    outcomes: dict[tuple[str, str], dict[int, Outcome]],
+    landscapes: Sequence[type[Landscape]],
+    contender: str,
 ) -> Comparison:
     return Comparison(
         tuple(
@@ -166,12 +202,16 @@ def _compare(
 
 def _setting(landscape: type[Landscape], contender: str, seed: int, rounds: int) -> Setting:
     generator = contender.removesuffix(", adaptive")
-    evolution: dict[str, object] = {"adaptive_rounds": True} if contender in (ADAPTIVE, "halving") else {}
+    evolution: dict[str, object] = (
+        {"adaptive_rounds": True} if contender in (ADAPTIVE, "halving") else {}
+    )
     return Setting(landscape, generator, seed, rounds, evolution=evolution)
 
 
 def _contender(setting: Setting) -> str:
-    return ADAPTIVE if setting.evolution and setting.generator == "tournament" else setting.generator
+    return (
+        ADAPTIVE if setting.evolution and setting.generator == "tournament" else setting.generator
+    )
 
 
 def _run(settings: Sequence[Setting]) -> list[tuple[Setting, Outcome, float]]:
@@ -179,9 +219,12 @@ def _run(settings: Sequence[Setting]) -> list[tuple[Setting, Outcome, float]]:
 
 
 async def _run_all(settings: Sequence[Setting]) -> list[tuple[Setting, Outcome, float]]:
-    """One job after the other on one database, in memory where the machine has a folder for that."""
+    """One job after the other on one database, in memory where the machine has a folder for
+    that."""
     found = []
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    ) as folder:
         async with open_database(f"sqlite:///{folder}/leaderboard.sqlite", MIGRATIONS) as database:
             for setting in settings:
                 start = time.perf_counter()

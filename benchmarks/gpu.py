@@ -1,13 +1,14 @@
-"""The figures that need a GPU, row by row, ours and the peer's in one run, in docs/benchmarks/gpu.jsonl.
+"""The figures that need a GPU, row by row, ours and the peer's in one run, in
+docs/benchmarks/gpu.jsonl.
 
-A run takes the rows without a record first, then those measured with other code, then the oldest, as many as fit into
-`--minutes`. Each row is appended when it ends, so a run can be cut anywhere. Last comes the table of the whole file:
-medians of each system's newest three records on a chip (`--minutes 0`: the table alone). Nothing is recorded without a
-return. Peak memory is that of the GPU, other programs included.
+A run takes the rows without a record first, then those measured with other code, then the oldest,
+as many as fit into `--minutes`. Each row is appended when it ends, so a run can be cut anywhere.
+Last comes the table of the whole file: medians of each system's newest three records on a chip
+(`--minutes 0`: the table alone). Nothing is recorded without a return. Peak memory is that of the
+GPU, other programs included.
 
-`--tiny --device cpu` runs every row in seconds, to see that it works. `--profile` prints the kernels of the rows that
-train in rounds, without CUDA graphs, and records nothing.
-"""
+`--tiny --device cpu` runs every row in seconds, to see that it works. `--profile` prints the
+kernels of the rows that train in rounds, without CUDA graphs, and records nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from report import Target, finish, number_text, print_table, read_lines, spread,
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, TRIALS = (ROOT / folder / "benchmarks" / "gpu.jsonl" for folder in ("docs", "runs"))
-CODE = ("benchmarks", "libs", "services")  # a commit that changes nothing here leaves the figures as they are
+# a commit that changes nothing here leaves the figures as they are
+CODE = ("benchmarks", "libs", "services")
 NEWEST = 3
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "WARP_CACHE_PATH")
 
@@ -42,7 +44,8 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """What the median of a system's figure has to reach, or its quotient by the same figure of `over`: row, system."""
+    """What the median of a system's figure has to reach, or its quotient by the same figure of
+    `over`: row, system."""
 
     system: str
     figure: str
@@ -70,7 +73,9 @@ class Row:
     is_cold: bool = False
 
 
-def _trained(name: str, title: str, task: str, minutes: float, *wanted: float, **options: Any) -> Row:
+def _trained(
+    name: str, title: str, task: str, minutes: float, *wanted: float, **options: Any
+) -> Row:
     """A training of so many minutes, judged by 100 episodes afterwards."""
     systems = {"ours": ("train", {"task": task, "seconds": 60.0 * minutes, **options})}
     goals = [Goal("ours", "return", each) for each in wanted]
@@ -98,7 +103,8 @@ ROWS = (
     Row("start", "CartPole-v1 to a confirmed 475", 1.0,
         {"ours": ("start", {"task": "CartPole-v1", "target": 475.0})},
         [Goal("ours", "seconds, kernels warm", 1.0, at_most=True),
-         Goal("ours", "seconds from process start, caches empty", 12.0, at_most=True)], is_cold=True),
+         Goal("ours", "seconds from process start, caches empty", 12.0, at_most=True)],
+         is_cold=True),
     Row("ant_speed", "PPO, Ant-v5, 256-128-64, beside its physics alone", 2.0,
         {"ours": ("rounds", ANT | {"physics": True})}, [Goal("ours", "learning ÷ physics", 0.95)]),
     _trained("ant", "Ant-v5 by defaults", "Ant-v5", 3, 6294),
@@ -114,7 +120,8 @@ ROWS = (
     _trained("ant_alone", "Ant-v5, 1 agent × 8,192 worlds", "Ant-v5", 6, envs_per_member=8192),
     _trained("humanoid", "Humanoid-v5 by defaults", "Humanoid-v5", 9, 5000),
     Row("go1", "mjlab's Go1, flat, 300 iterations, beside rsl_rl", 9.0, {},
-        [Goal("ours", "return", 0.95, ("go1", "rsl_rl"))], waits="nothing here trains by rsl_rl yet"),
+        [Goal("ours", "return", 0.95, ("go1", "rsl_rl"))],
+        waits="nothing here trains by rsl_rl yet"),
     Row("pod", "Ant-v5, a fused pod with its services, beside in-process", 2.5,
         {"in-process": ("rounds", ANT), "fused pod": ("pod", ANT)},
         [Goal("fused pod", "steps/s", 0.9, ("pod", "in-process"))]),
@@ -122,15 +129,30 @@ ROWS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=9.0, help="of the run; what may take longer is not begun")
-    parser.add_argument("--dry-run", action="store_true", help="only list the queue, with the minutes expected")
-    parser.add_argument("--tiny", action="store_true", help="every row in seconds; the figures mean nothing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="of the run; what may take longer is not begun"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only list the queue, with the minutes expected"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="every row in seconds; the figures mean nothing"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
-    parser.add_argument("--purejaxrl", help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed")
+    parser.add_argument(
+        "--purejaxrl",
+        help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed",
+    )
     parser.add_argument("--profile", action="store_true", help="print kernels instead")
-    parser.add_argument("--results", type=Path, help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU",
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -138,7 +160,8 @@ def main() -> None:
         return
     counts = options.device == "cuda" and not options.tiny
     results = (options.results or (RECORDS if counts else TRIALS)).absolute()
-    rows, code = [row for row in ROWS if not options.rows or row.name in options.rows], code_version()
+    rows = [row for row in ROWS if not options.rows or row.name in options.rows]
+    code = code_version()
     order, left = queue(rows, list(read_lines(results)), code), options.minutes
     if options.dry_run:
         cells = []
@@ -146,18 +169,32 @@ def main() -> None:
             problem = _problem(row, options, left)
             left -= 0.0 if problem else row.minutes
             cells.append([row.name, row.title, row.minutes, problem])
-        print_table(f"The queue for {options.minutes:g} minutes", ["row", "what", "minutes", "why not now"], cells)
+        print_table(
+            f"The queue for {options.minutes:g} minutes",
+            ["row", "what", "minutes", "why not now"],
+            cells,
+        )
         return
     if options.device == "cuda" and not shutil.which("nvidia-smi"):
-        sys.exit("there is no NVIDIA GPU here: --dry-run lists the queue, --tiny --device cpu tries it")
+        sys.exit(
+            "there is no NVIDIA GPU here: --dry-run lists the queue, --tiny --device cpu tries it"
+        )
     print(versions("torch", "mujoco-core", "mujoco-warp", "warp-lang"), "·", code, flush=True)
     end = time.monotonic() + 60.0 * left
     for row in order:
         if problem := _problem(row, options, (end - time.monotonic()) / 60.0):
             print(f"{row.name}: {problem}", flush=True)
             continue
-        seed = max((each["seed"] for each in list(read_lines(results)) if each["row"] == row.name), default=-1) + 1
-        found = [{**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)]
+        seed = (
+            max(
+                (each["seed"] for each in list(read_lines(results)) if each["row"] == row.name),
+                default=-1,
+            )
+            + 1
+        )
+        found = [
+            {**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)
+        ]
         if found:
             results.parent.mkdir(parents=True, exist_ok=True)
             with results.open("a") as file:
@@ -167,21 +204,30 @@ def main() -> None:
 
 
 def queue(rows: Sequence[Row], records: Sequence[Record], code: str) -> list[Row]:
-    """The rows, first those without a record, then by their newest one: of other code than `code`, oldest first."""
+    """The rows, first those without a record, then by their newest one: of other code than `code`,
+    oldest first."""
 
     def age(row: Row) -> tuple[bool, str]:
-        newest = max((each for each in records if each["row"] == row.name), key=lambda each: each["date"], default=None)
+        newest = max(
+            (each for each in records if each["row"] == row.name),
+            key=lambda each: each["date"],
+            default=None,
+        )
         return (False, "") if newest is None else (newest["commit"] == code, newest["date"])
 
     return sorted(rows, key=age)
 
 
 def code_version() -> str:
-    """PODRACER_REVISION, or the commit that changed the code last, with a "+" if something is changed since."""
+    """PODRACER_REVISION, or the commit that changed the code last, with a "+" if something is
+    changed since."""
     commit, changes = os.environ.get("PODRACER_REVISION", "unknown"), ""
     with suppress(OSError, subprocess.SubprocessError):
         words = ["log", "-1", "--format=%h"], ["status", "--porcelain"]
-        commit, changes = (subprocess.check_output(["git", *each, "--", *CODE], cwd=ROOT, text=True) for each in words)
+        commit, changes = (
+            subprocess.check_output(["git", *each, "--", *CODE], cwd=ROOT, text=True)
+            for each in words
+        )
     return commit.strip() + "+" * bool(changes)
 
 
@@ -197,27 +243,52 @@ def _problem(row: Row, options: argparse.Namespace, minutes: float) -> str:
 def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> Iterator[Record]:
     """The records of a row's systems, each measured in a process of its own."""
     for system, (function, arguments) in row.systems.items():
-        if (options.profile and function != "rounds") or (function == "purejaxrl" and not options.purejaxrl):
+        if (options.profile and function != "rounds") or (
+            function == "purejaxrl" and not options.purejaxrl
+        ):
             continue
         order = {"function": function, "arguments": arguments, "seed": seed, "started": time.time()}
-        order |= {name: getattr(options, name) for name in ("device", "tiny", "profile", "purejaxrl")}
-        start, date = time.monotonic(), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        order |= {
+            name: getattr(options, name) for name in ("device", "tiny", "profile", "purejaxrl")
+        }
+        start = time.monotonic()
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with tempfile.TemporaryDirectory() as folder, _watched(options.device) as gpu:
-            output, problem = _ended(order, folder, dict.fromkeys(CACHES, folder) if row.is_cold else {}, end)
-        found = json.loads(next((line for line in reversed(output) if line.startswith('{"figures"')), "{}"))
+            output, problem = _ended(
+                order, folder, dict.fromkeys(CACHES, folder) if row.is_cold else {}, end
+            )
+        found = json.loads(
+            next((line for line in reversed(output) if line.startswith('{"figures"')), "{}")
+        )
         if not problem and not options.profile and not math.isfinite(found.get("return", math.nan)):
             problem = "gave no return"
         seconds = round(time.monotonic() - start, 1)
         told = [f"{name} {number_text(value)}" for name, value in found.get("figures", {}).items()]
-        told += [f"return {number_text(found['return'])}"] if found else output if options.profile else []
+        told += (
+            [f"return {number_text(found['return'])}"]
+            if found
+            else output
+            if options.profile
+            else []
+        )
         text = problem or ("\n" if options.profile else ", ").join(told)
         print(f"{row.name}, {system}, {seconds:.0f} s:", text, flush=True)
         if found and not problem:
-            yield {"date": date, "row": row.name, "system": system, "seconds": seconds, **gpu, **found}
+            yield {
+                "date": date,
+                "row": row.name,
+                "system": system,
+                "seconds": seconds,
+                **gpu,
+                **found,
+            }
 
 
-def _ended(order: Record, folder: str, caches: Mapping[str, str], end: float) -> tuple[list[str], str]:
-    """The output of a worker, errors too, and what went wrong. Tiny ones with warm caches need no process."""
+def _ended(
+    order: Record, folder: str, caches: Mapping[str, str], end: float
+) -> tuple[list[str], str]:
+    """The output of a worker, errors too, and what went wrong. Tiny ones with warm caches need no
+    process."""
     if order["tiny"] and not caches:
         with redirect_stdout(io.StringIO()) as printed, chdir(folder):
             try:
@@ -231,7 +302,9 @@ def _ended(order: Record, folder: str, caches: Mapping[str, str], end: float) ->
     left_s = max(0.0, end - time.monotonic())
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
-        done = subprocess.run(words, check=False, timeout=left_s, cwd=folder, env=variables, **streams)
+        done = subprocess.run(
+            words, check=False, timeout=left_s, cwd=folder, env=variables, **streams
+        )
     except subprocess.TimeoutExpired:
         return [], "cut: the time is over"
     lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -251,25 +324,52 @@ def _watched(device: str) -> Iterator[Record]:
     if device == "cpu":
         yield gpu
         return
-    words = ["nvidia-smi", "-i", "0", "--query-gpu=name,memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
+    words = [
+        "nvidia-smi",
+        "-i",
+        "0",
+        "--query-gpu=name,memory.used",
+        "--format=csv,noheader,nounits",
+        "-lms",
+        "200",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield gpu
         finally:
             process.terminate()
-            seen = [line.rsplit(", ", 1) for line in process.communicate()[0].splitlines() if ", " in line]
-            gpu |= {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)} if seen else {}
+            seen = [
+                line.rsplit(", ", 1)
+                for line in process.communicate()[0].splitlines()
+                if ", " in line
+            ]
+            gpu |= (
+                {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)}
+                if seen
+                else {}
+            )
 
 
 def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> None:
-    """The table, the goals, and the closing line. A row's goals are about the chip of its newest record."""
+    """The table, the goals, and the closing line. A row's goals are about the chip of its newest
+    record."""
     cells, figures, targets = list[list[object]](), dict[str, float](), dict[str, Target]()
     chips = {record["row"]: record["chip"] for record in records}
-    for row, system, chip in dict.fromkeys((each["row"], each["system"], each["chip"]) for each in records):
-        own = [each for each in records if (each["row"], each["system"], each["chip"]) == (row, system, chip)][-NEWEST:]
+    for row, system, chip in dict.fromkeys(
+        (each["row"], each["system"], each["chip"]) for each in records
+    ):
+        own = [
+            each
+            for each in records
+            if (each["row"], each["system"], each["chip"]) == (row, system, chip)
+        ][-NEWEST:]
         memory = max((each["peak_memory_mib"] or 0 for each in own), default=0)
         for name in (*own[-1]["figures"], "return"):
-            found = [value for each in own if (value := {**each["figures"], **each}.get(name)) is not None]
+            found = [
+                value
+                for each in own
+                if (value := {**each["figures"], **each}.get(name)) is not None
+            ]
             commits = " ".join(dict.fromkeys(each["commit"] for each in own))
             cells.append([row, system, name, spread(found), len(found), memory, chip, commits])
             figures[f"{row}, {system}, {name}, {chip}"] = statistics.median(found)
@@ -279,9 +379,20 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
             value = figures.get(f"{row.name}, {goal.system}, {place}")
             below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0) if goal.over else 1.0
             value = value / below if counts and value is not None and below else None
-            name = f"{row.title}: {goal.system}, {goal.figure}" + (f" ÷ {' '.join(goal.over)}" if goal.over else "")
+            name = f"{row.title}: {goal.system}, {goal.figure}" + (
+                f" ÷ {' '.join(goal.over)}" if goal.over else ""
+            )
             targets[name] = Target(value, goal.wanted, goal.at_most)
-    header = ["row", "system", "figure", "median (least – greatest)", "runs", "MiB", "chip", "commits"]
+    header = [
+        "row",
+        "system",
+        "figure",
+        "median (least – greatest)",
+        "runs",
+        "MiB",
+        "chip",
+        "commits",
+    ]
     print_table(f"Of the newest {NEWEST} records of each system", header, cells)
     finish("gpu", figures, targets)
 

@@ -1,15 +1,16 @@
-"""PPO with and without the H-term, in both forms: eight agents with seeds of their own learn as one cohort each.
+"""PPO with and without the H-term, in both forms: eight agents with seeds of their own learn as one
+cohort each.
 
-For every agent: the final greedy mean of 32 episodes, and the area under its curve, the mean of greedy looks at 16
-episodes after every LOOKS-th part of the training (of returns, so more is better). Over the agents the mean, the
-variance, the least and the greatest of both. The agents of a seed start with the same weights and see the same first
-episodes with and without the term. And what it costs: environment steps a second of collecting and learning, without
-the looks, by the clock and by the processor's time, which other work on the machine does not touch. Each is a process
-of its own, one after the other.
+For every agent: the final greedy mean of 32 episodes, and the area under its curve, the mean of
+greedy looks at 16 episodes after every LOOKS-th part of the training (of returns, so more is
+better). Over the agents the mean, the variance, the least and the greatest of both. The agents of a
+seed start with the same weights and see the same first episodes with and without the term. And what
+it costs: environment steps a second of collecting and learning, without the looks, by the clock and
+by the processor's time, which other work on the machine does not touch. Each is a process of its
+own, one after the other.
 
-On CartPole-v1 every reward is 1: the k-step form takes all steps for equally good, and the segment form never finds a
-segment above the mean, so it does nothing there but cost time.
-"""
+On CartPole-v1 every reward is 1: the k-step form takes all steps for equally good, and the segment
+form never finds a segment above the mean, so it does nothing there but cost time."""
 
 from __future__ import annotations
 
@@ -25,17 +26,29 @@ from report import finish, last_line, print_table, versions
 
 LOOKS, LOOK_EPISODES, FINAL_EPISODES = 20, 16, 32
 TITLES = {"off": "PPO", "segment": "with the segment form", "k_step": "with the k-step form"}
-# num_envs are each agent's, as are env_steps; the rest are what docs/algorithms/ppo.md has found to work.
+# num_envs are each agent's, as are env_steps; the rest are what docs/algorithms/ppo.md has found to
+# work.
 RECIPES: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {
         "num_envs": 16,
         "env_steps": 160_000,
-        "hyperparameters": {"horizon": 200, "minibatch_size": 400, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95},
+        "hyperparameters": {
+            "horizon": 200,
+            "minibatch_size": 400,
+            "epochs": 10,
+            "learning_rate": 1e-3,
+            "gamma": 0.95,
+        },
     },
     "CartPole-v1": {
         "num_envs": 32,
         "env_steps": 102_400,
-        "hyperparameters": {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": 1e-3},
+        "hyperparameters": {
+            "horizon": 32,
+            "minibatch_size": 256,
+            "epochs": 4,
+            "learning_rate": 1e-3,
+        },
     },
 }
 
@@ -52,23 +65,35 @@ class Measurement:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a sixteenth of the steps, Pendulum only: under a minute")
-    parser.add_argument("--seeds", type=int, default=8, help="agents in a cohort, each with a seed of its own")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a sixteenth of the steps, Pendulum only: under a minute",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=8, help="agents in a cohort, each with a seed of its own"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(_train(Measurement(**json.loads(options.worker)))))
         return
-    print(versions("torch", "gymnasium"), f"· {options.threads} torch threads, {options.seeds} seeds")
+    print(
+        versions("torch", "gymnasium"), f"· {options.threads} torch threads, {options.seeds} seeds"
+    )
     figures: dict[str, Any] = {}
     for environment, recipe in RECIPES.items():
         if options.quick and environment != "Pendulum-v1":
             continue
         env_steps = recipe["env_steps"] // (16 if options.quick else 1)
         found = {
-            form: _in_process(Measurement(environment, form, env_steps, options.seeds, options.threads))
+            form: _in_process(
+                Measurement(environment, form, env_steps, options.seeds, options.threads)
+            )
             for form in TITLES
         }
         _print(environment, env_steps, found)
@@ -85,10 +110,14 @@ def _print(environment: str, env_steps: int, found: dict[str, dict[str, Any]]) -
         )
     columns = ("steps_per_second", "steps_per_processor_second")
     print_table(
-        f"{environment}: environment steps/s of the cohort, by the clock and by the processor's time",
+        f"{environment}: environment steps/s of the cohort, by the clock and by the processor's "
+        "time",
         ["", "clock", "÷ PPO", "processor", "÷ PPO"],
         [
-            [TITLES[form], *(cell for key in columns for cell in (runs[key], runs[key] / found["off"][key]))]
+            [
+                TITLES[form],
+                *(cell for key in columns for cell in (runs[key], runs[key] / found["off"][key])),
+            ]
             for form, runs in found.items()
         ],
     )
@@ -104,7 +133,11 @@ def _statistics(values: list[float]) -> dict[str, float]:
 
 
 def _summary(runs: dict[str, Any]) -> dict[str, Any]:
-    return {**runs, "final_statistics": _statistics(runs["final"]), "area_statistics": _statistics(runs["area"])}
+    return {
+        **runs,
+        "final_statistics": _statistics(runs["final"]),
+        "area_statistics": _statistics(runs["area"]),
+    }
 
 
 def _in_process(measurement: Measurement) -> dict[str, Any]:
@@ -132,7 +165,9 @@ def _train(measurement: Measurement) -> dict[str, Any]:
         return make_vec_environment(EnvironmentSpec(id=measurement.environment), num_envs)
 
     environment = make_environment(measurement.agents * recipe["num_envs"])
-    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class("ppo")(
+        cohort, environment.observation_space, environment.action_space
+    )
     collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
     evaluator = GreedyEvaluator(make_environment)
     looks, taken, seconds, processor_seconds = [], 0, 0.0, 0.0

@@ -1,9 +1,10 @@
-"""How soon any server of one thread answers on this machine: what benchmarks/policy_server.py is to be read against.
+"""How soon any server of one thread answers on this machine: what benchmarks/policy_server.py is to
+be read against.
 
-A server on a TCP socket does nothing but work for a fixed time on each request, of processor time, so what other
-programs take from it does not count as work. Requests come as in open_load.py: at random times, whether former ones
-have been answered or not; a latency counts from the time at which its request was due.
-"""
+A server on a TCP socket does nothing but work for a fixed time on each request, of processor time,
+so what other programs take from it does not count as work. Requests come as in open_load.py: at
+random times, whether former ones have been answered or not; a latency counts from the time at which
+its request was due."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ NUMBER = struct.Struct("q")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="each once, a few seconds")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of a measurement")
@@ -46,8 +49,15 @@ def main() -> None:
                 latencies = measured(rate, work_ms, options.seconds, repeat)
                 p50, p99 = (float(np.quantile(latencies, share)) for share in (0.5, 0.99))
                 found.setdefault((rate, work_ms), []).append((p50, p99))
-    rows = [[f"{rate:g}/s", work_ms, *map(spread, zip(*runs, strict=True))] for (rate, work_ms), runs in found.items()]
-    print_table("A server that only works, ms from the time that each was due", ["load", "work", "p50", "p99"], rows)
+    rows = [
+        [f"{rate:g}/s", work_ms, *map(spread, zip(*runs, strict=True))]
+        for (rate, work_ms), runs in found.items()
+    ]
+    print_table(
+        "A server that only works, ms from the time that each was due",
+        ["load", "work", "p50", "p99"],
+        rows,
+    )
     figures = {
         f"p99_ms_at_{rate:g}_with_{work_ms:g}_ms": statistics.median(p99 for _, p99 in runs)
         for (rate, work_ms), runs in found.items()
@@ -96,7 +106,9 @@ def measured(rate: float, work_ms: float, seconds: float, seed: int) -> list[flo
 
             def listen() -> None:
                 for number in numbers(connection):
-                    latencies.append(1000 * (time.perf_counter() - start - dues[NUMBER.unpack(number)[0]]))
+                    latencies.append(
+                        1000 * (time.perf_counter() - start - dues[NUMBER.unpack(number)[0]])
+                    )
                     if len(latencies) == len(dues):
                         return
 
@@ -108,7 +120,9 @@ def measured(rate: float, work_ms: float, seconds: float, seed: int) -> list[flo
                 connection.sendall(NUMBER.pack(place))
             listening.join()
     if len(latencies) < len(dues):
-        raise SystemExit(f"{len(dues) - len(latencies)} of {len(dues)} requests were not answered within 60 s")
+        raise SystemExit(
+            f"{len(dues) - len(latencies)} of {len(dues)} requests were not answered within 60 s"
+        )
     return latencies
 
 

@@ -1,10 +1,10 @@
-"""How long an event takes from the orchestrator to a browser's stream, in a job of 100 agents and 100,000 evaluations.
+"""How long an event takes from the orchestrator to a browser's stream, in a job of 100 agents and
+100,000 evaluations.
 
     python benchmarks/live_page.py [--quick]
 
-The page and gRPC are real; orchestrator and leaderboard are played in the same process. Events come while the history
-is still loading, and afterwards.
-"""
+The page and gRPC are real; orchestrator and leaderboard are played in the same process. Events come
+while the history is still loading, and afterwards."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ METHODS = {
 }
 
 
-class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
+class ControlPlane(
+    job_service_pb2_grpc.JobServiceServicer, leaderboard_service_pb2_grpc.LeaderboardServiceServicer
+):
     """One job. `emit` makes an event after which ten agents have changed."""
 
     def __init__(self) -> None:
-        self.job = job_pb2.Job(name=JOB, uid="u", leaderboard=BOARD, state=job_pb2.JOB_STATE_RUNNING)
+        self.job = job_pb2.Job(
+            name=JOB, uid="u", leaderboard=BOARD, state=job_pb2.JOB_STATE_RUNNING
+        )
         self.evaluations = [self._evaluation(number) for number in range(EVALUATIONS)]
         self.agents = [self._agent(number) for number in range(AGENTS)]
         self.events: list[job_pb2.Event] = []
@@ -68,7 +72,9 @@ class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_
         )
 
     def _agent(self, number: int) -> leaderboard_pb2.Agent:
-        agent = leaderboard_pb2.Agent(name=f"{JOB}/agents/a{number:04}", best_evaluation=self.evaluations[-number - 1])
+        agent = leaderboard_pb2.Agent(
+            name=f"{JOB}/agents/a{number:04}", best_evaluation=self.evaluations[-number - 1]
+        )
         agent.spec.algorithm = "ppo"
         for name in range(25):
             agent.spec.hyperparameters[f"h{name}"].number = random.random()
@@ -80,10 +86,12 @@ class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_
             for agent in random.sample(self.agents, 10):
                 agent.env_steps += 1000
             self.sent[position] = time.monotonic()
-            self.events.append(job_pb2.Event(position=position, kind="ROUND_COMPLETED", message="a round is over"))
+            self.events.append(
+                job_pb2.Event(position=position, kind="ROUND_COMPLETED", message="a round is over")
+            )
             self._news.notify_all()
 
-    def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:
         position = 0
         while context.is_active():
             with self._news:
@@ -92,19 +100,19 @@ class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_
                 events, position = self.events[position:], len(self.events)
             yield job_service_pb2.WatchJobResponse(job=self.job, events=events)
 
-    def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetJob(self, request: Any, context: Any) -> Any:
         return job_service_pb2.GetJobResponse(job=self.job)
 
-    def GetCapacity(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetCapacity(self, request: Any, context: Any) -> Any:
         return job_service_pb2.GetCapacityResponse(backend="static")
 
-    def ListPromotions(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListPromotions(self, request: Any, context: Any) -> Any:
         return job_service_pb2.ListPromotionsResponse()
 
-    def GetLeaderboard(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetLeaderboard(self, request: Any, context: Any) -> Any:
         return leaderboard_pb2.GetLeaderboardResponse(leaderboard=self._board())
 
-    def WatchLeaderboard(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def WatchLeaderboard(self, request: Any, context: Any) -> Iterator[Any]:
         yield leaderboard_pb2.WatchLeaderboardResponse(leaderboard=self._board())
         while context.is_active():
             time.sleep(0.1)
@@ -116,14 +124,16 @@ class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_
         ]
         return leaderboard_pb2.Leaderboard(name=BOARD, candidates=candidates)
 
-    def ListAgents(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListAgents(self, request: Any, context: Any) -> Any:
         return leaderboard_pb2.ListAgentsResponse(agents=self.agents)
 
-    def ListEvaluations(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListEvaluations(self, request: Any, context: Any) -> Any:
         start = int(request.page_token or 0)
         end = start + request.page_size
         token = str(end) if end < EVALUATIONS else ""
-        return leaderboard_pb2.ListEvaluationsResponse(evaluations=self.evaluations[start:end], next_page_token=token)
+        return leaderboard_pb2.ListEvaluationsResponse(
+            evaluations=self.evaluations[start:end], next_page_token=token
+        )
 
 
 def open_stream(url: str) -> http.client.HTTPResponse:
@@ -139,8 +149,11 @@ def open_stream(url: str) -> http.client.HTTPResponse:
     return connection.getresponse()
 
 
-def measure(plane: ControlPlane, stream: http.client.HTTPResponse, events: int) -> tuple[list[list[float]], float]:
-    """Seconds from event to frame, of events while the history loads and of those after; seconds until it is there."""
+def measure(
+    plane: ControlPlane, stream: http.client.HTTPResponse, events: int
+) -> tuple[list[list[float]], float]:
+    """Seconds from event to frame, of events while the history loads and of those after; seconds
+    until it is there."""
     began, loaded_s, rows = time.monotonic(), 0.0, 0
     found: list[list[float]] = [[], []]
 
@@ -172,14 +185,20 @@ def main() -> None:
     plane = ControlPlane()
     tokens = Path(tempfile.mkdtemp(prefix="podracer-live-page-")) / "tokens"
     token = create_tokens(tokens)[Role.CLIENT]
-    methods = {f"/{service}/{method}": {Role.CLIENT} for service, names in METHODS.items() for method in names}
+    methods = {
+        f"/{service}/{method}": {Role.CLIENT}
+        for service, names in METHODS.items()
+        for method in names
+    }
     services = [
         partial(job_service_pb2_grpc.add_JobServiceServicer_to_server, plane),
         partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, plane),
     ]
     server = create_server("127.0.0.1:0", services, Authorizer(methods, TokenFiles(tokens)))
     server.start()
-    with serve_page(lambda: Client(Connection(server.address, server.address, FileToken(token)))) as url:
+    with serve_page(
+        lambda: Client(Connection(server.address, server.address, FileToken(token)))
+    ) as url:
         found, loaded_s = measure(plane, open_stream(url), events)
     server.drain(0)
     rows, targets = [], {}
@@ -189,7 +208,9 @@ def main() -> None:
         targets[f"{name}, p95 s"] = Target(p95, 0.5, at_most=True)
     print(versions("starlette", "uvicorn"))
     print_table("Event to page, seconds", ["", "events", "median", "p95", "most"], rows)
-    finish("live_page", {"agents": AGENTS, "evaluations": EVALUATIONS, "loaded_s": loaded_s}, targets)
+    finish(
+        "live_page", {"agents": AGENTS, "evaluations": EVALUATIONS, "loaded_s": loaded_s}, targets
+    )
 
 
 if __name__ == "__main__":

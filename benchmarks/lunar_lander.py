@@ -1,10 +1,11 @@
-"""LunarLander-v3 to a mean of 200: `algorithms: auto` beside Stable-Baselines3's PPO with the settings of its zoo.
+"""LunarLander-v3 to a mean of 200: `algorithms: auto` beside Stable-Baselines3's PPO with the
+settings of its zoo.
 
-Wall seconds from the start of a process to the first greedy mean of 200 that 100 fresh episodes confirm. Ours is
-`podracer run` of a job that names the environment, the target and the seed, and nothing else but the 100 episodes: it
-chooses algorithms and hyperparameters itself. The peer was told its settings; it looks at 8 episodes now and then, for
-at most a fifth of its time. The systems take turns, seed after seed, each in a process of its own with all cores.
-"""
+Wall seconds from the start of a process to the first greedy mean of 200 that 100 fresh episodes
+confirm. Ours is `podracer run` of a job that names the environment, the target and the seed, and
+nothing else but the 100 episodes: it chooses algorithms and hyperparameters itself. The peer was
+told its settings; it looks at 8 episodes now and then, for at most a fifth of its time. The systems
+take turns, seed after seed, each in a process of its own with all cores."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ TITLES = {"ours": "Podracer, auto", "sb3": "Stable-Baselines3, PPO of its zoo"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, 20 s a system: whether it runs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, 20 s a system: whether it runs"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that a run may take")
     options = parser.parse_args()
@@ -48,9 +53,13 @@ def main() -> None:
 def _run(system: str, seed: int, limit_s: float) -> float | None:
     """Seconds to the confirmed target; None where it was not reached."""
     with tempfile.TemporaryDirectory(prefix="lunar-lander-") as folder:
-        command = _our_command(seed, limit_s, Path(folder)) if system == "ours" else _peer_command(seed)
+        command = (
+            _our_command(seed, limit_s, Path(folder)) if system == "ours" else _peer_command(seed)
+        )
         log = Path(folder, "stderr.log")
-        measured = run_measured(command, log, timeout_s=limit_s + 30.0, until=("job_finished", "reached"))
+        measured = run_measured(
+            command, log, timeout_s=limit_s + 30.0, until=("job_finished", "reached")
+        )
         if not measured.events:
             raise SystemExit(f"{TITLES[system]} did not start\n{log.read_text()[-2000:]}")
     return _reached(measured)
@@ -67,7 +76,16 @@ def _our_command(seed: int, limit_s: float, folder: Path) -> list[str]:
     }
     file = folder / "job.json"
     file.write_text(json.dumps(job))
-    return [sys.executable, "-m", "podracer_client", "run", str(file), "--json", "--dir", str(folder / "runs")]
+    return [
+        sys.executable,
+        "-m",
+        "podracer_client",
+        "run",
+        str(file),
+        "--json",
+        "--dir",
+        str(folder / "runs"),
+    ]
 
 
 def _peer_command(seed: int) -> list[str]:
@@ -93,10 +111,18 @@ def _report(seconds: dict[str, list[float | None]], limit_s: float) -> None:
         there = sum(one is not None for one in found)
         medians[system] = statistics.median(counted)
         rows.append([TITLES[system], spread(counted), f"{there} of {len(found)}"])
-    print_table("Seconds to a confirmed 200: median (least – greatest)", ["system", "seconds", "got there"], rows)
+    print_table(
+        "Seconds to a confirmed 200: median (least – greatest)",
+        ["system", "seconds", "got there"],
+        rows,
+    )
     is_measured = "sb3" in medians and medians["ours"] < limit_s
     ratio = medians["ours"] / medians["sb3"] if is_measured else None
-    finish("lunar_lander", {"seconds": seconds}, {"seconds, ours ÷ SB3's": Target(ratio, 1.0, at_most=True)})
+    finish(
+        "lunar_lander",
+        {"seconds": seconds},
+        {"seconds, ours ÷ SB3's": Target(ratio, 1.0, at_most=True)},
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A command with all the processes that it starts: when each of its lines came, and the memory of all together."""
+"""A command with all the processes that it starts: when each of its lines came, and the memory of
+all together."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ _END_GRACE_S = 10.0
 
 @dataclass
 class Measured:
-    """What became of a command. `events` are its JSON lines, each with the seconds since the command was started.
+    """What became of a command. `events` are its JSON lines, each with the seconds since the
+    command was started.
 
-    peak_bytes    the largest sum of the proportional set sizes (PSS) of all its processes: shared pages count once
+    peak_bytes    the largest sum of the proportional set sizes (PSS) of all its processes: shared
+                  pages count once
     processes     how many they were then
-    cpu           every so often: seconds since the command was started, processor seconds of all its living processes
-    threads       as often, where asked for: the time, and processor seconds of each living thread by its id
+    cpu           every so often: seconds since the command was started, processor seconds of all
+                  its living processes
+    threads       as often, where asked for: the time, and processor seconds of each living thread
+                  by its id
     """
 
     events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -44,10 +49,13 @@ class Measured:
 
     def last(self, event: str) -> tuple[float, dict[str, Any]] | None:
         """The last event of that name, with its time."""
-        return next((found for found in reversed(self.events) if found[1].get("event") == event), None)
+        return next(
+            (found for found in reversed(self.events) if found[1].get("event") == event), None
+        )
 
     def cpu_s_at(self, at: float) -> float:
-        """Processor seconds up to `at` seconds after the start, of all processes that lived then."""
+        """Processor seconds up to `at` seconds after the start, of all processes that lived
+        then."""
         times, cpu_s = zip(*self.cpu, strict=True)
         return float(np.interp(at, times, cpu_s))
 
@@ -61,7 +69,8 @@ def run_measured(
     until: Sequence[str] = (),
     with_threads: bool = False,
 ) -> Measured:
-    """Run `command` until it ends, or until `timeout_s`, or until ten seconds after an event that is named in `until`.
+    """Run `command` until it ends, or until `timeout_s`, or until ten seconds after an event that
+    is named in `until`.
 
     Whatever it leaves behind is killed. Its stderr goes to `log`.
     """
@@ -79,7 +88,9 @@ def run_measured(
             start_new_session=True,
         )
     tree = _Tree(process.pid)
-    meter = threading.Thread(target=_meter, args=(tree, found, start, over, with_threads), daemon=True)
+    meter = threading.Thread(
+        target=_meter, args=(tree, found, start, over, with_threads), daemon=True
+    )
     limit = threading.Timer(timeout_s, lambda: (late.set(), tree.kill()))
     meter.start()
     limit.start()
@@ -116,7 +127,9 @@ class _Tree:
         with self._lock:
             present = {pid: _status(pid) for pid in _pids()}
             self._started = {
-                pid: began for pid, began in self._started.items() if pid in present and present[pid][1] == began
+                pid: began
+                for pid, began in self._started.items()
+                if pid in present and present[pid][1] == began
             }
             children: dict[int, list[int]] = {}
             for pid, (parent, _) in present.items():
@@ -136,9 +149,11 @@ class _Tree:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _meter(tree: _Tree, found: Measured, start: float, over: threading.Event, with_threads: bool) -> None:
-    """Add up processor time and memory, at most for `SAMPLING_SHARE` of a core: the kernel takes milliseconds for the
-    PSS of a process."""
+def _meter(
+    tree: _Tree, found: Measured, start: float, over: threading.Event, with_threads: bool
+) -> None:
+    """Add up processor time and memory, at most for `SAMPLING_SHARE` of a core: the kernel takes
+    milliseconds for the PSS of a process."""
     pause_s = SAMPLE_S
     while not over.wait(pause_s):
         start_s = time.thread_time()
@@ -182,7 +197,9 @@ def _thread_cpu_s(pids: Sequence[int]) -> dict[int, float]:
             for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
                 with suppress(OSError, UnicodeDecodeError):
                     fields = stat.read_text().rpartition(")")[2].split()
-                    found[int(stat.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+                    found[int(stat.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf(
+                        "SC_CLK_TCK"
+                    )
     return found
 
 

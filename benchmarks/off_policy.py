@@ -1,17 +1,20 @@
-"""SAC and TD3 beside Stable-Baselines3 and, where it is installed, SBX (its port to JAX), learning included.
+"""SAC and TD3 beside Stable-Baselines3 and, where it is installed, SBX (its port to JAX), learning
+included.
 
-(a) seconds of training to a confirmed greedy mean of -200 on Pendulum-v1 with SAC, each system at its best recipe: ours
+(a) seconds of training to a confirmed greedy mean of -200 on Pendulum-v1 with SAC, each system at
+its best recipe: ours
     is RECIPE, the peers' the settings of the zoo at the thread count at which they were faster in (b). Every look at a
     policy costs its system time: 8 screening episodes and, if their mean passes, 100 others that confirm. Compiling
     counts as it does for the user of SBX; starting Python, importing and making the agent count for no system.
-(b) steps/s with the same settings: one environment, exactly one update a step, batch 256, networks of 256-256 relu, on
+(b) steps/s with the same settings: one environment, exactly one update a step, batch 256, networks
+of 256-256 relu, on
     Pendulum-v1 and HalfCheetah-v5. Here the first WARM_UP_STEPS, with them SBX's compiling, come before the clock.
     A cohort of 4 of ours, each with an environment, batch and networks of its own, beside one: time per step of all;
     the same with the recipe of (a). Where the processor has AMX, ours also with factors of products in bfloat16.
 
-Every figure is measured in a process of its own, the systems in turn, with the same number of threads. Each system uses
-its own environment of that id: our Pendulum is a batched tensor program, our HalfCheetah runs in a second process.
-"""
+Every figure is measured in a process of its own, the systems in turn, with the same number of
+threads. Each system uses its own environment of that id: our Pendulum is a batched tensor program,
+our HalfCheetah runs in a second process."""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ from typing import Any
 
 from report import Target, finish, last_line, print_table, spread, versions
 
-# (a), ours. `threads` are torch's; a look comes after every `look_steps` environment steps; the rest is SAC's own.
+# (a), ours. `threads` are torch's; a look comes after every `look_steps` environment steps; the
+# rest is SAC's own.
 RECIPE: dict[str, Any] = {
     "threads": 1,
     "num_envs": 8,
@@ -44,7 +48,8 @@ RECIPE: dict[str, Any] = {
         "replay_capacity": 20_000,
     },
 }
-# (a), the peers': Pendulum-v1 in hyperparams/sac.yml of rl-baselines3-zoo; it sets nothing else but 20,000 steps.
+# (a), the peers': Pendulum-v1 in hyperparams/sac.yml of rl-baselines3-zoo; it sets nothing else but
+# 20,000 steps.
 ZOO = {"learning_rate": 1e-3}
 TARGET_RETURN = -200.0
 EPISODE_STEPS = 200
@@ -52,7 +57,9 @@ STEP_LIMIT = 100_000  # of (a): who has not arrived by then has failed
 # (b)
 HIDDEN_SIZES, BATCH_SIZE, LEARNING_STARTS = (256, 256), 256, 100
 WARM_UP_STEPS = 250
-HORIZON = 8  # ours takes so many steps, then makes so many updates; the peers one and one, their libraries' default
+# ours takes so many steps, then makes so many updates; the peers one and one, their libraries'
+# default
+HORIZON = 8
 COHORT = 4
 TITLES = {
     "ours": "Podracer",
@@ -62,12 +69,14 @@ TITLES = {
     "sbx": "SBX (JAX)",
 }
 
-Speeds = dict[tuple[str, str], dict[int, dict[str, list[float]]]]  # (algorithm, environment) -> threads -> system
+# (algorithm, environment) -> threads -> system
+Speeds = dict[tuple[str, str], dict[int, dict[str, list[float]]]]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one worker process measures. `seconds` is the length of a speed measurement after its warm-up."""
+    """What one worker process measures. `seconds` is the length of a speed measurement after its
+    warm-up."""
 
     task: str
     system: str
@@ -79,10 +88,16 @@ class Measurement:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repeat, Pendulum, one thread: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one repeat, Pendulum, one thread: under a minute"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of (a), repeats of (b)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="thread counts to compare in (b)")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1, 2], help="thread counts to compare in (b)"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -92,15 +107,26 @@ def main() -> None:
     if options.quick:
         options.seeds, options.threads = 1, [min(options.threads)]
     sbx = ("sbx-rl", "jax") if _sbx_is_installed() else ()
-    model = next((line.split(": ")[1] for line in _processor().splitlines() if line.startswith("model name")), "")
-    print(versions("torch", "stable-baselines3", *sbx, "gymnasium"), f"· {model} · {options.seeds} repeats")
+    model = next(
+        (
+            line.split(": ")[1]
+            for line in _processor().splitlines()
+            if line.startswith("model name")
+        ),
+        "",
+    )
+    print(
+        versions("torch", "stable-baselines3", *sbx, "gymnasium"),
+        f"· {model} · {options.seeds} repeats",
+    )
 
     speeds = _measure_speeds(options)
     for (algorithm, environment), by_threads in speeds.items():
         _print_speeds(f"(b) {algorithm} on {environment}", by_threads)
     results = _solve_all(options, speeds["sac", "Pendulum-v1"])
     print_table(
-        f"(a) sac on Pendulum-v1: seconds of training to a confirmed {TARGET_RETURN:.0f}, median (least – greatest)",
+        f"(a) sac on Pendulum-v1: seconds of training to a confirmed {TARGET_RETURN:.0f}, median "
+        "(least – greatest)",
         ["system", "seconds", "environment steps", "threads"],
         [_solved_row(name, runs) for name, runs in results.items()],
     )
@@ -113,7 +139,11 @@ def main() -> None:
     targets = _targets(speeds, results)
     time_ratio = COHORT * _paired(recipe["ours"], recipe["cohort"])
     targets["a_cohort_time_over_one"] = Target(time_ratio, 2.5, at_most=True)
-    finish("off_policy", {**_figures(speeds), "to_target": results, "recipe_steps_per_second": recipe}, targets)
+    finish(
+        "off_policy",
+        {**_figures(speeds), "to_target": results, "recipe_steps_per_second": recipe},
+        targets,
+    )
 
 
 def _measure_recipe(options: argparse.Namespace) -> dict[str, list[float]]:
@@ -128,25 +158,33 @@ def _measure_recipe(options: argparse.Namespace) -> dict[str, list[float]]:
 def _measure_speeds(options: argparse.Namespace) -> Speeds:
     seconds = 2.0 if options.quick else 5.0
     environments = ("Pendulum-v1",) if options.quick else ("Pendulum-v1", "HalfCheetah-v5")
-    speeds: Speeds = {(a, e): {t: {} for t in options.threads} for e in environments for a in ("sac", "td3")}
+    speeds: Speeds = {
+        (a, e): {t: {} for t in options.threads} for e in environments for a in ("sac", "td3")
+    }
     for seed in range(options.seeds):
         for (algorithm, environment), by_threads in speeds.items():
             for threads, by_system in by_threads.items():
                 for system in _systems(algorithm, environment, options.quick):
-                    what = Measurement("speed", system, algorithm, environment, threads, seed, seconds)
+                    what = Measurement(
+                        "speed", system, algorithm, environment, threads, seed, seconds
+                    )
                     by_system.setdefault(system, []).append(_in_process(what)["steps_per_second"])
     return speeds
 
 
 def _systems(algorithm: str, environment: str, quick: bool) -> list[str]:
     """In the order in which they run: what is compared by a ratio runs one after the other."""
-    cohort = ["cohort"] if environment == "Pendulum-v1" and not (quick and algorithm == "td3") else []
+    cohort = (
+        ["cohort"] if environment == "Pendulum-v1" and not (quick and algorithm == "td3") else []
+    )
     sbx = ["sbx"] if _sbx_is_installed() and not quick else []
     bf16 = ["bf16"] if "amx_bf16" in _processor() else []
     return [*cohort, *bf16, "ours", "sb3", *sbx]
 
 
-def _solve_all(options: argparse.Namespace, speeds: dict[int, dict[str, list[float]]]) -> dict[str, list[dict]]:
+def _solve_all(
+    options: argparse.Namespace, speeds: dict[int, dict[str, list[float]]]
+) -> dict[str, list[dict]]:
     # The peers need most of a minute each, so the quick run shows only that ours arrives.
     threads = {"ours": RECIPE["threads"]}
     if not options.quick:
@@ -155,7 +193,9 @@ def _solve_all(options: argparse.Namespace, speeds: dict[int, dict[str, list[flo
     results: dict[str, list[dict]] = {system: [] for system in threads}
     for seed in range(options.seeds):
         for system, runs in results.items():
-            found = _in_process(Measurement("solve", system, "sac", "Pendulum-v1", threads[system], seed))
+            found = _in_process(
+                Measurement("solve", system, "sac", "Pendulum-v1", threads[system], seed)
+            )
             runs.append({**found, "threads": threads[system]})
     return results
 
@@ -164,21 +204,30 @@ def _targets(speeds: Speeds, results: dict[str, list[dict]]) -> dict[str, Target
     targets = {}
     for peer, limit in (("sb3", 0.2), ("sbx", 0.5)):
         if peer in results:
-            ours, theirs = (statistics.median(run["seconds"] for run in results[name]) for name in ("ours", peer))
+            ours, theirs = (
+                statistics.median(run["seconds"] for run in results[name])
+                for name in ("ours", peer)
+            )
             targets[f"a_seconds_over_{peer}"] = Target(ours / theirs, limit, at_most=True)
     for (algorithm, environment), by_threads in speeds.items():
         if environment != "Pendulum-v1":
             continue
         if 1 in by_threads:
             one = by_threads[1]
-            for ours, peer, least in (("ours", "sb3", 2.0), ("ours", "sbx", 0.95), ("bf16", "sbx", 1.2)):
+            for ours, peer, least in (
+                ("ours", "sb3", 2.0),
+                ("ours", "sbx", 0.95),
+                ("bf16", "sbx", 1.2),
+            ):
                 if ours in one and peer in one:
                     targets[f"b_{algorithm}_{ours}_over_{peer}_at_1_thread"] = Target(
                         _paired(one[ours], one[peer]), least
                     )
             if "cohort" in one:
                 time_ratio = COHORT * _paired(one["ours"], one["cohort"])
-                targets[f"b_{algorithm}_cohort_time_over_one"] = Target(time_ratio, 4.0, at_most=True)
+                targets[f"b_{algorithm}_cohort_time_over_one"] = Target(
+                    time_ratio, 4.0, at_most=True
+                )
     return targets
 
 
@@ -187,7 +236,10 @@ def _print_speeds(title: str, by_threads: dict[int, dict[str, list[float]]]) -> 
     for system in next(iter(by_threads.values())):
         row = [TITLES[system]]
         for by_system in by_threads.values():
-            row += [spread(by_system[system]), f"{_paired(by_system[system], by_system['sb3']):.2f}"]
+            row += [
+                spread(by_system[system]),
+                f"{_paired(by_system[system], by_system['sb3']):.2f}",
+            ]
         rows.append(row)
     header = [text for threads in by_threads for text in (f"threads: {threads}", "÷ SB3")]
     title += ": environment steps/s, median (least – greatest), and the median of the paired ratios"
@@ -210,10 +262,15 @@ def _best_threads(by_threads: dict[int, dict[str, list[float]]], system: str) ->
 
 def _figures(speeds: Speeds) -> dict[str, Any]:
     over_sb3 = {
-        f"{algorithm} {environment}": {threads: _paired(by["ours"], by["sb3"]) for threads, by in by_threads.items()}
+        f"{algorithm} {environment}": {
+            threads: _paired(by["ours"], by["sb3"]) for threads, by in by_threads.items()
+        }
         for (algorithm, environment), by_threads in speeds.items()
     }
-    steps = {f"{algorithm} {environment}": by_threads for (algorithm, environment), by_threads in speeds.items()}
+    steps = {
+        f"{algorithm} {environment}": by_threads
+        for (algorithm, environment), by_threads in speeds.items()
+    }
     return {"steps_per_second": steps, "over_sb3": over_sb3}
 
 
@@ -229,11 +286,13 @@ def _processor() -> str:
 
 def _in_process(measurement: Measurement) -> dict[str, float]:
     command = [sys.executable, __file__, "--worker", json.dumps(asdict(measurement))]
-    return last_line(command, PJRT_NPROC=str(measurement.threads))  # JAX's threads; the worker sets torch's
+    # JAX's threads; the worker sets torch's
+    return last_line(command, PJRT_NPROC=str(measurement.threads))
 
 
 class Looks:
-    """The same looks for every system: 8 episodes and, if their mean is at the target, 100 others; fresh each time."""
+    """The same looks for every system: 8 episodes and, if their mean is at the target, 100 others;
+    fresh each time."""
 
     def __init__(self, seed: int, mean_return: Callable[[list[int]], float]) -> None:
         self._seed, self._mean_return, self._count = seed, mean_return, 0
@@ -248,7 +307,9 @@ class Looks:
         return all(self._mean_return(seeds) >= TARGET_RETURN for seeds in fresh)
 
 
-def _make_ours(measurement: Measurement, members: int, num_envs: int, hyperparameters: dict[str, Any]):
+def _make_ours(
+    measurement: Measurement, members: int, num_envs: int, hyperparameters: dict[str, Any]
+):
     import torch
 
     from podracer_core.algorithms.algorithm import algorithm_class
@@ -259,16 +320,27 @@ def _make_ours(measurement: Measurement, members: int, num_envs: int, hyperparam
     from podracer_core.environments.registry import make_vec_environment
 
     set_up_torch(measurement.threads, "bf16" if measurement.system == "bf16" else "float32")
-    name, seeds = measurement.algorithm, [measurement.seed * 1000 + member for member in range(members)]
-    cohort = CohortConfig(name, tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds), hyperparameters)
-    environment = make_vec_environment(EnvironmentSpec(id=measurement.environment), members * num_envs, processes=1)
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
+    name = measurement.algorithm
+    seeds = [measurement.seed * 1000 + member for member in range(members)]
+    cohort = CohortConfig(
+        name, tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds), hyperparameters
+    )
+    environment = make_vec_environment(
+        EnvironmentSpec(id=measurement.environment), members * num_envs, processes=1
+    )
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space
+    )
     return algorithm, Collector(environment, algorithm.actor, torch.tensor(seeds)), environment
 
 
 def _speed_ours(measurement: Measurement) -> dict[str, float]:
     """Environment steps/s of all members together, each with one environment."""
-    settings = {"hidden_sizes": HIDDEN_SIZES, "batch_size": BATCH_SIZE, "learning_starts": LEARNING_STARTS}
+    settings = {
+        "hidden_sizes": HIDDEN_SIZES,
+        "batch_size": BATCH_SIZE,
+        "learning_starts": LEARNING_STARTS,
+    }
     settings |= {"updates_per_step": 1.0, "horizon": HORIZON}
     members = COHORT if measurement.system == "cohort" else 1
     algorithm, collector, environment = _make_ours(measurement, members, 1, settings)
@@ -289,7 +361,9 @@ def _speed_ours(measurement: Measurement) -> dict[str, float]:
 def _speed_recipe(measurement: Measurement) -> dict[str, float]:
     """Environment steps/s of all members together with the recipe of (a)."""
     settings, members = RECIPE["hyperparameters"], COHORT if measurement.system == "cohort" else 1
-    algorithm, collector, environment = _make_ours(measurement, members, RECIPE["num_envs"], settings)
+    algorithm, collector, environment = _make_ours(
+        measurement, members, RECIPE["num_envs"], settings
+    )
 
     def step() -> None:
         algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
@@ -307,9 +381,13 @@ def _solve_ours(measurement: Measurement) -> dict[str, float]:
     from podracer_core.environments.classic_control.pendulum import Pendulum
     from podracer_core.evaluate import GreedyEvaluator
 
-    algorithm, collector, environment = _make_ours(measurement, 1, RECIPE["num_envs"], RECIPE["hyperparameters"])
+    algorithm, collector, environment = _make_ours(
+        measurement, 1, RECIPE["num_envs"], RECIPE["hyperparameters"]
+    )
     evaluator = GreedyEvaluator(Pendulum)
-    looks = Looks(measurement.seed, lambda seeds: evaluator.evaluate(algorithm.actor, seeds)[0].mean)
+    looks = Looks(
+        measurement.seed, lambda seeds: evaluator.evaluate(algorithm.actor, seeds)[0].mean
+    )
     start = time.perf_counter()
     env_steps, next_look = 0, RECIPE["look_steps"]
     while env_steps < STEP_LIMIT:
@@ -334,9 +412,13 @@ def _make_peer(measurement: Measurement, settings: dict[str, Any]):
     else:
         import sbx as library
     environment = make_vec_env(measurement.environment, n_envs=1, seed=measurement.seed)
-    if measurement.algorithm == "td3":  # its paper's exploration, which the peers leave to their users
+    # its paper's exploration, which the peers leave to their users
+    if measurement.algorithm == "td3":
         size = environment.action_space.shape[0]
-        settings = {"action_noise": NormalActionNoise(np.zeros(size), np.full(size, 0.1)), **settings}
+        settings = {
+            "action_noise": NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
+            **settings,
+        }
     make = getattr(library, measurement.algorithm.upper())
     return make("MlpPolicy", environment, seed=measurement.seed, device="cpu", **settings)
 
@@ -359,7 +441,11 @@ def _speed_peer(measurement: Measurement) -> dict[str, float]:
             self.steps_per_second = done / elapsed
             return False
 
-    settings = {"policy_kwargs": {"net_arch": list(HIDDEN_SIZES)}, "batch_size": BATCH_SIZE, "train_freq": 1}
+    settings = {
+        "policy_kwargs": {"net_arch": list(HIDDEN_SIZES)},
+        "batch_size": BATCH_SIZE,
+        "train_freq": 1,
+    }
     settings |= {"gradient_steps": 1, "learning_starts": LEARNING_STARTS}
     clock = Clock()
     _make_peer(measurement, settings).learn(1_000_000, callback=clock)
@@ -367,7 +453,8 @@ def _speed_peer(measurement: Measurement) -> dict[str, float]:
 
 
 def _solve_peer(measurement: Measurement) -> dict[str, float]:
-    """Looked at after every training episode, on our batched Pendulum, which is faster than the peer's own."""
+    """Looked at after every training episode, on our batched Pendulum, which is faster than the
+    peer's own."""
     import numpy as np
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -392,7 +479,9 @@ def _solve_peer(measurement: Measurement) -> dict[str, float]:
                 self.seconds = time.perf_counter() - start
             return self.seconds is None
 
-    model, looks, confirm = _make_peer(measurement, ZOO), Looks(measurement.seed, mean_return), Confirm()
+    model = _make_peer(measurement, ZOO)
+    looks = Looks(measurement.seed, mean_return)
+    confirm = Confirm()
     start = time.perf_counter()
     model.learn(STEP_LIMIT, callback=confirm)
     if confirm.seconds is None:

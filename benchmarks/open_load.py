@@ -1,8 +1,9 @@
-"""Sends single observations to a policy server at fixed times, whether former ones have been answered or not.
+"""Sends single observations to a policy server at fixed times, whether former ones have been
+answered or not.
 
-A process of its own, so that what it costs is not the server's: bytes that were made once go to as bare a client as
-there is. A latency counts from the time at which its request was due, late sending included. Prints one JSON object.
-"""
+A process of its own, so that what it costs is not the server's: bytes that were made once go to as
+bare a client as there is. A latency counts from the time at which its request was due, late sending
+included. Prints one JSON object."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ async def _load(options: argparse.Namespace) -> dict[str, object]:
     latencies: list[float] = []
     answers: list[bytes] = []
     errors: Counter[str] = Counter()
-    # Times of independent callers: a regular beat would hide what happens when several come at once.
+    # Times of independent callers: a regular beat would hide what happens when several come at
+    # once.
     clock, dues, generator = 0.0, [], random.Random(options.seed)
     while clock < options.seconds:
         dues.append(clock)
@@ -52,7 +54,11 @@ async def _load(options: argparse.Namespace) -> dict[str, object]:
             asked.append(asyncio.create_task(ask(start + due)))
         await asyncio.gather(*asked)
         seconds, cpu_s = time.perf_counter() - start, time.process_time() - began
-    versions = {pb.ActResponse.FromString(answer).version for answer in answers} if options.versions else set()
+    versions = (
+        {pb.ActResponse.FromString(answer).version for answer in answers}
+        if options.versions
+        else set()
+    )
     return {
         "latencies_ms": [round(latency, 3) for latency in latencies],
         "errors": errors,
@@ -63,7 +69,9 @@ async def _load(options: argparse.Namespace) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("address")
     parser.add_argument("method", help="full name, /package.Service/Method")
     parser.add_argument("request", help="bytes of a request, in hexadecimal")

@@ -13,7 +13,10 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
-from podracer.policy.v1.policy_service_pb2_grpc import PolicyServiceServicer, add_PolicyServiceServicer_to_server
+from podracer.policy.v1.policy_service_pb2_grpc import (
+    PolicyServiceServicer,
+    add_PolicyServiceServicer_to_server,
+)
 from podracer_core.checkpoint import load_policy, open_packed_policy
 
 
@@ -21,8 +24,10 @@ class Bare(PolicyServiceServicer):
     def __init__(self, path: Path) -> None:
         self._policy = load_policy(open_packed_policy(path))
 
-    def Act(self, request: pb.ActRequest, context: grpc.ServicerContext) -> pb.ActResponse:  # noqa: N802
-        observation = torch.from_numpy(np.frombuffer(request.observations.inline, np.float32).copy())
+    def Act(self, request: pb.ActRequest, context: grpc.ServicerContext) -> pb.ActResponse:
+        observation = torch.from_numpy(
+            np.frombuffer(request.observations.inline, np.float32).copy()
+        )
         with torch.inference_mode():
             action = self._policy(observation.unsqueeze(0))[0].numpy()
         tensor = tensor_pb2.Tensor(

@@ -1,14 +1,14 @@
-"""Environment steps/s of whole pods, learning included: split against fused, collecting ahead against lock-step, one to
-four workers.
+"""Environment steps/s of whole pods, learning included: split against fused, collecting ahead
+against lock-step, one to four workers.
 
-Every row is `podracer run` of a job with one agent and one pod: real processes (orchestrator, leaderboard, learner, in
-the split layout workers and an evaluator too), on the cores that there are. Steps/s are what the learner tells of the
-last five seconds, the median of what it told once it had settled. The rows of an environment take turns, repeat after
-repeat.
+Every row is `podracer run` of a job with one agent and one pod: real processes (orchestrator,
+leaderboard, learner, in the split layout workers and an evaluator too), on the cores that there
+are. Steps/s are what the learner tells of the last five seconds, the median of what it told once it
+had settled. The rows of an environment take turns, repeat after repeat.
 
-`ahead` is what PODRACER_COLLECT_AHEAD says: 0 is lock-step, 1 and 2 are rollouts that workers collect while the learner
-trains; with `auto` the learner decides by its first twelve rollouts, and the table says what it has chosen.
-"""
+`ahead` is what PODRACER_COLLECT_AHEAD says: 0 is lock-step, 1 and 2 are rollouts that workers
+collect while the learner trains; with `auto` the learner decides by its first twelve rollouts, and
+the table says what it has chosen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ START_S, END_S = 4.0, 60.0
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: the sections of its job file, and how long its first twelve rollouts take at most."""
+    """What is trained: the sections of its job file, and how long its first twelve rollouts take at
+    most."""
 
     title: str
     environment: Mapping[str, Any]
@@ -106,9 +107,15 @@ Choices = dict[str, dict[Pod, list[str]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four rows, some seconds each: under a minute")
-    parser.add_argument("--only", choices=sorted(TASKS), action="append", help="only these environments")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="four rows, some seconds each: under a minute"
+    )
+    parser.add_argument(
+        "--only", choices=sorted(TASKS), action="append", help="only these environments"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long a row is measured")
     options = parser.parse_args()
@@ -116,7 +123,11 @@ def main() -> None:
     if options.quick:
         options.repeats, options.seconds = 1, 3.0
         rows = {name: QUICK[name] for name in rows if name in QUICK}
-    print(versions("torch", "mujoco-core", "gymnasium"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
+    print(
+        versions("torch", "mujoco-core", "gymnasium"),
+        f"· {options.repeats} × {options.seconds:g} s",
+        flush=True,
+    )
     speeds: Speeds = {name: {pod: [] for pod in pods} for name, pods in rows.items()}
     choices: Choices = {name: {pod: [] for pod in pods} for name, pods in rows.items()}
     for name, pods in rows.items():
@@ -127,8 +138,14 @@ def main() -> None:
                 choices[name][pod].append(choice)
                 print(f"{TASKS[name].title}, {pod.name}: {speed:,.0f} steps/s", flush=True)
         _print(name, speeds[name], choices[name])
-    figures = {name: {pod.name: found for pod, found in of_task.items()} for name, of_task in speeds.items()}
-    chosen = {name: {pod.name: found for pod, found in of_task.items()} for name, of_task in choices.items()}
+    figures = {
+        name: {pod.name: found for pod, found in of_task.items()}
+        for name, of_task in speeds.items()
+    }
+    chosen = {
+        name: {pod.name: found for pod, found in of_task.items()}
+        for name, of_task in choices.items()
+    }
     finish("pipeline", {"steps_per_second": figures, "chosen_ahead": chosen}, _targets(speeds))
 
 
@@ -158,7 +175,9 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
     settle_s = 2.0 if options.quick else task.settle_s
     with tempfile.TemporaryDirectory(prefix="pipeline-") as scratch:
         folder = Path(scratch)
-        (folder / "job.json").write_text(json.dumps(job(task, pod, START_S + settle_s + options.seconds)))
+        (folder / "job.json").write_text(
+            json.dumps(job(task, pod, START_S + settle_s + options.seconds))
+        )
         measured = run_measured(
             [*RUN, str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
             folder / "run.log",
@@ -168,10 +187,20 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
         )
         finished = measured.first("job_finished")
         if finished is None or finished[1]["state"] != "SUCCEEDED":
-            raise SystemExit(f"{task.title}, {pod.name} has failed:\n{(folder / 'run.log').read_text()[-3000:]}")
+            raise SystemExit(
+                f"{task.title}, {pod.name} has failed:\n{(folder / 'run.log').read_text()[-3000:]}"
+            )
         logs = "".join(path.read_text() for path in (folder / "runs").rglob("*learner*.log"))
         found = re.findall(r": (\d|none) (?:is|are) collected ahead", logs)
-        choice = "" if not pod.workers else pod.ahead if pod.ahead != "auto" else found[-1] if found else "not yet"
+        choice = (
+            ""
+            if not pod.workers
+            else pod.ahead
+            if pod.ahead != "auto"
+            else found[-1]
+            if found
+            else "not yet"
+        )
         return steady_pace(measured, settle_s), choice
 
 
@@ -179,7 +208,8 @@ RUN = (sys.executable, "-m", "podracer_client", "run")
 
 
 def steady_pace(measured: Measured, settle_s: float) -> float:
-    """The median of the paces that were told from `settle_s` after the first one on; of all, where that is later."""
+    """The median of the paces that were told from `settle_s` after the first one on; of all, where
+    that is later."""
     told = [
         (at, event["env_steps_per_second"])
         for at, event in measured.events
@@ -192,7 +222,9 @@ def steady_pace(measured: Measured, settle_s: float) -> float:
     return float(statistics.median(list(dict.fromkeys(settled)) or [told[-1][1]]))
 
 
-def _print(name: str, speeds: Mapping[Pod, Sequence[float]], choices: Mapping[Pod, Sequence[str]]) -> None:
+def _print(
+    name: str, speeds: Mapping[Pod, Sequence[float]], choices: Mapping[Pod, Sequence[str]]
+) -> None:
     print_table(
         f"{TASKS[name].title}: environment steps/s, learning included, median (least – greatest)",
         ["pod", "collected ahead", "steps/s", "÷ fused", "÷ lock-step with one worker"],
@@ -211,7 +243,8 @@ def _print(name: str, speeds: Mapping[Pod, Sequence[float]], choices: Mapping[Po
 
 
 def _ratio(speeds: Mapping[Pod, Sequence[float]], one: Pod, other: Pod) -> float | None:
-    """The median of the ratios of runs that followed one another; None where one was not measured."""
+    """The median of the ratios of runs that followed one another; None where one was not
+    measured."""
     if one not in speeds or other not in speeds:
         return None
     return statistics.median(a / b for a, b in zip(speeds[one], speeds[other], strict=True))
@@ -226,7 +259,9 @@ def _targets(speeds: Speeds) -> dict[str, Target]:
             targets[f"{name}_split_over_fused"] = Target(_ratio(speeds[name], split, FUSED), 0.9)
     for name, least in (("sleeping", 1.3), ("ant", 0.95)):
         if name in speeds:
-            targets[f"{name}_ahead_over_lock_step"] = Target(_ratio(speeds[name], AHEAD, LOCK_STEP), least)
+            targets[f"{name}_ahead_over_lock_step"] = Target(
+                _ratio(speeds[name], AHEAD, LOCK_STEP), least
+            )
     return targets
 
 

@@ -1,10 +1,11 @@
-"""Latency of a policy server under an open load of single observations, and while its policy is exchanged.
+"""Latency of a policy server under an open load of single observations, and while its policy is
+exchanged.
 
-The server, of one thread of torch, and the load, a process of its own (open_load.py), share the machine. Requests come
-at random times, as those of many independent callers, whether former ones have been answered or not; a latency counts
-from the time at which its request was due. `exchanged` loads a new version every two seconds meanwhile. `bare` is a
-gRPC server of threads around the same policy and nothing else: no tokens, no checks, no batches, no versions.
-"""
+The server, of one thread of torch, and the load, a process of its own (open_load.py), share the
+machine. Requests come at random times, as those of many independent callers, whether former ones
+have been answered or not; a latency counts from the time at which its request was due. `exchanged`
+loads a new version every two seconds meanwhile. `bare` is a gRPC server of threads around the same
+policy and nothing else: no tokens, no checks, no batches, no versions."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="each once, a few seconds")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="of a measurement")
@@ -97,7 +100,17 @@ def main() -> None:
 def _report(outcomes: dict[str, list[Outcome]]) -> None:
     print_table(
         "Single observations, ms from the time that each was due",
-        ["load", "answers/s", "p50", "p99", "p99.9", "errors", "versions", "cores: server", "cores: load"],
+        [
+            "load",
+            "answers/s",
+            "p50",
+            "p99",
+            "p99.9",
+            "errors",
+            "versions",
+            "cores: server",
+            "cores: load",
+        ],
         [
             [
                 title,
@@ -111,18 +124,27 @@ def _report(outcomes: dict[str, list[Outcome]]) -> None:
             for title, runs in outcomes.items()
         ],
     )
-    for error, count in [item for runs in outcomes.values() for run in runs for item in run.errors.items()][:5]:
+    for error, count in [
+        item for runs in outcomes.values() for run in runs for item in run.errors.items()
+    ][:5]:
         print(f"{count} × {error}")
     first, second = list(outcomes.values())[:2]
     ours = [run for title, runs in outcomes.items() if "bare" not in title for run in runs]
     targets = {
-        "p99_ms": Target(statistics.median(run.quantile(0.99) for run in second), MOST_P99_MS, at_most=True),
-        "p99_ms_exchanged": Target(statistics.median(run.quantile(0.99) for run in first), MOST_P99_MS, at_most=True),
+        "p99_ms": Target(
+            statistics.median(run.quantile(0.99) for run in second), MOST_P99_MS, at_most=True
+        ),
+        "p99_ms_exchanged": Target(
+            statistics.median(run.quantile(0.99) for run in first), MOST_P99_MS, at_most=True
+        ),
         "answers_per_second": Target(statistics.median(run.rate for run in first), 0.97 * RATE),
         "errors": Target(float(sum(sum(run.errors.values()) for run in ours)), 0.0, at_most=True),
     }
     figures = {
-        title: {f"p{100 * share:g}_ms": [run.quantile(share) for run in runs] for share in (0.5, 0.99, 0.999)}
+        title: {
+            f"p{100 * share:g}_ms": [run.quantile(share) for run in runs]
+            for share in (0.5, 0.99, 0.999)
+        }
         for title, runs in outcomes.items()
     }
     finish("policy_server", figures, targets)
@@ -139,7 +161,9 @@ class Server:
 @contextmanager
 def _process(*arguments: str, **settings: str) -> Iterator[Server]:
     environment = {**os.environ, "PODRACER_THREADS": "1", "OMP_NUM_THREADS": "1", **settings}
-    process = subprocess.Popen([sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         yield Server(process.stdout.readline().removeprefix("listening on ").strip(), process.pid)
@@ -158,9 +182,18 @@ def _run(
     packed: Sequence[bytes] = (),
 ) -> Outcome:
     observation = np.random.default_rng(seed).normal(size=17).astype(np.float32)
-    tensor = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[17], inline=observation.tobytes())
+    tensor = tensor_pb2.Tensor(
+        dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[17], inline=observation.tobytes()
+    )
     request = pb.ActRequest(observations=tensor).SerializeToString().hex()
-    arguments = [sys.executable, str(HERE / "open_load.py"), server.address, ACT, request, "--versions"]
+    arguments = [
+        sys.executable,
+        str(HERE / "open_load.py"),
+        server.address,
+        ACT,
+        request,
+        "--versions",
+    ]
     arguments += ["--rate", str(rate), "--seconds", str(seconds), "--seed", str(seed)]
     process = psutil.Process(server.pid)
     cpu_s = sum(process.cpu_times()[:2])
@@ -185,11 +218,16 @@ def _run(
         values["cpu_s"] / values["seconds"],
     )
     what = f"{rate:g}/s{', exchanged' if swaps else ''}"
-    print(f"{what}: p50 {outcome.quantile(0.5):.2f} ms, p99 {outcome.quantile(0.99):.2f} ms", flush=True)
+    print(
+        f"{what}: p50 {outcome.quantile(0.5):.2f} ms, p99 {outcome.quantile(0.99):.2f} ms",
+        flush=True,
+    )
     return outcome
 
 
-def _swap(address: str, tokens: Any, swaps: Iterator[str], packed: Sequence[bytes], ended: threading.Event) -> None:
+def _swap(
+    address: str, tokens: Any, swaps: Iterator[str], packed: Sequence[bytes], ended: threading.Event
+) -> None:
     with PolicyClient(address, token_file=tokens[Role.CONTROL]) as operator:
         for number, version in enumerate(swaps):
             if ended.wait(SWAP_EVERY_S):

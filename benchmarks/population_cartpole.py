@@ -1,16 +1,19 @@
-"""Eight agents on CartPole-v1 beside Ray Tune's PBT with RLlib's PPO and AgileRL's evolutionary training.
+"""Eight agents on CartPole-v1 beside Ray Tune's PBT with RLlib's PPO and AgileRL's evolutionary
+training.
 
-(a) wall seconds from the start of a process to the first greedy mean of 475 that 100 fresh episodes confirm,
+(a) wall seconds from the start of a process to the first greedy mean of 475 that 100 fresh episodes
+confirm,
     environment steps/s over the whole population from the first rollout to then, and the peak memory of all processes
     together (PSS, sampled five times a second). Ours is `podracer run benchmarks/jobs/population_cartpole.yaml`.
-(b) steps/s that last: that job without a target, over two rounds of 10 s, looks and evaluations included; beside it
+(b) steps/s that last: that job without a target, over two rounds of 10 s, looks and evaluations
+included; beside it
     AgileRL with its environments, horizon, minibatch, epochs and network. What the peers do in (a) lasts as it is, for
     their runs are longer; ours is over after a second or two, much of it the first look and the confirmation.
 
-Every run is a process of its own with the same cores and torch threads; the systems take turns, seed after seed. The
-peers live in a virtual environment of their own, because some of what they need excludes what we need:
-`--setup` makes it, in `--peers` or $PODRACER_PEERS or .venv-peers (2.5 GB). Without it ours is measured alone.
-"""
+Every run is a process of its own with the same cores and torch threads; the systems take turns,
+seed after seed. The peers live in a virtual environment of their own, because some of what they
+need excludes what we need: `--setup` makes it, in `--peers` or $PODRACER_PEERS or .venv-peers (2.5
+GB). Without it ours is measured alone."""
 
 from __future__ import annotations
 
@@ -53,15 +56,20 @@ class System:
 
 SYSTEMS = {
     "ours": System("Podracer"),
-    "agilerl_tutorial": System("AgileRL, its tutorial's settings", "agilerl", ("--recipe", "tutorial")),
-    "agilerl_short": System("AgileRL, shorter rollouts", "agilerl", ("--recipe", "short"), quick=False),
+    "agilerl_tutorial": System(
+        "AgileRL, its tutorial's settings", "agilerl", ("--recipe", "tutorial")
+    ),
+    "agilerl_short": System(
+        "AgileRL, shorter rollouts", "agilerl", ("--recipe", "short"), quick=False
+    ),
     "ray": System("Ray Tune PBT, RLlib PPO", "ray", quick=False),
 }
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run to the target; `seconds` is None where it was not reached in time, what it did until then counts."""
+    """One run to the target; `seconds` is None where it was not reached in time, what it did until
+    then counts."""
 
     seconds: float | None
     steps_per_second: float | None
@@ -71,24 +79,47 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed; of the peers AgileRL alone, for 20 s at most")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one seed; of the peers AgileRL alone, for 20 s at most",
+    )
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch threads of every peer")
-    parser.add_argument("--only", action="append", choices=sorted(SYSTEMS), help="only these systems")
-    parser.add_argument("--setup", action="store_true", help="make the peers' virtual environment first")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="torch threads of every peer"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=sorted(SYSTEMS), help="only these systems"
+    )
+    parser.add_argument(
+        "--setup", action="store_true", help="make the peers' virtual environment first"
+    )
     parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
     python = python_of(options.peers)
     if options.setup:
         set_up(options.peers, REQUIREMENTS)
     there = installed(options.peers, ("agilerl", "ray", "torch", "gymnasium"))
-    names = [name for name in options.only or SYSTEMS if SYSTEMS[name].quick or not options.quick or options.only]
+    names = [
+        name
+        for name in options.only or SYSTEMS
+        if SYSTEMS[name].quick or not options.quick or options.only
+    ]
     missing = sorted({SYSTEMS[name].package for name in names} - {"", *there})
     names = [name for name in names if SYSTEMS[name].package in {"", *there}]
-    print(versions("torch", "gymnasium"), "·", ", ".join(f"{name} {found}" for name, found in there.items()))
+    print(
+        versions("torch", "gymnasium"),
+        "·",
+        ", ".join(f"{name} {found}" for name, found in there.items()),
+    )
     if missing:
-        print(f"left out, not installed in {options.peers}: {', '.join(missing)} (--setup installs them)")
+        print(
+            f"left out, not installed in {options.peers}: {', '.join(missing)} (--setup installs "
+            "them)"
+        )
 
     runs: dict[str, list[Run]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="population-") as scratch:
@@ -98,7 +129,11 @@ def main() -> None:
                 runs[name].append(run)
                 print(f"seed {seed}, {SYSTEMS[name].title}: {_text(run)}", flush=True)
         lasting = _lasting(options, Path(scratch)) if "ours" in names else None
-        same = _same_settings(python, options, Path(scratch)) if "agilerl" in there and not options.only else None
+        same = (
+            _same_settings(python, options, Path(scratch))
+            if "agilerl" in there and not options.only
+            else None
+        )
     _report(runs, lasting, same)
 
 
@@ -109,10 +144,20 @@ def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratc
         return _ours(run_measured(_our_command(seed, scratch), log, timeout_s=timeout_s))
     # Eight trials at once have a process each: a thread for each is all that two cores can bear.
     threads = 1 if name == "ray" else options.threads
-    arguments = [*system.arguments, "--population", str(POPULATION), "--threads", str(threads), "--seed", str(seed)]
+    arguments = [
+        *system.arguments,
+        "--population",
+        str(POPULATION),
+        "--threads",
+        str(threads),
+        "--seed",
+        str(seed),
+    ]
     command = [str(python), str(PEERS / f"population_{system.package}.py"), *arguments]
     environment = NATIVE_SETTINGS | {"OMP_NUM_THREADS": str(threads)}
-    return _peer(run_measured(command, log, environment=environment, timeout_s=timeout_s, until=("reached",)))
+    return _peer(
+        run_measured(command, log, environment=environment, timeout_s=timeout_s, until=("reached",))
+    )
 
 
 def _our_command(seed: int, scratch: Path, lasting_s: float | None = None) -> list[str]:
@@ -122,7 +167,16 @@ def _our_command(seed: int, scratch: Path, lasting_s: float | None = None) -> li
         text = re.sub("objective: .*", f"objective: {{max_duration: {lasting_s:g}s}}", text)
     job, folder = scratch / f"{name}.yaml", scratch / f"runs-{name}"
     job.write_text(text)
-    return [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", str(folder)]
+    return [
+        sys.executable,
+        "-m",
+        "podracer_client",
+        "run",
+        str(job),
+        "--json",
+        "--dir",
+        str(folder),
+    ]
 
 
 def _ours(measured: Measured) -> Run:
@@ -130,7 +184,9 @@ def _ours(measured: Measured) -> Run:
     if found is None or found[1]["state"] != "SUCCEEDED":
         return Run(None, None, 0, *_memory(measured))
     seconds, last = found
-    return Run(seconds, last["env_steps"] / last["train_seconds"], last["env_steps"], *_memory(measured))
+    return Run(
+        seconds, last["env_steps"] / last["train_seconds"], last["env_steps"], *_memory(measured)
+    )
 
 
 def _lasting(options: argparse.Namespace, scratch: Path) -> float | None:
@@ -146,7 +202,9 @@ def _peer(measured: Measured) -> Run:
     if begun is None or newest is None:
         return Run(None, None, 0, *_memory(measured))
     steps = int(newest[1]["env_steps"])
-    return Run(reached[0] if reached else None, steps / (newest[0] - begun[0]), steps, *_memory(measured))
+    return Run(
+        reached[0] if reached else None, steps / (newest[0] - begun[0]), steps, *_memory(measured)
+    )
 
 
 def _memory(measured: Measured) -> tuple[float, int]:
@@ -159,7 +217,11 @@ def _same_settings(python: Path, options: argparse.Namespace, scratch: Path) -> 
     arguments = ["--recipe", "same", "--speed", str(seconds), "--threads", str(options.threads)]
     command = [str(python), str(PEERS / "population_agilerl.py"), *arguments]
     found = run_measured(
-        command, scratch / "same.log", environment=NATIVE_SETTINGS, timeout_s=seconds + 120.0, until=("speed",)
+        command,
+        scratch / "same.log",
+        environment=NATIVE_SETTINGS,
+        timeout_s=seconds + 120.0,
+        until=("speed",),
     ).first("speed")
     return None if found is None else float(found[1]["env_steps_per_second"])
 
@@ -167,7 +229,15 @@ def _same_settings(python: Path, options: argparse.Namespace, scratch: Path) -> 
 def _report(runs: dict[str, list[Run]], lasting: float | None, same: float | None) -> None:
     print_table(
         "(a) from process start to a confirmed greedy 475, 8 agents: median (least – greatest)",
-        ["system", "seconds", "got there", "environment steps/s", "environment steps", "peak memory, MB", "processes"],
+        [
+            "system",
+            "seconds",
+            "got there",
+            "environment steps/s",
+            "environment steps",
+            "peak memory, MB",
+            "processes",
+        ],
         [
             [
                 SYSTEMS[name].title,
@@ -181,18 +251,30 @@ def _report(runs: dict[str, list[Run]], lasting: float | None, same: float | Non
             for name, found in runs.items()
         ],
     )
-    agile = [_median(found, "steps_per_second") for name, found in runs.items() if name.startswith("agilerl")]
+    agile = [
+        _median(found, "steps_per_second")
+        for name, found in runs.items()
+        if name.startswith("agilerl")
+    ]
     print_table(
         "(b) steps/s that last",
         ["system", "environment steps/s"],
         [
             ["Podracer, looks and evaluations included", _spread([lasting])],
-            ["AgileRL with its own settings, looks included: the faster of (a)", _spread([_best(agile, max)])],
-            ["AgileRL with our 256 environments, horizon, minibatch, epochs, network; no looks", _spread([same])],
+            [
+                "AgileRL with its own settings, looks included: the faster of (a)",
+                _spread([_best(agile, max)]),
+            ],
+            [
+                "AgileRL with our 256 environments, horizon, minibatch, epochs, network; no looks",
+                _spread([same]),
+            ],
         ],
     )
     ours = runs.get("ours", [])
-    lean = [_median(found, "memory_mb") for name, found in runs.items() if name.startswith("agilerl")]
+    lean = [
+        _median(found, "memory_mb") for name, found in runs.items() if name.startswith("agilerl")
+    ]
     finish(
         "population_cartpole",
         {
@@ -203,7 +285,9 @@ def _report(runs: dict[str, list[Run]], lasting: float | None, same: float | Non
         {
             "seconds_from_process_start": Target(_median(ours, "seconds"), 10.0, at_most=True),
             "steps_per_second_over_agilerl": Target(_ratio(lasting, _best(agile, max)), 50.0),
-            "memory_over_agilerl": Target(_ratio(_median(ours, "memory_mb"), _best(lean, min)), 1.5, at_most=True),
+            "memory_over_agilerl": Target(
+                _ratio(_median(ours, "memory_mb"), _best(lean, min)), 1.5, at_most=True
+            ),
         },
     )
 

@@ -1,12 +1,14 @@
-"""PPO on CartPole-v1 beside Stable-Baselines3, learning included, by three comparisons that are never mixed.
+"""PPO on CartPole-v1 beside Stable-Baselines3, learning included, by three comparisons that are
+never mixed.
 
-(a) seconds of training to a confirmed greedy mean of 475 over 100 fresh episodes, each system at its best recipe:
+(a) seconds of training to a confirmed greedy mean of 475 over 100 fresh episodes, each system at
+its best recipe:
     ours is `podracer run examples/cartpole.yaml`, Stable-Baselines3's is the better of its zoo settings and of ours.
-(b) steps/s with the same 256 environments, horizon 32, minibatch 2,048, 4 epochs and network (64-64 tanh, twice).
-(c) our steps/s of (b) beside Stable-Baselines3 with its published zoo settings.
+(b) steps/s with the same 256 environments, horizon 32, minibatch 2,048, 4 epochs and network (64-64
+tanh, twice). (c) our steps/s of (b) beside Stable-Baselines3 with its published zoo settings.
 
-Every figure is measured in a process of its own, ours and the peer's in turn, with the same number of torch threads.
-"""
+Every figure is measured in a process of its own, ours and the peer's in turn, with the same number
+of torch threads."""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ TITLES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repeat, short runs: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one repeat, short runs: under a minute"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of (a), repeats of (b) and (c)")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of every process")
     parser.add_argument("--worker", choices=sorted(WORKERS), help=argparse.SUPPRESS)
@@ -44,11 +50,19 @@ def main() -> None:
         return
     repeats = 1 if options.quick else options.seeds
     steps = 82_000 if options.quick else 820_000
-    print(versions("torch", "stable-baselines3", "gymnasium"), f"· {options.threads} torch threads, {repeats} repeats")
+    print(
+        versions("torch", "stable-baselines3", "gymnasium"),
+        f"· {options.threads} torch threads, {repeats} repeats",
+    )
 
     speeds: dict[str, list[float]] = {"ours_1": [], "ours_8": [], "sb3_same": [], "sb3_zoo": []}
     for seed in range(repeats):
-        for name, factor in (("ours_1", 1.0), ("sb3_same", 0.5), ("ours_8", 2.0), ("sb3_zoo", 0.05)):
+        for name, factor in (
+            ("ours_1", 1.0),
+            ("sb3_same", 0.5),
+            ("ours_8", 2.0),
+            ("sb3_zoo", 0.05),
+        ):
             speeds[name].append(_measure(name, options, seed, int(steps * factor)))
     ratio = {
         "one_agent_over_sb3_same": _paired(speeds["ours_1"], speeds["sb3_same"]),
@@ -57,7 +71,8 @@ def main() -> None:
         "cohort_over_sb3_zoo": _paired(speeds["ours_8"], speeds["sb3_zoo"]),
     }
     print_table(
-        "(b) the same settings, and (c) the peer's zoo settings: environment steps/s, median (least – greatest)",
+        "(b) the same settings, and (c) the peer's zoo settings: environment steps/s, median "
+        "(least – greatest)",
         ["system", "steps/s"],
         [
             ["Podracer, one agent, 256 environments", spread(speeds["ours_1"])],
@@ -67,7 +82,8 @@ def main() -> None:
         ],
     )
 
-    # With 256 environments the peer needs most of a minute alone, and has never been the faster of its two recipes.
+    # With 256 environments the peer needs most of a minute alone, and has never been the faster of
+    # its two recipes.
     systems = ("ours", "sb3_zoo") if options.quick else ("ours", "sb3_zoo", "sb3_same")
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     samples: dict[str, list[float]] = {name: [] for name in systems}
@@ -81,8 +97,12 @@ def main() -> None:
         ["system", "seconds", "environment steps"],
         [[TITLES[name], spread(seconds[name]), spread(samples[name])] for name in systems],
     )
-    best_peer = min((statistics.median(found), name) for name, found in seconds.items() if name != "ours")[1]
-    ratio["seconds_over_best_sb3"] = statistics.median(seconds["ours"]) / statistics.median(seconds[best_peer])
+    best_peer = min(
+        (statistics.median(found), name) for name, found in seconds.items() if name != "ours"
+    )[1]
+    ratio["seconds_over_best_sb3"] = statistics.median(seconds["ours"]) / statistics.median(
+        seconds[best_peer]
+    )
     finish(
         "ppo_cartpole",
         {
@@ -111,8 +131,19 @@ def _measure(worker: str, options: argparse.Namespace, seed: int, steps: int) ->
     return float(_in_process(worker, options, seed, steps)["steps_per_second"])
 
 
-def _in_process(worker: str, options: argparse.Namespace, seed: int, steps: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--worker", worker, "--seed", str(seed), "--steps", str(steps)]
+def _in_process(
+    worker: str, options: argparse.Namespace, seed: int, steps: int
+) -> dict[str, float]:
+    command = [
+        sys.executable,
+        __file__,
+        "--worker",
+        worker,
+        "--seed",
+        str(seed),
+        "--steps",
+        str(steps),
+    ]
     return last_line([*command, "--threads", str(options.threads)])
 
 
@@ -121,9 +152,20 @@ def _solve(system: str, options: argparse.Namespace, seed: int) -> dict[str, flo
         return _in_process(f"solve_{system}", options, seed, 1_000_000)
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder, "cartpole.yaml")
-        job.write_text((ROOT / "examples" / "cartpole.yaml").read_text().replace("seed: 0", f"seed: {seed}"))
+        job.write_text(
+            (ROOT / "examples" / "cartpole.yaml").read_text().replace("seed: 0", f"seed: {seed}")
+        )
         runs = str(Path(folder, "runs"))
-        command = [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", runs]
+        command = [
+            sys.executable,
+            "-m",
+            "podracer_client",
+            "run",
+            str(job),
+            "--json",
+            "--dir",
+            runs,
+        ]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode not in (0, 3):  # 3: the target was missed
         raise SystemExit(done.stderr)
@@ -145,9 +187,15 @@ def _ours(members: int, options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     shared = {key: LIKE_FOR_LIKE[key] for key in ("horizon", "minibatch_size", "epochs")}
     seeds = [options.seed * 1000 + member for member in range(members)]
-    cohort = CohortConfig("ppo", tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds), shared)
-    environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), members * LIKE_FOR_LIKE["num_envs"])
-    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+    cohort = CohortConfig(
+        "ppo", tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds), shared
+    )
+    environment = make_vec_environment(
+        EnvironmentSpec(id="CartPole-v1"), members * LIKE_FOR_LIKE["num_envs"]
+    )
+    algorithm = algorithm_class("ppo")(
+        cohort, environment.observation_space, environment.action_space
+    )
     collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
     per_update = LIKE_FOR_LIKE["horizon"] * environment.num_envs
 
@@ -169,7 +217,9 @@ def _make_sb3(recipe: str, options: argparse.Namespace):
 
     torch.set_num_threads(options.threads)
     if recipe == "same":
-        environment = make_vec_env("CartPole-v1", n_envs=LIKE_FOR_LIKE["num_envs"], seed=options.seed)
+        environment = make_vec_env(
+            "CartPole-v1", n_envs=LIKE_FOR_LIKE["num_envs"], seed=options.seed
+        )
         settings = {
             "n_steps": LIKE_FOR_LIKE["horizon"],
             "batch_size": LIKE_FOR_LIKE["minibatch_size"],
@@ -187,7 +237,14 @@ def _make_sb3(recipe: str, options: argparse.Namespace):
             "clip_range": lambda progress: 0.2 * progress,
         }
     return PPO(
-        "MlpPolicy", environment, gamma=0.98, gae_lambda=0.8, ent_coef=0.0, seed=options.seed, device="cpu", **settings
+        "MlpPolicy",
+        environment,
+        gamma=0.98,
+        gae_lambda=0.8,
+        ent_coef=0.0,
+        seed=options.seed,
+        device="cpu",
+        **settings,
     )
 
 
@@ -205,9 +262,8 @@ def _sb3_speed(recipe: str, options: argparse.Namespace) -> dict[str, float]:
 def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
     """Train until 100 fresh greedy episodes confirm 475.
 
-    Looked at before every rollout while the training return is near the target: first 8 episodes, then 100, on our
-    batched CartPole, which is faster than the peer's own.
-    """
+    Looked at before every rollout while the training return is near the target: first 8 episodes,
+    then 100, on our batched CartPole, which is faster than the peer's own."""
     import time
 
     import numpy as np
@@ -242,8 +298,14 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
             screening = list(range(self.fresh, self.fresh + 8))
             confirmation = list(range(self.fresh + 8, self.fresh + 108))
             self.fresh += 108
-            if all(greedy_mean(self.model, seeds) >= TARGET_RETURN for seeds in (screening, confirmation)):
-                self.confirmed = {"seconds": time.perf_counter() - start, "env_steps": self.num_timesteps}
+            if all(
+                greedy_mean(self.model, seeds) >= TARGET_RETURN
+                for seeds in (screening, confirmation)
+            ):
+                self.confirmed = {
+                    "seconds": time.perf_counter() - start,
+                    "env_steps": self.num_timesteps,
+                }
                 raise _Confirmed
 
         confirmed: dict[str, float] | None = None
@@ -254,7 +316,8 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
     model, confirm = _make_sb3(recipe, options), Confirm()
     start = time.perf_counter()
     try:
-        # The zoo's schedules are made for 100,000 steps; who has not arrived by then goes on with a new one.
+        # The zoo's schedules are made for 100,000 steps; who has not arrived by then goes on with a
+        # new one.
         while True:
             model.learn(100_000 if recipe == "zoo" else options.steps, callback=confirm)
     except _Confirmed:

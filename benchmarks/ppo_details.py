@@ -1,9 +1,9 @@
-"""Which details of PPO make it learn HalfCheetah-v5: ours, ours with single details of Stable-Baselines3, and theirs.
+"""Which details of PPO make it learn HalfCheetah-v5: ours, ours with single details of
+Stable-Baselines3, and theirs.
 
-Seeds are the members of one cohort; settings, evaluation and looks are those of benchmarks/returns.py, whose agents are
-not trained again. Each agent that is trained is a line of `--results`; what is in docs/benchmarks/ppo_details.jsonl is
-known, too. Nothing here is timed.
-"""
+Seeds are the members of one cohort; settings, evaluation and looks are those of
+benchmarks/returns.py, whose agents are not trained again. Each agent that is trained is a line of
+`--results`; what is in docs/benchmarks/ppo_details.jsonl is known, too. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ def main() -> None:
         runs = known if name == DEFAULT else trained
         system, settings = ("ours" if name == DEFAULT else name), settings_of("ours", options.every)
         seeds = tuple(
-            s for s in range(options.seeds) if not runs.find(options.task, system, s, settings, options.steps)
+            s
+            for s in range(options.seeds)
+            if not runs.find(options.task, system, s, settings, options.steps)
         )
         if seeds:
-            order = ReturnsOrder(options.task, seeds, options.steps, options.every, options.threads, name)
+            order = ReturnsOrder(
+                options.task, seeds, options.steps, options.every, options.threads, name
+            )
             runs.add(train(order, "ours"))
         found[VARIANTS[name].title] = _find(runs, options, system, settings)
     theirs = _find(known, options, "sb3", settings_of("sb3", options.every))
@@ -50,19 +54,32 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="8,192 steps of two seeds and two variants")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="8,192 steps of two seeds and two variants"
+    )
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--task", default=TASK)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=400_000, help="of each agent")
     parser.add_argument("--every", type=int, default=EVERY, help="steps between two looks")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch and MuJoCo")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="trained variants, a JSON line for each agent")
-    parser.add_argument("--returns", type=Path, default=RESULTS.with_name("returns.jsonl"), help="of returns.py")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="trained variants, a JSON line for each agent"
+    )
+    parser.add_argument(
+        "--returns", type=Path, default=RESULTS.with_name("returns.jsonl"), help="of returns.py"
+    )
     options = parser.parse_args()
     if options.quick:
-        options.variants, options.seeds, options.steps, options.every = [DEFAULT, "as_sb3"], 2, 8192, 4096
+        options.variants, options.seeds, options.steps, options.every = (
+            [DEFAULT, "as_sb3"],
+            2,
+            8192,
+            4096,
+        )
         folder = Path(tempfile.mkdtemp(prefix="ppo-details-"))
         options.results, options.returns = folder / "quick.jsonl", folder / "returns.jsonl"
     options.results, options.returns = options.results.absolute(), options.returns.absolute()
@@ -70,7 +87,10 @@ def _options() -> argparse.Namespace:
 
 
 def _find(runs: Runs, options: argparse.Namespace, system: str, settings: str) -> list[Run]:
-    every = (runs.find(options.task, system, seed, settings, options.steps) for seed in range(options.seeds))
+    every = (
+        runs.find(options.task, system, seed, settings, options.steps)
+        for seed in range(options.seeds)
+    )
     return [run for run in every if run is not None]
 
 
@@ -84,7 +104,8 @@ def _report(found: dict[str, list[Run]], options: argparse.Namespace) -> None:
         rows.append([title, len(runs), score, area, f"{there} of {len(runs)}"])
         figures[title] = {"scores": [run.score for run in runs], "steps_to_target": firsts}
     print_table(
-        f"{options.task} after {options.steps:,} steps: interquartile means over seeds (bootstrap interval of 95 %)",
+        f"{options.task} after {options.steps:,} steps: interquartile means over seeds (bootstrap "
+        "interval of 95 %)",
         ["variant", "seeds", "last three looks", "mean of all looks", f"reached {TARGET:,.0f}"],
         rows,
     )

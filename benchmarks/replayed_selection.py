@@ -1,17 +1,19 @@
-"""What selection gains on recorded curves: random search, halving, ASHA and the tournament's rule, replayed.
+"""What selection gains on recorded curves: random search, halving, ASHA and the tournament's rule,
+replayed.
 
-The curves are those of benchmarks/recorded_curves.py. In each of thousands of replays the configurations begin in
-another order, the defaults first, and a method sees other episodes of each look. All methods begin with the same agents
-and may spend the same CPU seconds: those of halving with η = 3 over three rungs. What is chosen is an agent at its last
-look; its worth is the mean of the episodes that no method has seen. Worth is normalized: 0 without training, 1 for the
-best end of all curves, which is the mean of the last three looks. Regret is what is missing to 1.
+The curves are those of benchmarks/recorded_curves.py. In each of thousands of replays the
+configurations begin in another order, the defaults first, and a method sees other episodes of each
+look. All methods begin with the same agents and may spend the same CPU seconds: those of halving
+with η = 3 over three rungs. What is chosen is an agent at its last look; its worth is the mean of
+the episodes that no method has seen. Worth is normalized: 0 without training, 1 for the best end of
+all curves, which is the mean of the last three looks. Regret is what is missing to 1.
 
-Intervals are those of a bootstrap over configurations, the defaults excepted: each agent was trained once, with one
-seed. The first third of the curves is replayed by itself, too. Looks cost nothing here. Copies and perturbations cannot
-be replayed, so of the tournament only the halving is shown. Where an oracle gains less than 10 % on the better random
-search, no selection is claimed to pay. Where a task's curves are not all there, those of the algorithms that are
-complete are replayed.
-"""
+Intervals are those of a bootstrap over configurations, the defaults excepted: each agent was
+trained once, with one seed. The first third of the curves is replayed by itself, too. Looks cost
+nothing here. Copies and perturbations cannot be replayed, so of the tournament only the halving is
+shown. Where an oracle gains less than 10 % on the better random search, no selection is claimed to
+pay. Where a task's curves are not all there, those of the algorithms that are complete are
+replayed."""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ ORACLE = "oracle"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of each bootstrap sample, [R]: the mean worth of each method's choices, and rank correlations by part."""
+    """Of each bootstrap sample, [R]: the mean worth of each method's choices, and rank correlations
+    by part."""
 
     worth: dict[str, Array]
     correlations: dict[float, Array]
@@ -64,10 +67,16 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="200 replays in place of 2,000")
-    parser.add_argument("--replays", type=int, default=10, help=f"of each of {RESAMPLES} bootstrap samples")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="curves, beside those of docs/benchmarks")
+    parser.add_argument(
+        "--replays", type=int, default=10, help=f"of each of {RESAMPLES} bootstrap samples"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="curves, beside those of docs/benchmarks"
+    )
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
     replays = 1 if options.quick else options.replays
@@ -81,10 +90,19 @@ def main() -> None:
             found = [curves[key] for key in keys if key in curves]
             name = task.environment
             if len(found) < len(keys):
-                counts, wanted = (Counter(each.algorithm for each in group) for group in (found, listed))
-                whole = [algorithm for algorithm in task.algorithms if counts[algorithm] == wanted[algorithm]]
+                counts, wanted = (
+                    Counter(each.algorithm for each in group) for group in (found, listed)
+                )
+                whole = [
+                    algorithm
+                    for algorithm in task.algorithms
+                    if counts[algorithm] == wanted[algorithm]
+                ]
                 found = [curve for curve in found if curve.algorithm in whole]
-                name = f"{name} without {' and '.join(name for name in task.algorithms if name not in whole)}"
+                name = (
+                    f"{name} without "
+                    f"{' and '.join(name for name in task.algorithms if name not in whole)}"
+                )
             for looks in CUTS if found else ():
                 title = f"{name}, {looks / LOOKS * task.seconds:.2g} s"
                 _task(title, Recording.of(found, looks), replays, pool, figures, targets)
@@ -103,7 +121,10 @@ def _task(
         seeds = [range(part, RESAMPLES, PARALLEL) for part in range(PARALLEL)]
         parts = list(pool.map(partial(replay, recording, starts, replays), seeds))
         outcome = Outcome(
-            {method: np.concatenate([part.worth[method] for part in parts]) for method in parts[0].worth},
+            {
+                method: np.concatenate([part.worth[method] for part in parts])
+                for method in parts[0].worth
+            },
             {part: np.concatenate([each.correlations[part] for each in parts]) for part in PARTS},
         )
         if starts == STARTS[0]:
@@ -113,7 +134,9 @@ def _task(
         figures[key] = {
             "regret": {method: 1.0 - outcome.estimate(method) for method in outcome.worth},
             "oracle_gain": outcome.oracle_gain,
-            "spearman": {str(part): float(values.mean()) for part, values in outcome.correlations.items()},
+            "spearman": {
+                str(part): float(values.mean()) for part, values in outcome.correlations.items()
+            },
         }
         if outcome.oracle_gain >= WORTHWHILE:
             gain = float((outcome.worth[PROPOSED] - outcome.worth[outcome.random]).mean())
@@ -135,7 +158,14 @@ def replay(recording: Recording, starts: int, replays: int, seeds: Sequence[int]
             worth[method].append(float(np.mean(chosen)))
         for part, values in correlations.items():
             values.append(
-                float(np.mean([spearman(draw.few[:, round(part * draw.looks)], draw.ends) for draw in draws]))
+                float(
+                    np.mean(
+                        [
+                            spearman(draw.few[:, round(part * draw.looks)], draw.ends)
+                            for draw in draws
+                        ]
+                    )
+                )
             )
     return Outcome(
         {method: np.array(values) for method, values in worth.items()},
@@ -147,7 +177,10 @@ def _print_correlations(name: str, outcome: Outcome) -> None:
     print_table(
         f"{name}: rank correlation of a look with the end",
         ["part of the seconds", "Spearman", "95 %"],
-        [[f"{100 * part:.0f} %", float(found.mean()), _text(found)] for part, found in outcome.correlations.items()],
+        [
+            [f"{100 * part:.0f} %", float(found.mean()), _text(found)]
+            for part, found in outcome.correlations.items()
+        ],
     )
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and what it has to reach; `at_most` where smaller is better. None was not measured, and is not met."""
+    """A figure and what it has to reach; `at_most` where smaller is better. None was not measured,
+    and is not met."""
 
     value: float | None
     target: float
@@ -32,17 +33,21 @@ class Target:
 
 
 def read_lines(*files: Path) -> Iterator[dict[str, Any]]:
-    """The objects in those files that there are, one a line; a line that was not written to its end is none."""
+    """The objects in those files that there are, one a line; a line that was not written to its end
+    is none."""
     for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
         with suppress(ValueError):
             yield json.loads(line)
 
 
 def last_line(command: Sequence[str], **variables: str) -> dict[str, Any]:
-    """The object that ends the output of a command, run in a folder of its own. Raises SystemExit if it fails."""
+    """The object that ends the output of a command, run in a folder of its own. Raises SystemExit
+    if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         places: Any = {"cwd": folder, "env": {**os.environ, **variables}}
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=900, **places)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=900, **places
+        )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -51,22 +56,33 @@ def last_line(command: Sequence[str], **variables: str) -> dict[str, Any]:
 def versions(*packages: str) -> str:
     """One line: machine, Python and the versions of `packages`."""
     found = [f"{package} {importlib.metadata.version(package)}" for package in packages]
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, {', '.join(found)}"
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
+        f"{', '.join(found)}"
+    )
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A plain table; floats are shown with three significant digits or thousands separators."""
     cells = [[number_text(cell) for cell in row] for row in rows]
-    widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
+    widths = [
+        max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))
+    ]
     print(f"\n{title}")
     for line in [list(header), ["-" * width for width in widths], *cells]:
         first, *others = zip(line, widths, strict=True)
-        print("  " + "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]))
+        print(
+            "  "
+            + "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
+        )
 
 
 def spread(values: Sequence[float]) -> str:
     """`median (least – greatest)`."""
-    return f"{number_text(statistics.median(values))} ({number_text(min(values))} – {number_text(max(values))})"
+    return (
+        f"{number_text(statistics.median(values))} ({number_text(min(values))} – "
+        f"{number_text(max(values))})"
+    )
 
 
 def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Target]) -> None:
@@ -82,7 +98,9 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
     closing = {
         "benchmark": name,
         "figures": dict(figures),
-        "targets": {key: {"value": t.value, "target": t.target, "met": t.met} for key, t in targets.items()},
+        "targets": {
+            key: {"value": t.value, "target": t.target, "met": t.met} for key, t in targets.items()
+        },
     }
     print(json.dumps(closing))
 

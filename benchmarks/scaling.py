@@ -1,22 +1,23 @@
-"""Time to a given return with 1 to 64 pods: real orchestrator and leaderboard, pods that replay measured curves.
+"""Time to a given return with 1 to 64 pods: real orchestrator and leaderboard, pods that replay
+measured curves.
 
-Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of this process
-that speak the real PodService: LeaseWork, RenewLease with progress and looks, CommitCheckpoint with checkpoints that
-lie in the store, CompleteWork. What they do not do is train: how good an agent is after so many seconds of a pod comes
-from benchmarks/simulation/curves.csv (PPO on HalfCheetah-v5, by learning rate, discount and seed; record_curves.py
-has recorded it).
+Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are
+tasks of this process that speak the real PodService: LeaseWork, RenewLease with progress and looks,
+CommitCheckpoint with checkpoints that lie in the store, CompleteWork. What they do not do is train:
+how good an agent is after so many seconds of a pod comes from benchmarks/simulation/curves.csv (PPO
+on HalfCheetah-v5, by learning rate, discount and seed; record_curves.py has recorded it).
 
-Training takes no wall time. While any pod waits for the control plane, the clock runs in real time. While all pods
-train, it jumps to the next moment at which one has something to say. So every call takes its real time, as many calls
-meet as in reality, and only idle time is left out. The printed compression is how many seconds of the simulation
-went into one second of wall time; every other figure is in seconds of the simulation, which is real
-time. What the services do after a call has been answered has to be done in less time than it would have: latencies
-are rather too large than too small.
+Training takes no wall time. While any pod waits for the control plane, the clock runs in real time.
+While all pods train, it jumps to the next moment at which one has something to say. So every call
+takes its real time, as many calls meet as in reality, and only idle time is left out. The printed
+compression is how many seconds of the simulation went into one second of wall time; every other
+figure is in seconds of the simulation, which is real time. What the services do after a call has
+been answered has to be done in less time than it would have: latencies are rather too large than
+too small.
 
-Efficiency of n pods is T(1) / (n · T(n)), for the same job: the same population, members of a pod, rounds and seeds.
-No number of pods is faster than the winner's own training L, so the target is set for the part of what that allows:
-the efficiency divided by min(1, T(1) / (n · L)).
-"""
+Efficiency of n pods is T(1) / (n · T(n)), for the same job: the same population, members of a pod,
+rounds and seeds. No number of pods is faster than the winner's own training L, so the target is set
+for the part of what that allows: the efficiency divided by min(1, T(1) / (n · L))."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ PODS = (1, 2, 4, 8, 16, 32, 64)
 PAPER = "the paper, 16 to 80 GPUs: 3,200 s to 800 s, an efficiency of 0.8 (its figure 7)"
 MEMBERS = 4
 START_S = 2.1
-"""From a pod's start until it asks for work: measured on two cores, mostly the import of torch. The same for any n."""
+"""From a pod's start until it asks for work: measured on two cores, mostly the import of torch. The
+same for any n."""
 WALL_LIMIT_S = 900.0
 JOB = """
 name: scaling
@@ -69,9 +71,11 @@ seed: {seed}
 class Outcome:
     """One run with `pods` pods; times in seconds of the simulation, latencies in seconds.
 
-    lineage_s    what the agent that got there had been trained, its ancestors included: no number of pods beats it
+    lineage_s    what the agent that got there had been trained, its ancestors included: no number
+                 of pods beats it
     cpu          cores that a service keeps busy, on average
-    waited       part of the pods' time in which they waited for an answer (renewals aside: training goes on meanwhile)
+    waited       part of the pods' time in which they waited for an answer (renewals aside: training
+                 goes on meanwhile)
     """
 
     pods: int
@@ -91,8 +95,12 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="32 agents, 1 and 8 pods, one seed: under a minute")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="32 agents, 1 and 8 pods, one seed: under a minute"
+    )
     parser.add_argument("--pods", type=int, nargs="+", default=list(PODS))
     parser.add_argument("--population", type=int, default=256)
     parser.add_argument("--target", type=float, default=4500.0, help="return to reach")
@@ -102,21 +110,29 @@ def main() -> None:
     if options.quick:
         options.pods, options.population, options.seeds, options.target = [1, 8], 32, 1, 3000.0
     curves = Curves(CURVES)
-    print(versions("grpcio", "SQLAlchemy"), f"· population {options.population}, {MEMBERS} agents a pod")
+    print(
+        versions("grpcio", "SQLAlchemy"),
+        f"· population {options.population}, {MEMBERS} agents a pod",
+    )
     outcomes: dict[int, list[Outcome]] = {pods: [] for pods in options.pods}
     for seed in range(options.seeds):
         for pods in options.pods:
             outcome = asyncio.run(simulate(pods, seed, options, curves))
             outcomes[pods].append(outcome)
             print(
-                f"seed {seed}, {pods} pods: {outcome.seconds:,.1f} s ({outcome.wall_s:.1f} s of the wall)", flush=True
+                f"seed {seed}, {pods} pods: {outcome.seconds:,.1f} s ({outcome.wall_s:.1f} s of "
+                "the wall)",
+                flush=True,
             )
     _report(outcomes, options)
 
 
 async def simulate(pods: int, seed: int, options: argparse.Namespace, curves: Curves) -> Outcome:
     """One job from its submission until it has reached its target."""
-    with tempfile.TemporaryDirectory(prefix="scaling-") as folder, ControlPlane(Path(folder)) as plane:
+    with (
+        tempfile.TemporaryDirectory(prefix="scaling-") as folder,
+        ControlPlane(Path(folder)) as plane,
+    ):
         job = plane.client.submit(parse_job(_job(seed, options, curves)))
         cpu_before = plane.cpu_s
         load, clock, ended = await _work(plane, job, pods, curves)
@@ -139,13 +155,16 @@ async def simulate(pods: int, seed: int, options: argparse.Namespace, curves: Cu
             lease_p99_s=leases[int(0.99 * len(leases))],
             orchestrator_cpu=cpu["orchestrator"] / ended,
             leaderboard_cpu=cpu["leaderboard"] / ended,
-            waited=sum(sum(found) for name, found in load.latencies.items() if name != "RenewLease") / (pods * ended),
+            waited=sum(sum(found) for name, found in load.latencies.items() if name != "RenewLease")
+            / (pods * ended),
             empty_answers=len(load.latencies["LeaseWork, nothing"]),
             calls=sum(map(len, load.latencies.values())),
         )
 
 
-async def _work(plane: ControlPlane, job: Job, pods: int, curves: Curves) -> tuple[Load, SkippingClock, float]:
+async def _work(
+    plane: ControlPlane, job: Job, pods: int, curves: Curves
+) -> tuple[Load, SkippingClock, float]:
     """Let the pods work until the first of them finds that the job has ended; and when it has."""
     load, clock = Load(), SkippingClock()
     request = job_service_pb2.GetJobRequest(name=job.name)
@@ -202,7 +221,8 @@ def _report(outcomes: dict[int, list[Outcome]], options: argparse.Namespace) -> 
         for pods, found in outcomes.items()
     }
     print_table(
-        f"Time to a return of {options.target:g}, median (least – greatest) of {options.seeds} seeds",
+        f"Time to a return of {options.target:g}, median (least – greatest) of {options.seeds} "
+        "seeds",
         [
             "pods",
             "seconds",
@@ -272,7 +292,11 @@ def _report(outcomes: dict[int, list[Outcome]], options: argparse.Namespace) -> 
             "efficiency": {str(pods): found for pods, found in efficiency.items()},
             "of_possible": {str(pods): found for pods, found in of_possible.items()},
         },
-        {f"of_what_is_possible_{last}_pods": Target(statistics.median(of_possible[last]), 0.8 if last <= 64 else 0.7)},
+        {
+            f"of_what_is_possible_{last}_pods": Target(
+                statistics.median(of_possible[last]), 0.8 if last <= 64 else 0.7
+            )
+        },
     )
 
 

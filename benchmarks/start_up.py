@@ -1,12 +1,13 @@
-"""How soon something happens: `podracer run examples/cartpole.yaml` beside Stable-Baselines3's PPO, and short commands.
+"""How soon something happens: `podracer run examples/cartpole.yaml` beside Stable-Baselines3's PPO,
+and short commands.
 
-Seconds from the start of a process to the first environment steps of training, to the end of the first update and to
-its exit, and the peak memory of all its processes together (PSS). Ours is the whole command, with services and a
-tournament of eight agents to its target; the peer is one script with `PPO("MlpPolicy", "CartPole-v1").learn(8192)`, its
-imports included. Our moments are the ends of the first `collect` and `update` in the traces of the run, the peer's are
-those of its callback. Besides: seconds of `podracer --help` and `podracer jobs`, and from Ctrl-C to the exit of a run
-with a split pod. The systems take turns.
-"""
+Seconds from the start of a process to the first environment steps of training, to the end of the
+first update and to its exit, and the peak memory of all its processes together (PSS). Ours is the
+whole command, with services and a tournament of eight agents to its target; the peer is one script
+with `PPO("MlpPolicy", "CartPole-v1").learn(8192)`, its imports included. Our moments are the ends
+of the first `collect` and `update` in the traces of the run, the peer's are those of its callback.
+Besides: seconds of `podracer --help` and `podracer jobs`, and from Ctrl-C to the exit of a run with
+a split pod. The systems take turns."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="once instead of five times")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
@@ -81,7 +84,9 @@ def main() -> None:
             for command, seconds in shorts.items():
                 seconds.append(_seconds_of(command.split()[1:], folder))
             stops.append(_stop_s(folder / f"stop-{number}"))
-            print(f"repeat {number + 1} of {repeats}: ours {ours[-1]}, peer {peers[-1]}", flush=True)
+            print(
+                f"repeat {number + 1} of {repeats}: ours {ours[-1]}, peer {peers[-1]}", flush=True
+            )
     _report(ours, peers, shorts, stops)
 
 
@@ -110,13 +115,19 @@ def _timed(command: Sequence[str], log: Path) -> tuple[float, Measured, float]:
 
 def _first_end_s(folder: Path, name: str) -> float:
     """When the first span of that name had ended, in seconds since the epoch."""
-    spans = [json.loads(line) for file in (folder / "traces").iterdir() for line in file.read_text().splitlines()]
+    spans = [
+        json.loads(line)
+        for file in (folder / "traces").iterdir()
+        for line in file.read_text().splitlines()
+    ]
     return min(span["end_ns"] for span in spans if span.get("name") == name) / 1e9
 
 
 def _seconds_of(arguments: Sequence[str], folder: Path) -> float:
     begun = time.perf_counter()
-    subprocess.run([*PODRACER, *arguments], cwd=folder, capture_output=True, check=False, timeout=60)
+    subprocess.run(
+        [*PODRACER, *arguments], cwd=folder, capture_output=True, check=False, timeout=60
+    )
     return time.perf_counter() - begun
 
 
@@ -124,9 +135,15 @@ def _stop_s(folder: Path) -> float:
     """From Ctrl-C to the exit of a run that trains in a split pod."""
     folder.mkdir()
     job = folder / "job.yaml"
-    job.write_text(EXAMPLE.read_text().replace("target_return: 475", "target_return: 501").replace("fused", "split"))
+    job.write_text(
+        EXAMPLE.read_text()
+        .replace("target_return: 475", "target_return: 501")
+        .replace("fused", "split")
+    )
     command = [*PODRACER, "run", str(job), "--json", "--dir", str(folder / "runs")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{") and json.loads(line).get("live_env_steps"):
@@ -139,7 +156,12 @@ def _stop_s(folder: Path) -> float:
     return time.perf_counter() - begun
 
 
-def _report(ours: Sequence[Run], peers: Sequence[Run], shorts: dict[str, list[float]], stops: Sequence[float]) -> None:
+def _report(
+    ours: Sequence[Run],
+    peers: Sequence[Run],
+    shorts: dict[str, list[float]],
+    stops: Sequence[float],
+) -> None:
     moments: dict[str, Callable[[Run], float]] = {
         "first environment steps, s": lambda run: run.first_step_s,
         "end of the first update, s": lambda run: run.first_update_s,
@@ -149,11 +171,18 @@ def _report(ours: Sequence[Run], peers: Sequence[Run], shorts: dict[str, list[fl
     print_table(
         "From the start of the process: median (least – greatest)",
         ["", "podracer run", "Stable-Baselines3"],
-        [[name, spread([of(run) for run in ours]), spread([of(run) for run in peers])] for name, of in moments.items()],
+        [
+            [name, spread([of(run) for run in ours]), spread([of(run) for run in peers])]
+            for name, of in moments.items()
+        ],
     )
-    print_table("Commands", ["", "seconds"], [*([name, spread(found)] for name, found in shorts.items())])
+    print_table(
+        "Commands", ["", "seconds"], [*([name, spread(found)] for name, found in shorts.items())]
+    )
     print_table("Ctrl-C to exit, split pod", ["", "seconds"], [["podracer run", spread(stops)]])
-    ratio = statistics.median(one.first_step_s / other.first_step_s for one, other in zip(ours, peers, strict=True))
+    ratio = statistics.median(
+        one.first_step_s / other.first_step_s for one, other in zip(ours, peers, strict=True)
+    )
     targets = {
         "first step, ours ÷ SB3": Target(ratio, 1.5, at_most=True),
         "podracer run examples/cartpole.yaml, s": Target(
@@ -161,8 +190,15 @@ def _report(ours: Sequence[Run], peers: Sequence[Run], shorts: dict[str, list[fl
         ),
         "Ctrl-C to exit, s": Target(statistics.median(stops), 5.0, at_most=True),
     }
-    targets |= {f"{name}, s": Target(statistics.median(found), 0.4, at_most=True) for name, found in shorts.items()}
-    figures = {"ours": [vars(run) for run in ours], "sb3": [vars(run) for run in peers], "stops_s": list(stops)}
+    targets |= {
+        f"{name}, s": Target(statistics.median(found), 0.4, at_most=True)
+        for name, found in shorts.items()
+    }
+    figures = {
+        "ours": [vars(run) for run in ours],
+        "sb3": [vars(run) for run in peers],
+        "stops_s": list(stops),
+    }
     finish("start_up", figures | {"commands_s": shorts}, targets)
 
 

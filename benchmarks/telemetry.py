@@ -1,18 +1,20 @@
-"""What telemetry costs: environment steps/s of whole pods, learning included, with none of it, with spans in files (the
-default on one machine), and with spans and metrics to a collector, to Prometheus and in files.
+"""What telemetry costs: environment steps/s of whole pods, learning included, with none of it, with
+spans in files (the default on one machine), and with spans and metrics to a collector, to
+Prometheus and in files.
 
-Every run is `podracer run` of a job with one agent and one pod: real processes, on the cores that there are. Steps/s
-are what the learner tells of the last five seconds, the median of what it told once it had settled. Beside them the
-processor time of all processes by step: with the cores busy that is the same, and on cores that other machines share
-it varies as much. So what all threads take that train nothing (less than a tenth of a core each) is told by itself:
-exporters, scrapes and whatever else telemetry does in threads and services of its own is there. The three take turns,
-repeat after repeat, and are compared within a repeat. The collector, and what fetches for Prometheus every two seconds,
-run on the same cores.
+Every run is `podracer run` of a job with one agent and one pod: real processes, on the cores that
+there are. Steps/s are what the learner tells of the last five seconds, the median of what it told
+once it had settled. Beside them the processor time of all processes by step: with the cores busy
+that is the same, and on cores that other machines share it varies as much. So what all threads take
+that train nothing (less than a tenth of a core each) is told by itself: exporters, scrapes and
+whatever else telemetry does in threads and services of its own is there. The three take turns,
+repeat after repeat, and are compared within a repeat. The collector, and what fetches for
+Prometheus every two seconds, run on the same cores.
 
-Before that, the same in one process: processor time of the thread that trains, an update and its rollout, in blocks of
-updates that take turns; what exporters do in threads of their own is not in it. And what each part costs by itself,
-times how often there is one: the one figure that says something on a machine that is busy with other things.
-"""
+Before that, the same in one process: processor time of the thread that trains, an update and its
+rollout, in blocks of updates that take turns; what exporters do in threads of their own is not in
+it. And what each part costs by itself, times how often there is one: the one figure that says
+something on a machine that is busy with other things."""
 
 from __future__ import annotations
 
@@ -72,9 +74,15 @@ TASK = TASKS["cartpole"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one fused run of each: under a minute")
-    parser.add_argument("--in-process", action="store_true", help="only what is measured in one process")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one fused run of each: under a minute"
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="only what is measured in one process"
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long a run is measured")
     options = parser.parse_args()
@@ -82,17 +90,26 @@ def main() -> None:
     if options.quick:
         options.repeats, options.seconds = 1, 2.5
         pods.pop("split, one worker", None)
-    print(versions("torch", "opentelemetry-sdk"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
+    print(
+        versions("torch", "opentelemetry-sdk"),
+        f"· {options.repeats} × {options.seconds:g} s",
+        flush=True,
+    )
     costs_s = in_one_process(1 if options.quick else 60)
     shares = print_parts(statistics.median(costs_s[OFF]))
     thread = {
-        mode: statistics.median(one / off for one, off in zip(found, costs_s[OFF], strict=True)) - 1.0
+        mode: statistics.median(one / off for one, off in zip(found, costs_s[OFF], strict=True))
+        - 1.0
         for mode, found in costs_s.items()
     }
     print_table(
-        f"{TASK.title}, in one process: ms of processor time for an update and its rollout, median (least – greatest)",
+        f"{TASK.title}, in one process: ms of processor time for an update and its rollout, median "
+        "(least – greatest)",
         ["telemetry", "ms", "more by"],
-        [[mode, spread([1e3 * s for s in found]), f"{100 * thread[mode]:.2f} %"] for mode, found in costs_s.items()],
+        [
+            [mode, spread([1e3 * s for s in found]), f"{100 * thread[mode]:.2f} %"]
+            for mode, found in costs_s.items()
+        ],
     )
     speeds: Figures = {name: {mode: [] for mode in MODES} for name in pods}
     costs: Figures = {name: {mode: [] for mode in MODES} for name in pods}
@@ -105,18 +122,30 @@ def main() -> None:
                     speeds[name][mode].append(speed)
                     costs[name][mode].append(cost_us)
                     beside[name][mode].append(share)
-                    told = f"{speed:,.0f} steps/s, {cost_us:.2f} µs each, {share:.2%} beside training"
+                    told = (
+                        f"{speed:,.0f} steps/s, {cost_us:.2f} µs each, {share:.2%} beside training"
+                    )
                     print(f"{name}, {mode}: {told}", flush=True)
-    slower = {name: {mode: 1.0 - _ratio(of_pod, mode) for mode in MODES[1:]} for name, of_pod in speeds.items()}
-    dearer = {name: {mode: _ratio(of_pod, mode) - 1.0 for mode in MODES[1:]} for name, of_pod in costs.items()}
+    slower = {
+        name: {mode: 1.0 - _ratio(of_pod, mode) for mode in MODES[1:]}
+        for name, of_pod in speeds.items()
+    }
+    dearer = {
+        name: {mode: _ratio(of_pod, mode) - 1.0 for mode in MODES[1:]}
+        for name, of_pod in costs.items()
+    }
     others = {
-        name: {mode: statistics.median(of_pod[mode]) - statistics.median(of_pod[OFF]) for mode in MODES[1:]}
+        name: {
+            mode: statistics.median(of_pod[mode]) - statistics.median(of_pod[OFF])
+            for mode in MODES[1:]
+        }
         for name, of_pod in beside.items()
     }
     for name in pods:
         print_table(
-            f"{TASK.title}, {name}: environment steps/s, learning included, µs of processor time for each, and the "
-            "part of it in threads that train nothing, %; median (least – greatest)",
+            f"{TASK.title}, {name}: environment steps/s, learning included, µs of processor time "
+            "for each, and the part of it in threads that train nothing, %; median (least – "
+            "greatest)",
             ["telemetry", "steps/s", "slower by", "µs", "more by", "beside, %"],
             [
                 [
@@ -130,11 +159,20 @@ def main() -> None:
                 for mode in MODES
             ],
         )
-    targets = {f"its parts, {mode}": Target(shares[mode], MOST_OVERHEAD, at_most=True) for mode in MODES}
-    targets |= {f"in one process, {mode}": Target(thread[mode], MOST_OVERHEAD, at_most=True) for mode in MODES[1:]}
+    targets = {
+        f"its parts, {mode}": Target(shares[mode], MOST_OVERHEAD, at_most=True) for mode in MODES
+    }
+    targets |= {
+        f"in one process, {mode}": Target(thread[mode], MOST_OVERHEAD, at_most=True)
+        for mode in MODES[1:]
+    }
     targets |= {
         f"{name}, {mode}, {unit}": Target(overhead, MOST_OVERHEAD, at_most=True)
-        for unit, overheads in (("steps/s", slower), ("processor time", dearer), ("beside training", others))
+        for unit, overheads in (
+            ("steps/s", slower),
+            ("processor time", dearer),
+            ("beside training", others),
+        )
         for name, of_pod in overheads.items()
         for mode, overhead in of_pod.items()
     }
@@ -151,9 +189,13 @@ def main() -> None:
 
 
 def in_one_process(blocks: int) -> dict[str, list[float]]:
-    """Seconds of processor time of one update and its rollout, the mean of each block, by what is on."""
+    """Seconds of processor time of one update and its rollout, the mean of each block, by what is
+    on."""
     costs_s: dict[str, list[float]] = {mode: [] for mode in MODES}
-    with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch, discarding_collector() as endpoint:
+    with (
+        tempfile.TemporaryDirectory(prefix="telemetry-") as scratch,
+        discarding_collector() as endpoint,
+    ):
         session, meter = _session()
         for block in range(blocks + 1):
             for mode in MODES[block % 3 :] + MODES[: block % 3]:
@@ -165,22 +207,36 @@ def in_one_process(blocks: int) -> dict[str, list[float]]:
 
 
 def print_parts(update_s: float) -> dict[str, float]:
-    """What telemetry is made of, each by itself; returns what share of the training thread's time it takes, by mode."""
+    """What telemetry is made of, each by itself; returns what share of the training thread's time
+    it takes, by mode."""
     shares: dict[str, float] = {}
     rows: list[list[object]] = []
-    with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch, discarding_collector() as endpoint:
+    with (
+        tempfile.TemporaryDirectory(prefix="telemetry-") as scratch,
+        discarding_collector() as endpoint,
+    ):
         session, meter = _session()
         session.step()
         progress = session.progress()
         for mode in MODES:
             with _telemetry(mode, endpoint, Path(scratch)), span("train", begins=True):
                 parts = {
-                    "a phase without a span": (_seconds(lambda: _phase(session)), PHASES / update_s),
-                    "a span": (_seconds(lambda: span("x", iteration=1).end()), SPANS_PER_S if mode != OFF else 0.0),
-                    "counting where a round stands": (_seconds(lambda: meter.count(progress)), 1.0 / REPORT_S),
+                    "a phase without a span": (
+                        _seconds(lambda: _phase(session)),
+                        PHASES / update_s,
+                    ),
+                    "a span": (
+                        _seconds(lambda: span("x", iteration=1).end()),
+                        SPANS_PER_S if mode != OFF else 0.0,
+                    ),
+                    "counting where a round stands": (
+                        _seconds(lambda: meter.count(progress)),
+                        1.0 / REPORT_S,
+                    ),
                 }
             rows += [
-                [mode, name, 1e6 * cost_s, often, f"{cost_s * often:.4%}"] for name, (cost_s, often) in parts.items()
+                [mode, name, 1e6 * cost_s, often, f"{cost_s * often:.4%}"]
+                for name, (cost_s, often) in parts.items()
             ]
             shares[mode] = sum(cost_s * often for cost_s, often in parts.values())
     title = "Parts of telemetry by themselves, in the thread that trains"
@@ -194,7 +250,8 @@ def _phase(session: TrainingSession) -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Seconds of one call: the least mean over 300 calls, which other processes disturbed the least."""
+    """Seconds of one call: the least mean over 300 calls, which other processes disturbed the
+    least."""
     return min(timeit.repeat(work, number=300, repeat=15, timer=time.thread_time)) / 300
 
 
@@ -211,9 +268,14 @@ def _block(session: TrainingSession, meter: RoundMeter) -> float:
 
 def _session() -> tuple[TrainingSession, RoundMeter]:
     torch.set_num_threads(1)
-    shared = {name: tuple(value) if isinstance(value, list) else value for name, value in TASK.space.items()}
+    shared = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in TASK.space.items()
+    }
     cohort = CohortConfig("ppo", (MemberConfig("a", 1, {}),), shared)
-    environment = make_vec_environment(EnvironmentSpec(id=str(TASK.environment["id"])), TASK.envs, "cpu")
+    environment = make_vec_environment(
+        EnvironmentSpec(id=str(TASK.environment["id"])), TASK.envs, "cpu"
+    )
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, torch.tensor([1])), algorithm)
     session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=1 << 40))
@@ -253,13 +315,25 @@ def _environment(mode: str, endpoint: str) -> dict[str, str]:
     }
 
 
-def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float, float]:
-    """Environment steps/s, µs of processor time for each, and the part of it that threads take which train nothing."""
+def _measure(
+    pod: Pod, environment: Mapping[str, str], options: argparse.Namespace
+) -> tuple[float, float, float]:
+    """Environment steps/s, µs of processor time for each, and the part of it that threads take
+    which train nothing."""
     settle_s = 2.0 if options.quick else TASK.settle_s
     with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch:
         folder = Path(scratch)
-        (folder / "job.json").write_text(json.dumps(job(TASK, pod, START_S + settle_s + options.seconds)))
-        command = [sys.executable, "-m", "podracer_client", "run", str(folder / "job.json"), "--json"]
+        (folder / "job.json").write_text(
+            json.dumps(job(TASK, pod, START_S + settle_s + options.seconds))
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "podracer_client",
+            "run",
+            str(folder / "job.json"),
+            "--json",
+        ]
         with fetching(environment.get("PODRACER_METRICS_LISTEN", "")):
             measured = run_measured(
                 [*command, "--dir", str(folder / "runs")],
@@ -281,7 +355,11 @@ Settled = tuple[tuple[float, int], tuple[float, int]]
 
 
 def _settled(measured: Measured, settle_s: float) -> Settled:
-    told = [(at, event["live_env_steps"]) for at, event in measured.events if event.get("event") == "progress"]
+    told = [
+        (at, event["live_env_steps"])
+        for at, event in measured.events
+        if event.get("event") == "progress"
+    ]
     training = [(at, steps) for at, steps in told if steps > 0]
     settled = [(at, steps) for at, steps in training if at >= training[0][0] + settle_s]
     return settled[0], next(one for one in settled if one[1] == settled[-1][1])
@@ -315,7 +393,10 @@ def discarding_collector() -> Iterator[str]:
     }
     server = grpc.server(futures.ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers(
-        tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers.items())
+        tuple(
+            grpc.method_handlers_generic_handler(service, methods)
+            for service, methods in handlers.items()
+        )
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -332,7 +413,10 @@ def fetching(address: str) -> Iterator[None]:
 
     def fetch() -> None:
         while not over.wait(2.0):
-            with suppress(OSError), urllib.request.urlopen(f"http://{address}/metrics", timeout=5.0) as answer:
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(f"http://{address}/metrics", timeout=5.0) as answer,
+            ):
                 answer.read()
 
     thread = threading.Thread(target=fetch, daemon=True)

@@ -1,21 +1,24 @@
-"""Trading agents beside other libraries' agents and beside simple baselines: return, Sharpe ratio and largest fall in
-unseen years.
+"""Trading agents beside other libraries' agents and beside simple baselines: return, Sharpe ratio
+and largest fall in unseen years.
 
-Each year is a season: everything before the year before it trains, the year before it selects, and the year itself is
-played once, by the policy that was selected (before 2017 half a year trains, and half a year selects). Fills at the
-next open, 0.1 % of purchases and 0.2 % of sales. Everybody has the same market, the same wall time for training,
-snapshots as often, and the same selection: the largest lower bound of the validation's Sharpe ratio, by a stationary
-bootstrap. Ours has evaluations inside that time; the peers' clocks stand still while they are looked at.
+Each year is a season: everything before the year before it trains, the year before it selects, and
+the year itself is played once, by the policy that was selected (before 2017 half a year trains, and
+half a year selects). Fills at the next open, 0.1 % of purchases and 0.2 % of sales. Everybody has
+the same market, the same wall time for training, snapshots as often, and the same selection: the
+largest lower bound of the validation's Sharpe ratio, by a stationary bootstrap. Ours has
+evaluations inside that time; the peers' clocks stand still while they are looked at.
 
-    tournament   ours: PPO, SAC and TD3 compete (`podracer run`, then `podracer backtest` of the best)
-    ensemble     the four best of the same tournament act together (`podracer backtest --ensemble 4`)
+    tournament   ours: PPO, SAC and TD3 compete (`podracer run`, then `podracer backtest` of the
+                 best)
+    ensemble     the four best of the same tournament act together (`podracer backtest --ensemble
+                 4`)
     single       the paper's ablation: one PPO agent of ours with its default hyperparameters
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
 
-Runs are kept in `--results`, a line each: who is cut off goes on. RLlib lives in a virtual environment of its own, see
-benchmarks/trading_speed.py. Without `--data` an invented market is traded, which says nothing of a real one.
-"""
+Runs are kept in `--results`, a line each: who is cut off goes on. RLlib lives in a virtual
+environment of its own, see benchmarks/trading_speed.py. Without `--data` an invented market is
+traded, which says nothing of a real one."""
 
 from __future__ import annotations
 
@@ -60,22 +63,40 @@ START_S, END_S = 120.0, 120.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="an invented market, one short season: under a minute")
-    parser.add_argument("--data", type=Path, help="a price table; unset: an invented one")
-    parser.add_argument("--columns", default="", help="names in the table where they differ: ticker=tic,time=date")
-    parser.add_argument("--years", type=int, nargs="+", default=[2019, 2018, 2017], help="the first is the headline")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--adjust", nargs="+", choices=("auto", "none"), default=["auto", "none"], help="the first is the headline"
+        "--quick", action="store_true", help="an invented market, one short season: under a minute"
+    )
+    parser.add_argument("--data", type=Path, help="a price table; unset: an invented one")
+    parser.add_argument(
+        "--columns", default="", help="names in the table where they differ: ticker=tic,time=date"
+    )
+    parser.add_argument(
+        "--years", type=int, nargs="+", default=[2019, 2018, 2017], help="the first is the headline"
+    )
+    parser.add_argument(
+        "--adjust",
+        nargs="+",
+        choices=("auto", "none"),
+        default=["auto", "none"],
+        help="the first is the headline",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, each run")
     parser.add_argument("--snapshots", type=int, default=12, help="in that time")
-    parser.add_argument("--max-stock", type=int, default=5000, help="shares of one stock in one decision")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
+    parser.add_argument(
+        "--max-stock", type=int, default=5000, help="shares of one stock in one decision"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="ended runs, a JSON line each"
+    )
     parser.add_argument("--figure", type=Path, help="write the accounts of the headline as PNG")
-    parser.add_argument("--setup", action="store_true", help="make the virtual environment of RLlib first")
+    parser.add_argument(
+        "--setup", action="store_true", help="make the virtual environment of RLlib first"
+    )
     parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
     if options.setup:
@@ -96,7 +117,10 @@ def main() -> None:
             options.methods.remove(RLLIB)
             print("RLlib is left out: it is not installed (--setup)")
         print(
-            versions("torch", "stable-baselines3", "numpy"), there or "", f"· {options.seconds:g} s a run", flush=True
+            versions("torch", "stable-baselines3", "numpy"),
+            there or "",
+            f"· {options.seconds:g} s a run",
+            flush=True,
         )
         seasons = [Season(year, adjust) for adjust in options.adjust for year in options.years]
         found = {season: gathered(season, options, Path(scratch)) for season in seasons}
@@ -106,11 +130,17 @@ def main() -> None:
 
 
 def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Returns:
-    """All runs of a season, seed after seed; those that the results have already are not made again."""
+    """All runs of a season, seed after seed; those that the results have already are not made
+    again."""
     results = Results(options.results)
     rows: dict[str, list[list[float]]] = {name: [] for name in options.methods}
     sha256 = hashlib.sha256(options.data.read_bytes()).hexdigest()
-    market = {"data": sha256, "columns": options.columns, "max_stock": options.max_stock, **asdict(season)}
+    market = {
+        "data": sha256,
+        "columns": options.columns,
+        "max_stock": options.max_stock,
+        **asdict(season),
+    }
     for seed in range(options.seeds):
         for name in options.methods:
             if name in BASELINES and seed:
@@ -131,7 +161,9 @@ def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Retu
     return {name: np.array(of_seeds) for name, of_seeds in rows.items()}
 
 
-def _run(name: str, seed: int, season: Season, options: argparse.Namespace, scratch: Path) -> dict[str, list[float]]:
+def _run(
+    name: str, seed: int, season: Season, options: argparse.Namespace, scratch: Path
+) -> dict[str, list[float]]:
     """Daily returns of the test year, by method: a tournament's of its best and of its ensemble."""
     columns = dict(pair.split("=", 1) for pair in options.columns.split(",") if pair)
     arguments = season.arguments(columns, options.max_stock)
@@ -143,31 +175,44 @@ def _run(name: str, seed: int, season: Season, options: argparse.Namespace, scra
     if name in PEERS:
         script, algorithm, envs = PEERS[name]
         whole, threads = {**arguments, "table": str(options.data)}, os.cpu_count() or 1
-        order = SeasonOrder(algorithm, envs, threads, seed, options.seconds, options.snapshots, season.end, whole)
+        order = SeasonOrder(
+            algorithm, envs, threads, seed, options.seconds, options.snapshots, season.end, whole
+        )
         return {name: _peer(name, script, order, options, scratch)}
     method = SINGLE if name == SINGLE else OURS
     job = our_job(method, seed, arguments, options.data, options.seconds, options.snapshots)
     return _ours(job, season.end, options, scratch)
 
 
-def _peer(name: str, script: str, order: SeasonOrder, options: argparse.Namespace, scratch: Path) -> list[float]:
+def _peer(
+    name: str, script: str, order: SeasonOrder, options: argparse.Namespace, scratch: Path
+) -> list[float]:
     python = python_of(options.peers) if name == RLLIB else Path(sys.executable)
     log = scratch / f"{name}.log"
     measured = run_measured(
         [str(python), str(SCRIPTS / script), json.dumps(asdict(order))],
         log,
-        environment={"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "libs" / "podracer_core", ROOT / "benchmarks")))},
+        environment={
+            "PYTHONPATH": os.pathsep.join(
+                map(str, (ROOT / "libs" / "podracer_core", ROOT / "benchmarks"))
+            )
+        },
         timeout_s=START_S + 4 * order.seconds + END_S,
         until=("season",),
     )
     told = measured.first("season")
     if told is None:
-        raise SystemExit(f"{name} has not come to an end\n{log.read_text(errors='replace')[-3000:]}")
+        raise SystemExit(
+            f"{name} has not come to an end\n{log.read_text(errors='replace')[-3000:]}"
+        )
     return [float(each) for each in told[1]["returns"]]
 
 
-def _ours(job: dict[str, Any], test_end: str, options: argparse.Namespace, scratch: Path) -> dict[str, list[float]]:
-    """A job, and back-tests of its best policy and of a tournament's ensemble, by the commands that a user has."""
+def _ours(
+    job: dict[str, Any], test_end: str, options: argparse.Namespace, scratch: Path
+) -> dict[str, list[float]]:
+    """A job, and back-tests of its best policy and of a tournament's ensemble, by the commands that
+    a user has."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     log, podracer = folder / "run.log", [sys.executable, "-m", "podracer_client"]
     (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML, too
@@ -178,17 +223,32 @@ def _ours(job: dict[str, Any], test_end: str, options: argparse.Namespace, scrat
     )
     finished = run.first("job_finished")
     if finished is None or not finished[1]["checkpoint"]:
-        raise SystemExit(f"{job['name']} has no policy: {finished}\n{log.read_text(errors='replace')[-3000:]}")
+        raise SystemExit(
+            f"{job['name']} has no policy: {finished}\n{log.read_text(errors='replace')[-3000:]}"
+        )
     progress = run.last("progress")
     assert progress is not None, "a job that has finished has told how it goes"
     policies = {job["name"]: [progress[1]["job"]]}
     if job["name"] == OURS:
         policies[ENSEMBLE] = [progress[1]["job"], "--ensemble", str(PLACES)]
-    return {name: _back_tested(policy, test_end, folder / name, folder / "runs") for name, policy in policies.items()}
+    return {
+        name: _back_tested(policy, test_end, folder / name, folder / "runs")
+        for name, policy in policies.items()
+    }
 
 
 def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -> list[float]:
-    command = [sys.executable, "-m", "podracer_client", "backtest", *policy, "--to", test_end, "--against", "cash"]
+    command = [
+        sys.executable,
+        "-m",
+        "podracer_client",
+        "backtest",
+        *policy,
+        "--to",
+        test_end,
+        "--against",
+        "cash",
+    ]
     command += ["-o", str(out), "--dir", str(state)]
     tested = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if tested.returncode:
@@ -196,7 +256,10 @@ def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -
     with (out / "equity.csv").open() as file:
         rows = list(csv.DictReader(file))
     times = np.array([row["time"] for row in rows], "datetime64[us]")
-    return [float(each) for each in daily_returns(times, np.array([float(row["value"]) for row in rows]))]
+    return [
+        float(each)
+        for each in daily_returns(times, np.array([float(row["value"]) for row in rows]))
+    ]
 
 
 def our_job(
@@ -211,7 +274,8 @@ def our_job(
         "seed": seed,
     }
     if name == SINGLE:
-        job["search"] = {"algorithms": ["ppo"], "space": {"gamma": 0.99}}  # not searched: all else keeps its default
+        # not searched: all else keeps its default
+        job["search"] = {"algorithms": ["ppo"], "space": {"gamma": 0.99}}
         # It is not replaced: the random generator only fills free places.
         job["evolution"] = {"population": 1, "leaderboard_size": 1, "generator": "random"}
         job["pod"] = {"count": 1, "layout": "fused", "members": 1}
@@ -224,7 +288,18 @@ def our_job(
 
 def invented(path: Path) -> Path:
     """A market with a little to learn; the same every time."""
-    command = [sys.executable, "-m", "podracer_client", "data", "make", str(path), "--tickers", "8", "--bars", "1300"]
+    command = [
+        sys.executable,
+        "-m",
+        "podracer_client",
+        "data",
+        "make",
+        str(path),
+        "--tickers",
+        "8",
+        "--bars",
+        "1300",
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return path
 

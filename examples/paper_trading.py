@@ -1,13 +1,13 @@
-"""A paper-trading loop: a served policy decides bar by bar, and an account that exists on paper alone follows it.
+"""A paper-trading loop: a served policy decides bar by bar, and an account that exists on paper
+alone follows it.
 
     podracer serve JOB &
     python examples/paper_trading.py examples/trading.yaml --from 2025-01-01
 
 goes through the bars that there are; with --follow it goes on whenever the table has become longer.
 
-The job file says what the market is: table, costs, fills. StockTrading-v0 itself makes the observations and fills the
-orders, so the account goes as the back-test's does, bar for bar.
-"""
+The job file says what the market is: table, costs, fills. StockTrading-v0 itself makes the
+observations and fills the orders, so the account goes as the back-test's does, bar for bar."""
 
 from __future__ import annotations
 
@@ -24,13 +24,21 @@ from podracer_core.jobs.job_file import load_job_file
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("job", type=Path, help="the job file of the policy")
-    parser.add_argument("--from", dest="start", required=True, help="the first day on which it decides")
-    parser.add_argument("--follow", action="store_true", help="wait for further bars; ends with Ctrl-C")
+    parser.add_argument(
+        "--from", dest="start", required=True, help="the first day on which it decides"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="wait for further bars; ends with Ctrl-C"
+    )
     parser.add_argument("--address", default="127.0.0.1:7710", help="of the policy server")
     parser.add_argument("--token-file", default="runs/tokens/client")
-    parser.add_argument("--policy", default="", help="name of the policy; unset: the only one that is served")
+    parser.add_argument(
+        "--policy", default="", help="name of the policy; unset: the only one that is served"
+    )
     options = parser.parse_args()
     market = read_market(options.job)
     state = market.initial_state(torch.zeros(1, dtype=torch.int64))
@@ -41,7 +49,8 @@ def main() -> None:
             observation = torch.empty(1, market.observation_space.shape[0])
             market.observe(state, observation)
             action = policies.act(observation.numpy(), policy=options.policy)
-            if bar + 1 == len(market.market.times):  # what it has decided is filled at the next bar, once there is one
+            # what it has decided is filled at the next bar, once there is one
+            if bar + 1 == len(market.market.times):
                 if not options.follow:
                     break
                 market = wait_for_bars(options.job, market)
@@ -51,10 +60,13 @@ def main() -> None:
 
 
 def read_market(job_file: Path) -> StockTrading:
-    """The market of the job as it is now. What was learned from the training days does not change with later ones."""
+    """The market of the job as it is now. What was learned from the training days does not change
+    with later ones."""
     job = load_job_file(job_file)
     files = {name: str(path) for name, path in job.data.items()}
-    return StockTrading(1, evaluation=True, **{**job.environment.kwargs, **files, "evaluation_split": "all"})
+    return StockTrading(
+        1, evaluation=True, **{**job.environment.kwargs, **files, "evaluation_split": "all"}
+    )
 
 
 def wait_for_bars(job_file: Path, market: StockTrading) -> StockTrading:
@@ -73,7 +85,8 @@ def tell(market: StockTrading, state: dict[str, torch.Tensor], traded: torch.Ten
         if shares
     ]
     print(
-        f"{when}  value {float(state['value']):14,.2f}  cash {float(state['cash']):14,.2f}  {', '.join(fills)}",
+        f"{when}  value {float(state['value']):14,.2f}  cash {float(state['cash']):14,.2f}  "
+        f"{', '.join(fills)}",
         flush=True,
     )
 

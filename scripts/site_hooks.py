@@ -1,4 +1,5 @@
-"""What the documentation's site has beside its pages: hooks of MkDocs, and an extension of Griffe for docstrings.
+"""What the documentation's site has beside its pages: hooks of MkDocs, and an extension of Griffe
+for docstrings.
 
 - `FOLDER/*` in the navigation becomes every page of that folder, its README.md first.
 - A fence keeps the name of its language only: `sh cluster` becomes `sh`.
@@ -8,8 +9,8 @@
 - The reference pages of the command line, gRPC and Python are made from the code.
 - In docstrings, a list of `name   description` becomes a list of definitions.
 
-It runs where neither torch nor the packages' own dependencies are installed (requirements-site.txt).
-"""
+It runs where neither torch nor the packages' own dependencies are installed
+(requirements-site.txt)."""
 
 from __future__ import annotations
 
@@ -51,14 +52,19 @@ def _expanded(entry: Any) -> Any:
     if not isinstance(pages, list):
         return entry
     if isinstance(pages[0], str) and pages[0].endswith("/*"):
-        found = sorted((DOCS / pages[0]).parent.glob("*.md"), key=lambda page: (page.name != "README.md", page.name))
+        found = sorted(
+            (DOCS / pages[0]).parent.glob("*.md"),
+            key=lambda page: (page.name != "README.md", page.name),
+        )
         return {title: [page.relative_to(DOCS).as_posix() for page in found]}
     return {title: [_expanded(page) for page in pages]}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     reference = {"command-line": _command_line(), **_grpc(), **_python()}
-    made = {f"reference/{name}.md": text for name, text in reference.items()} | _notebooks(config.site_url or "")
+    made = {f"reference/{name}.md": text for name, text in reference.items()} | _notebooks(
+        config.site_url or ""
+    )
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -66,7 +72,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     def to_repository(link: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[1]))
+        path = posixpath.normpath(
+            posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[1])
+        )
         if path.startswith("docs/"):
             return re.sub(r"\.ipynb$", ".md", link[1])
         if not (ROOT / path).exists():
@@ -74,17 +82,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
         return f"{config.repo_url}/{'tree' if (ROOT / path).is_dir() else 'blob'}/main/{path}"
 
     parts = FENCED.split(re.sub(r"^(```\w+) .*$", r"\1", markdown, flags=re.MULTILINE))
-    parts[::2] = [LINK.sub(to_repository, re.sub("^(?=  )", "  ", text, flags=re.MULTILINE)) for text in parts[::2]]
+    parts[::2] = [
+        LINK.sub(to_repository, re.sub("^(?=  )", "  ", text, flags=re.MULTILINE))
+        for text in parts[::2]
+    ]
     return "".join(parts)
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Without the mark by which the theme asks GitHub, on each visit, how many stars the repository has."""
+    """Without the mark by which the theme asks GitHub, on each visit, how many stars the repository
+    has."""
     return output.replace(' data-md-component="source"', "")
 
 
 def _notebooks(site: str) -> dict[str, str | bytes]:
-    """The pages of the notebooks, and their pictures. A notebook links to this site, as it is read elsewhere too."""
+    """The pages of the notebooks, and their pictures. A notebook links to this site, as it is read
+    elsewhere too."""
     made: dict[str, str | bytes] = {}
     for path in DOCS.glob("tutorials/*.ipynb"):
         text = ""
@@ -92,7 +105,9 @@ def _notebooks(site: str) -> dict[str, str | bytes]:
             source = "".join(cell["source"])
             if cell["cell_type"] == "markdown":
                 source = re.sub(rf"\({site}([\w/-]+)\.html", r"(../\1.md", source)
-                text += re.sub(r"(?m)^\[Open in Colab\].*$", r"\g<0>{ .md-button }", source) + "\n\n"
+                text += (
+                    re.sub(r"(?m)^\[Open in Colab\].*$", r"\g<0>{ .md-button }", source) + "\n\n"
+                )
                 continue
             magic = re.match(r"%%(?:(sh)|writefile .*\.(\w+))\n", source)
             text += _fence(magic[1] or magic[2] if magic else "python", source)
@@ -122,8 +137,12 @@ def _command_line() -> str:
     command = typer.main.get_command(application)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="podracer")
     text = re.sub(r"\*\*Commands\*\*:\n\n(\* .*\n)+\n?", "", text)
-    text = text.replace("* `--help`: Show this message and exit.\n", "").replace("**Options**:\n\n\n", "")
-    return text.replace("# `podracer`\n", "# Command line\n", 1).replace("```console\n$ ", "```text\n")
+    text = text.replace("* `--help`: Show this message and exit.\n", "").replace(
+        "**Options**:\n\n\n", ""
+    )
+    return text.replace("# `podracer`\n", "# Command line\n", 1).replace(
+        "```console\n$ ", "```text\n"
+    )
 
 
 def _python() -> dict[str, str]:
@@ -133,8 +152,14 @@ def _python() -> dict[str, str]:
         for package in ("podracer", "podracer_client")
     }
     shown = "".join(page.read_text() for page in sorted(DOCS.glob("write-a*.md")))
-    imports = set(re.findall(r"^from (podracer_(?:core|leaderboard)\.[\w.]+) import (.+)$", shown, re.MULTILINE))
-    names["extensions"] = [f"{module}.{name}" for module, listed in sorted(imports) for name in listed.split(", ")]
+    imports = set(
+        re.findall(
+            r"^from (podracer_(?:core|leaderboard)\.[\w.]+) import (.+)$", shown, re.MULTILINE
+        )
+    )
+    names["extensions"] = [
+        f"{module}.{name}" for module, listed in sorted(imports) for name in listed.split(", ")
+    ]
     return {
         f"python/{page}": f"# {page}\n\n" + "".join(f"::: {name}\n\n" for name in listed)
         for page, listed in names.items()
@@ -142,17 +167,25 @@ def _python() -> dict[str, str]:
 
 
 def _grpc() -> dict[str, str]:
-    """A page for each package of protos, from the comments and fields of its services, messages and enumerations."""
+    """A page for each package of protos, from the comments and fields of its services, messages and
+    enumerations."""
     pages: dict[str, str] = {}
     for file in sorted(ROOT.glob("protos/podracer/*/v1/*.proto")):
         page = f"grpc/{file.parts[-3]}"
-        pages[page] = pages.get(page, f"# podracer.{file.parts[-3]}.v1\n") + _proto(file.read_text())
+        pages[page] = pages.get(page, f"# podracer.{file.parts[-3]}.v1\n") + _proto(
+            file.read_text()
+        )
     return pages
 
 
 def _proto(text: str) -> str:
     def linked(types: str) -> str:
-        return TYPE.sub(lambda found: f"[{found[2]}]({found[1] + '.md' if found[1] else ''}#{found[2].lower()})", types)
+        return TYPE.sub(
+            lambda found: (
+                f"[{found[2]}]({found[1] + '.md' if found[1] else ''}#{found[2].lower()})"
+            ),
+            types,
+        )
 
     page, comment = "", ""
     for line in text.replace("<", "&lt;").splitlines():

@@ -12,7 +12,9 @@ COUNTED = ("hops", "conversions", "files")
 _LINE = re.compile(r"(?P<hands_on>~ )?(?P<module>[\w.]+):(?P<name>[\w.]+)(?: = (?P<made>.+))?")
 
 
-def measure_walks(path: Path, trees: Mapping[str, ast.Module]) -> tuple[dict[str, dict[str, int]], list[str]]:
+def measure_walks(
+    path: Path, trees: Mapping[str, ast.Module]
+) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Each walk's figures by its name, its limits as `most_…`; and what is broken, in words.
 
     Raises ValueError for a line of another form.
@@ -21,17 +23,29 @@ def measure_walks(path: Path, trees: Mapping[str, ast.Module]) -> tuple[dict[str
     broken: list[str] = []
     for walk in tomllib.loads(path.read_text(encoding="utf-8"))["walk"] if path.exists() else []:
         counts = _follow(walk["name"], walk["path"], trees, broken)
-        figures[walk["name"]] = counts | {f"most_{what}": most for what, most in walk["limits"].items()}
+        figures[walk["name"]] = counts | {
+            f"most_{what}": most for what, most in walk["limits"].items()
+        }
     return figures, broken
 
 
 def over_limits(walks: Mapping[str, Mapping[str, int]]) -> list[str]:
     """What is more than it should be, in words."""
-    each = [(name, what, walk[what], walk.get(f"most_{what}")) for name, walk in walks.items() for what in COUNTED]
-    return [f"{name}: {count} {what}, at most {most}" for name, what, count, most in each if most and count > most]
+    each = [
+        (name, what, walk[what], walk.get(f"most_{what}"))
+        for name, walk in walks.items()
+        for what in COUNTED
+    ]
+    return [
+        f"{name}: {count} {what}, at most {most}"
+        for name, what, count, most in each
+        if most and count > most
+    ]
 
 
-def _follow(walk: str, path: str, trees: Mapping[str, ast.Module], broken: list[str]) -> dict[str, int]:
+def _follow(
+    walk: str, path: str, trees: Mapping[str, ast.Module], broken: list[str]
+) -> dict[str, int]:
     files, hops, conversions = set[str](), 0, 0
     before: list[ast.AST] = []
     for line in path.strip().splitlines():
@@ -46,7 +60,11 @@ def _follow(walk: str, path: str, trees: Mapping[str, ast.Module], broken: list[
         if found is None:
             broken.append(f"{walk}: there is no {module}:{name}")
             continue
-        if before and not any(_names(each, name) for each in before) and not _names(found, _name_of(before[-1])):
+        if (
+            before
+            and not any(_names(each, name) for each in before)
+            and not _names(found, _name_of(before[-1]))
+        ):
             broken.append(f"{walk}: no function before {module}:{name} names it")
         before.append(found)
         if not match["hands_on"]:
@@ -67,7 +85,10 @@ def _find(tree: ast.AST | None, qualified: str) -> ast.AST | None:
 def _names(function: ast.AST, name: str) -> bool:
     """Whether the body calls or mentions something whose last name is that of `name`."""
     last = name.rpartition(".")[2]
-    return any(last in (getattr(node, "attr", None), getattr(node, "id", None)) for node in ast.walk(function))
+    return any(
+        last in (getattr(node, "attr", None), getattr(node, "id", None))
+        for node in ast.walk(function)
+    )
 
 
 def _name_of(function: ast.AST) -> str:

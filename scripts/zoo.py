@@ -1,7 +1,8 @@
 """Runs jobs of the zoo, and compares each with its card; ends with 1 if one misses its target.
 
     python scripts/zoo.py                    # the short ones, as every night (`make zoo`)
-    python scripts/zoo.py hopper --write     # also writes the card and a video, and draws the curves of all cards
+    python scripts/zoo.py hopper --write     # also writes the card and a video, and draws the
+                                             curves of all cards
 
 Afterwards copy the row that is printed into docs/zoo.md. The state folders stay in runs/zoo.
 """
@@ -33,15 +34,25 @@ VIDEO_STEPS = 200
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="the short ones unless given")
     parser.add_argument(
-        "--machine", default=f"{platform.machine()}, {platform.system()}", help="in words, for the card"
+        "--machine",
+        default=f"{platform.machine()}, {platform.system()}",
+        help="in words, for the card",
     )
-    parser.add_argument("--write", action="store_true", help="write cards, videos and the picture of the curves")
+    parser.add_argument(
+        "--write", action="store_true", help="write cards, videos and the picture of the curves"
+    )
     options = parser.parse_args()
     missed = []
-    for entry in map(find_entry, options.names) if options.names else [each for each in entries() if each.is_short]:
+    for entry in (
+        map(find_entry, options.names)
+        if options.names
+        else [each for each in entries() if each.is_short]
+    ):
         folder = ROOT / "runs" / "zoo" / f"{entry.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         begin = time.monotonic()
         events = _podracer("zoo", "run", entry.name, "--json", "--dir", str(folder))
@@ -100,7 +111,10 @@ def _curve(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
 def compared(entry: Entry, run: Run) -> str:
     """The card's row above the run's."""
     now = Entry(entry.name, entry.job_file, "", run)
-    return columns(("", *TITLES), [("card", *row(entry)), ("now", *row(now))]) + f"\n| {' | '.join(row(now))} |"
+    return (
+        columns(("", *TITLES), [("card", *row(entry)), ("now", *row(now))])
+        + f"\n| {' | '.join(row(now))} |"
+    )
 
 
 def write(entry: Entry, run: Run, checkpoint: str) -> None:
@@ -109,7 +123,14 @@ def write(entry: Entry, run: Run, checkpoint: str) -> None:
     text = re.sub(r"\[\s+(\S+),\s+(\S+)\s+\]", r"[\1, \2]", text)  # a point a line
     entry.job_file.with_suffix(".json").write_text(text + "\n")
     IMAGES.mkdir(parents=True, exist_ok=True)
-    video = ["video", checkpoint, "-o", str(IMAGES / f"{entry.name}.mp4"), "--steps", str(VIDEO_STEPS)]
+    video = [
+        "video",
+        checkpoint,
+        "-o",
+        str(IMAGES / f"{entry.name}.mp4"),
+        "--steps",
+        str(VIDEO_STEPS),
+    ]
     subprocess.run([*PODRACER, *video], check=False)  # not every environment can be drawn
 
 
@@ -124,7 +145,9 @@ def plot(known: list[Entry]) -> None:
         times, returns = zip(*run.curve, strict=True)
         axes.step(times, returns, where="post", marker=".")
         if entry.job.objective.target_return is not None:
-            axes.axhline(entry.job.objective.target_return, color="grey", linewidth=0.8, linestyle="--")
+            axes.axhline(
+                entry.job.objective.target_return, color="grey", linewidth=0.8, linestyle="--"
+            )
         axes.set_title(entry.name, fontsize=9)
         axes.set_xlabel("seconds of training", fontsize=8)
         axes.tick_params(labelsize=7)

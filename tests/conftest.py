@@ -1,5 +1,6 @@
-"""For all tests: none uses its user's contexts (`podracer context`), or another test's audit log; what needs a CUDA
-device is skipped without. A busy machine fails no property test: examples may take any time."""
+"""For all tests: none uses its user's contexts (`podracer context`), or another test's audit log;
+what needs a CUDA device is skipped without. A busy machine fails no property test: examples may
+take any time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("podracer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podracer")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of tests side by side; those that wait for each other's cores crawl
+# of tests side by side; those that wait for each other's cores crawl
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/podracer-tests-config"
 
 

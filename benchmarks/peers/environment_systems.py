@@ -1,4 +1,5 @@
-"""The systems that benchmarks/environments.py compares, ours among them: each makes its environments and steps them.
+"""The systems that benchmarks/environments.py compares, ours among them: each makes its
+environments and steps them.
 
 This runs in a process of its own for each row; the libraries are imported when they are needed.
 """
@@ -29,11 +30,12 @@ Advance = Callable[[], object]  # one step of all of a system's environments
 
 @dataclass(frozen=True)
 class Row:
-    """One environment. Ours is `environment` (its id, or an entry point of Gymnasium's) with `num_envs`; the peers are
-    the same id or entry point with `peer_envs`, and with `peer_kwargs` that make them do the same.
+    """One environment. Ours is `environment` (its id, or an entry point of Gymnasium's) with
+    `num_envs`; the peers are the same id or entry point with `peer_envs`, and with `peer_kwargs`
+    that make them do the same.
 
-    Every system has `cores` to run on; `threads` are those of torch, MuJoCo and envpool, or the processes of ours.
-    """
+    Every system has `cores` to run on; `threads` are those of torch, MuJoCo and envpool, or the
+    processes of ours."""
 
     name: str
     group: str
@@ -89,7 +91,11 @@ def _ours(row: Row) -> tuple[Advance, int]:
     from podracer_core.environments.registry import make_vec_environment
 
     torch.set_num_threads(row.threads)
-    kwargs = {"table": str(write_market(Path("prices.csv")))} if row.environment == "StockTrading-v0" else {}
+    kwargs = (
+        {"table": str(write_market(Path("prices.csv")))}
+        if row.environment == "StockTrading-v0"
+        else {}
+    )
     named = {"entry_point" if ":" in row.environment else "id": row.environment}
     spec = EnvironmentSpec(**named, kwargs=kwargs, max_episode_steps=row.max_episode_steps)
     environment = make_vec_environment(spec, row.num_envs, processes=row.threads)
@@ -126,13 +132,16 @@ def _bare_loop(row: Row) -> tuple[Advance, int]:
 
 
 def _stable_baselines(row: Row) -> tuple[Advance, int] | None:
-    """Stable-Baselines3's environments as its PPO steps them: monitored, in one process, and normalized."""
+    """Stable-Baselines3's environments as its PPO steps them: monitored, in one process, and
+    normalized."""
     if importlib.util.find_spec("stable_baselines3") is None:
         return None
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
-    made = make_vec_env(row.environment, n_envs=row.peer_envs, seed=0, env_kwargs=dict(row.peer_kwargs))
+    made = make_vec_env(
+        row.environment, n_envs=row.peer_envs, seed=0, env_kwargs=dict(row.peer_kwargs)
+    )
     vector = VecNormalize(made)
     vector.reset()
     actions = _actions(vector.action_space, row.peer_envs)
@@ -149,7 +158,9 @@ def _gymnasium_vector(row: Row, kind: str) -> tuple[Advance, int]:
 def _cartpole_vector(row: Row) -> tuple[Advance, int]:
     import gymnasium
 
-    vector = gymnasium.make_vec(row.environment, row.num_envs, vectorization_mode="vector_entry_point")
+    vector = gymnasium.make_vec(
+        row.environment, row.num_envs, vectorization_mode="vector_entry_point"
+    )
     return _started(vector, vector.single_action_space, row.num_envs)
 
 
@@ -164,7 +175,9 @@ def _envpool(row: Row) -> tuple[Advance, int] | None:
         return None
     # No system here computes contact forces.
     plain = {"post_constraint": False, "use_contact_force": False} if row.peer_kwargs else {}
-    pool = envpool.make_gymnasium(name, num_envs=row.peer_envs, num_threads=row.threads, seed=0, **plain)
+    pool = envpool.make_gymnasium(
+        name, num_envs=row.peer_envs, num_threads=row.threads, seed=0, **plain
+    )
     pool.reset()
     actions = _actions(pool.action_space, row.peer_envs)
     return lambda: pool.step(next(actions)), row.peer_envs
@@ -175,7 +188,9 @@ def _stock_trading(row: Row, kind: str) -> tuple[Advance, int]:
 
     from podracer_core.environments.stock_trading.environment import StockTrading
 
-    market = StockTrading(1, evaluation=True, table=str(write_market(Path("prices.csv"))), evaluation_split="train")
+    market = StockTrading(
+        1, evaluation=True, table=str(write_market(Path("prices.csv"))), evaluation_split="train"
+    )
     single: Any = getattr(stock_trading_env, kind)(market)
     single.reset(seed=0)
     actions = _actions(single.action_space, 1)

@@ -1,4 +1,5 @@
-"""How the processes that a benchmark starts tell it what they have come to. Standard library only."""
+"""How the processes that a benchmark starts tell it what they have come to. Standard library
+only."""
 
 from __future__ import annotations
 

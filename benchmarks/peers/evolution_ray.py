@@ -1,10 +1,11 @@
-"""Ray Tune's population based training with RLlib's PPO, for benchmarks/evolution.py: eight trials share a budget.
+"""Ray Tune's population based training with RLlib's PPO, for benchmarks/evolution.py: eight trials
+share a budget.
 
-All trials run at once, each a process with its environments in it. The seconds are the processor seconds that these
-processes use after their start. When the budget is used, the trial whose last training episodes were best plays greedy
-episodes, which do not count. The settings are RLlib's defaults for PPO, with observations normalized. Searched and
-perturbed are the hyperparameters that its documentation's example perturbs, in ranges around the defaults.
-"""
+All trials run at once, each a process with its environments in it. The seconds are the processor
+seconds that these processes use after their start. When the budget is used, the trial whose last
+training episodes were best plays greedy episodes, which do not count. The settings are RLlib's
+defaults for PPO, with observations normalized. Searched and perturbed are the hyperparameters that
+its documentation's example perturbs, in ranges around the defaults."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ NUM_ENVS = 8
 
 
 class CountSeconds(RLlibCallback):
-    """Adds to every result the trial's process and its processor seconds since the algorithm was built."""
+    """Adds to every result the trial's process and its processor seconds since the algorithm was
+    built."""
 
     def on_algorithm_init(self, *, algorithm, **kwargs) -> None:
         self._started_s = time.process_time()
@@ -46,7 +48,8 @@ class CountSeconds(RLlibCallback):
 
 
 class Budget(tune.Stopper):
-    """Ends all trials when their processes have used the budget; `reached`: the seconds when one had the goal."""
+    """Ends all trials when their processes have used the budget; `reached`: the seconds when one
+    had the goal."""
 
     def __init__(self, seconds: float, goal: float) -> None:
         self.budget_s, self._goal = seconds, goal
@@ -61,7 +64,10 @@ class Budget(tune.Stopper):
     def __call__(self, trial_id, result) -> bool:
         self.seconds[result["process"]] = result["cpu_s"]
         self.steps[trial_id] = int(result.get(STEPS, 0))
-        if self.reached is None and result.get("env_runners", {}).get("episode_return_mean", -1e9) >= self._goal:
+        if (
+            self.reached is None
+            and result.get("env_runners", {}).get("episode_return_mean", -1e9) >= self._goal
+        ):
             self.reached = self.used_s
         tell("steps", env_steps=sum(self.steps.values()), cost_s=self.used_s)
         return self.stop_all()
@@ -71,11 +77,18 @@ class Budget(tune.Stopper):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("environment")
     parser.add_argument("--seconds", type=float, required=True, help="of all trials together")
     parser.add_argument("--goal", type=float, required=True)
-    parser.add_argument("--round", type=float, required=True, help="processor seconds of a trial between perturbations")
+    parser.add_argument(
+        "--round",
+        type=float,
+        required=True,
+        help="processor seconds of a trial between perturbations",
+    )
     parser.add_argument("--population", type=int, default=8)
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -95,7 +108,10 @@ def main() -> None:
             PPO,
             param_space=_config(options),
             tune_config=tune.TuneConfig(
-                metric=RETURN, mode="max", num_samples=options.population, scheduler=_scheduler(options)
+                metric=RETURN,
+                mode="max",
+                num_samples=options.population,
+                scheduler=_scheduler(options),
             ),
             run_config=tune.RunConfig(
                 stop=budget,
@@ -120,7 +136,9 @@ def _scheduler(options: argparse.Namespace) -> PopulationBasedTraining:
     """Its interval is in wall seconds, as only these go on where a trial is restored."""
     return PopulationBasedTraining(
         time_attr="time_total_s",
-        perturbation_interval=options.round * options.population / min(options.population, os.cpu_count() or 1),
+        perturbation_interval=options.round
+        * options.population
+        / min(options.population, os.cpu_count() or 1),
         hyperparam_mutations={
             "lr": tune.loguniform(3e-5, 3e-3),
             "lambda_": tune.uniform(0.9, 1.0),

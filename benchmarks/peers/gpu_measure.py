@@ -1,8 +1,9 @@
-"""What a row of benchmarks/gpu.py measures, in a process of its own: figures and a return, as the last line of output.
+"""What a row of benchmarks/gpu.py measures, in a process of its own: figures and a return, as the
+last line of output.
 
-`rounds` and `replaying` time rounds as a pod's learner takes them, `train` and `start` are calls of `podracer.train`,
-`pod` is a job, `purejaxrl` the peer. What has been trained plays its greedy episodes on a CPU, MuJoCo's in C MuJoCo.
-"""
+`rounds` and `replaying` time rounds as a pod's learner takes them, `train` and `start` are calls of
+`podracer.train`, `pod` is a job, `purejaxrl` the peer. What has been trained plays its greedy
+episodes on a CPU, MuJoCo's in C MuJoCo."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ from podracer_core.training.source import OverlappingSource
 Found = tuple[dict[str, float], float] | None
 """Figures by name, and the return; None where only kernels were printed."""
 
-FULL, SHORT = {"repeats": 5, "episodes": 100, "window_s": 3.0}, {"repeats": 1, "episodes": 2, "window_s": 0.1}
+FULL = {"repeats": 5, "episodes": 100, "window_s": 3.0}
+SHORT = {"repeats": 1, "episodes": 2, "window_s": 0.1}
 PATIENCE_S = 20.0
 FRESH = 1_000_000  # the first seed of episodes that judge what `podracer.train` has trained
 WARM_UP = 6  # rounds: two plain calls and a capture for each of two buffers
@@ -61,17 +63,24 @@ def measure(order: dict[str, Any]) -> None:
 
 
 class Trainer:
-    """Agents of one algorithm, each with `worlds` environments on the device `place`; training is on the order's."""
+    """Agents of one algorithm, each with `worlds` environments on the device `place`; training is
+    on the order's."""
 
-    def __init__(self, order: Any, name: str, task: str, members: int, worlds: int, recipe: Any, place: str) -> None:
+    def __init__(
+        self, order: Any, name: str, task: str, members: int, worlds: int, recipe: Any, place: str
+    ) -> None:
         self.task, self._version = EnvironmentSpec(id=task), 0
         environment = make_vec_environment(self.task, members * worlds, place)
         spaces: tuple[Any, Any] = (environment.observation_space, environment.action_space)
         seeds = range(order.seed * members, (order.seed + 1) * members)
-        recipe = {key: tuple(value) if isinstance(value, list) else value for key, value in recipe.items()}
+        recipe = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in recipe.items()
+        }
         cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in seeds), recipe)
         self.algorithm = algorithm_class(name)(cohort, *spaces, order.device)
-        self.actor, self._judged = (self.algorithm.make_actor(cohort, *spaces, each) for each in (place, "cpu"))
+        self.actor, self._judged = (
+            self.algorithm.make_actor(cohort, *spaces, each) for each in (place, "cpu")
+        )
         self.actor.load_state(self.algorithm.actor_state())
         self.collector = Collector(environment, self.actor, torch.tensor(seeds), buffers=2)
         self.steps = members * worlds * self.algorithm.horizon
@@ -80,7 +89,9 @@ class Trainer:
         """Of all agents, in greedy episodes that are new to them."""
         self._version += 1
         self._judged.load_state(self.algorithm.actor_state())
-        evaluator = GreedyEvaluator(lambda count: make_vec_environment(self.task, count, evaluation=True))
+        evaluator = GreedyEvaluator(
+            lambda count: make_vec_environment(self.task, count, evaluation=True)
+        )
         found = evaluator.evaluate(self._judged, evaluation_seeds(self._version, purpose, episodes))
         evaluator.close()
         return statistics.fmean(result.mean for result in found)
@@ -90,7 +101,8 @@ def rounds(
     order: Any, task: str, worlds: int, recipe: Mapping[str, Any],
     members: int = 1, ahead: int = 0, least: float = -math.inf, physics: bool = False,
 ) -> Found:  # fmt: skip
-    """PPO's steps/s; `physics`: and of its environment alone. Training goes on until the return is at `least`."""
+    """PPO's steps/s; `physics`: and of its environment alone. Training goes on until the return is
+    at `least`."""
     if order.tiny:
         worlds, members, recipe, least = 16, min(members, 2), ON_POLICY, -math.inf
     trainer = Trainer(order, "ppo", task, members, worlds, recipe, order.device)
@@ -104,13 +116,20 @@ def rounds(
         trainer.algorithm.update(rollout)
         profile("collecting", source.collect)
         return profile("updating", lambda: trainer.algorithm.update(rollout))
-    acts = [(turn, trainer.steps), *([(stepping(trainer.task, worlds, order.device), worlds)] if physics else [])]
+    acts = [
+        (turn, trainer.steps),
+        *([(stepping(trainer.task, worlds, order.device), worlds)] if physics else []),
+    ]
     paces = [[pace(*act, order) for act in acts] for _ in range(order.repeats)]
     figures = {"steps/s": statistics.median(ours for ours, *_ in paces)}
     if physics:
         figures["learning ÷ physics"] = statistics.median(ours / alone for ours, alone in paces)
     end = time.monotonic() + PATIENCE_S
-    while least > -math.inf and time.monotonic() < end and trainer.mean_return(SCREENING, order.episodes) < least:
+    while (
+        least > -math.inf
+        and time.monotonic() < end
+        and trainer.mean_return(SCREENING, order.episodes) < least
+    ):
         for _ in range(10):
             turn()
     mean = trainer.mean_return(CONFIRMATION, order.episodes)
@@ -120,7 +139,8 @@ def rounds(
 
 
 def stepping(task: EnvironmentSpec, worlds: int, device: str) -> Callable[[], object]:
-    """A call that steps environments under one of a few batches of random actions, their episodes under way."""
+    """A call that steps environments under one of a few batches of random actions, their episodes
+    under way."""
     environment = make_vec_environment(task, worlds, device)
     environment.reset(torch.arange(worlds, device=device))
     shape = worlds, *environment.action_space.shape
@@ -145,8 +165,11 @@ def pace(act: Callable[[], object], steps: int, order: Any) -> float:
 
 
 def replaying(order: Any, seeds: int) -> Found:
-    """Steps/s of SAC on one CPU environment a seed: the device takes 8 gradient steps while the CPU takes 8 steps."""
-    recipe = {"horizon": 8, "updates_per_step": 1.0, "learning_starts": 1000} | (REPLAYING if order.tiny else {})
+    """Steps/s of SAC on one CPU environment a seed: the device takes 8 gradient steps while the CPU
+    takes 8 steps."""
+    recipe = {"horizon": 8, "updates_per_step": 1.0, "learning_starts": 1000} | (
+        REPLAYING if order.tiny else {}
+    )
     trainer = Trainer(order, "sac", "HalfCheetah-v5", seeds, 1, recipe, "cpu")
     algorithm, actor, on_gpu = trainer.algorithm, trainer.actor, order.device == "cuda"
     weights = WeightsOnTheWay(algorithm) if on_gpu else None
@@ -164,7 +187,14 @@ def replaying(order: Any, seeds: int) -> Found:
     return {"steps/s": statistics.median(found)}, trainer.mean_return(CONFIRMATION, order.episodes)
 
 
-def train(order: Any, task: str, seconds: float, algorithm: str = "ppo", members: int = 1, **arguments: Any) -> Found:
+def train(
+    order: Any,
+    task: str,
+    seconds: float,
+    algorithm: str = "ppo",
+    members: int = 1,
+    **arguments: Any,
+) -> Found:
     """The return of what `podracer.train` makes in `seconds`, its start included."""
     if order.tiny:
         seconds, members = 2.0, min(members, 4)
@@ -176,13 +206,14 @@ def train(order: Any, task: str, seconds: float, algorithm: str = "ppo", members
 
 
 def start(order: Any, task: str, target: float) -> Found:
-    """Seconds to a confirmed target, from the start of this process, and again with what it has compiled."""
+    """Seconds to a confirmed target, from the start of this process, and again with what it has
+    compiled."""
 
     def reach(seed: int) -> tuple[float, float]:
         begin = time.monotonic()
         result = podracer.train(
-            task, members=1, target=30.0 if order.tiny else target, statistic="mean", episodes=order.episodes,
-            seconds=60.0, seed=seed, device=order.device, progress=False,
+            task, members=1, target=30.0 if order.tiny else target, statistic="mean",
+            episodes=order.episodes, seconds=60.0, seed=seed, device=order.device, progress=False,
         )  # fmt: skip
         if result.stopped_by != "target" or result.best is None:
             sys.exit(f"no confirmed {target:g} in 60 s")
@@ -191,7 +222,10 @@ def start(order: Any, task: str, target: float) -> Found:
     reach(order.seed)
     cold_s = time.time() - order.started
     warm_s, mean = reach(order.seed + FRESH)
-    return {"seconds from process start, caches empty": cold_s, "seconds, kernels warm": warm_s}, mean
+    return {
+        "seconds from process start, caches empty": cold_s,
+        "seconds, kernels warm": warm_s,
+    }, mean
 
 
 def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
@@ -199,10 +233,14 @@ def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
     settle_s, seconds = 20.0, 20.0
     if order.tiny:
         settle_s, seconds, worlds, recipe = 1.0, 1.0, 16, ON_POLICY
-    run = job(Task(task, {"id": task}, recipe, worlds, settle_s), FUSED, START_S + settle_s + seconds)
+    run = job(
+        Task(task, {"id": task}, recipe, worlds, settle_s), FUSED, START_S + settle_s + seconds
+    )
     Path("job.json").write_text(json.dumps(run))
     words, place = [*RUN, "job.json", "--json", "--dir", "runs"], {"PODRACER_DEVICE": order.device}
-    measured = run_measured(words, Path("run.log"), environment=place, timeout_s=150.0, until=("job_finished",))
+    measured = run_measured(
+        words, Path("run.log"), environment=place, timeout_s=150.0, until=("job_finished",)
+    )
     told = measured.last("progress")
     if told is None or told[1]["best_return"] is None:
         sys.exit(f"the job has failed: {Path('run.log').read_text()[-300:]}")
@@ -210,45 +248,79 @@ def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
 
 
 def purejaxrl(order: Any, worlds: int) -> Found:
-    """PureJaxRL's own ppo.py on gymnax, its networks 64-64; the return is that of training episodes, as it tells it."""
+    """PureJaxRL's own ppo.py on gymnax, its networks 64-64; the return is that of training
+    episodes, as it tells it."""
     sys.path[:0] = [order.purejaxrl, f"{order.purejaxrl}/purejaxrl"]
     import jax
     from purejaxrl.ppo import make_train
 
     updates, worlds = (2, 16) if order.tiny else (UPDATES, worlds)
-    settings = {"LR": 2.5e-4, "NUM_ENVS": worlds, "NUM_STEPS": 32, "TOTAL_TIMESTEPS": updates * worlds * 32}
-    settings |= {"UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2}
-    settings |= {"ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "ACTIVATION": "tanh", "ANNEAL_LR": True}
-    keys, begin = jax.random.split(jax.random.PRNGKey(order.seed), order.repeats + 1), time.perf_counter()
-    compiled = jax.jit(make_train(settings | {"ENV_NAME": "CartPole-v1", "DEBUG": False})).lower(keys[0]).compile()
+    settings = {
+        "LR": 2.5e-4,
+        "NUM_ENVS": worlds,
+        "NUM_STEPS": 32,
+        "TOTAL_TIMESTEPS": updates * worlds * 32,
+    }
+    settings |= {
+        "UPDATE_EPOCHS": 4,
+        "NUM_MINIBATCHES": 4,
+        "GAMMA": 0.99,
+        "GAE_LAMBDA": 0.95,
+        "CLIP_EPS": 0.2,
+    }
+    settings |= {
+        "ENT_COEF": 0.01,
+        "VF_COEF": 0.5,
+        "MAX_GRAD_NORM": 0.5,
+        "ACTIVATION": "tanh",
+        "ANNEAL_LR": True,
+    }
+    keys = jax.random.split(jax.random.PRNGKey(order.seed), order.repeats + 1)
+    begin = time.perf_counter()
+    compiled = (
+        jax.jit(make_train(settings | {"ENV_NAME": "CartPole-v1", "DEBUG": False}))
+        .lower(keys[0])
+        .compile()
+    )
     figures, paces, returns = {"seconds to compile": time.perf_counter() - begin}, [], []
     for key in keys:
         begin = time.perf_counter()
-        found = jax.block_until_ready(compiled(key))["metrics"]["returned_episode_returns"][-1].mean()
+        found = jax.block_until_ready(compiled(key))["metrics"]["returned_episode_returns"][
+            -1
+        ].mean()
         paces.append(updates * worlds * 32 / (time.perf_counter() - begin))
         returns.append(float(found))
     return figures | {"steps/s": statistics.median(paces[1:])}, statistics.fmean(returns)
 
 
 class Traffic(TorchDispatchMode):
-    """Notes each call's name and the bytes of its tensors, in and out, and marks it for the profiler by its number."""
+    """Notes each call's name and the bytes of its tensors, in and out, and marks it for the
+    profiler by its number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, int]] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
         with torch.profiler.record_function(f"{MARK}{len(self.calls)}"):
             result = function(*arguments, **(named or {}))
-        tensors = [each for each in tree_leaves((arguments, named, result)) if isinstance(each, torch.Tensor)]
-        sizes = {each.data_ptr(): min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors}
+        tensors = [
+            each
+            for each in tree_leaves((arguments, named, result))
+            if isinstance(each, torch.Tensor)
+        ]
+        sizes = {
+            each.data_ptr(): min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors
+        }
         self.calls.append((str(function), sum(sizes.values())))
         return result
 
 
 def profile(title: str, act: Callable[[], object]) -> None:
-    """Print the kernels of a call by name: how many, how long, and bytes/s by the tensors of the call that started
-    them (Warp's have none). On a CPU the calls stand for kernels."""
+    """Print the kernels of a call by name: how many, how long, and bytes/s by the tensors of the
+    call that started them (Warp's have none). On a CPU the calls stand for kernels."""
     act()
     with torch.profiler.profile() as profiler, Traffic() as traffic:
         act()
@@ -269,7 +341,10 @@ def profile(title: str, act: Callable[[], object]) -> None:
             continue
         for name, *figures in found:
             table[name] = [before + more for before, more in zip(table[name], figures, strict=True)]
-    cells = [[name[:80], count, us / 1e3, size / us * 1e6 if us else 0.0] for name, (count, us, size) in table.items()]
+    cells = [
+        [name[:80], count, us / 1e3, size / us * 1e6 if us else 0.0]
+        for name, (count, us, size) in table.items()
+    ]
     cells.sort(key=lambda row: -row[2])
     title += f": {sum(row[1] for row in cells):,} kernels, {sum(row[2] for row in cells):.3g} ms"
     print_table(title, ["kernel", "count", "ms", "bytes/s"], cells[:KERNELS])

@@ -13,14 +13,17 @@ import numpy as np
 TARGET_RETURN = 475.0
 SCREENING, CONFIRMATION = 8, 100
 WORTH_A_LOOK = 150.0
-"""Mean return of recent training episodes from which on a look is taken: sampled actions fare worse than greedy."""
+"""Mean return of recent training episodes from which on a look is taken: sampled actions fare worse
+than greedy."""
 
 Policy = Callable[[np.ndarray], np.ndarray]  # observations [N, 4] -> greedy actions [N]
 
 
 def greedy_mean(policy: Policy, episodes: int, seed: int) -> float:
     """Mean return of that many episodes, all played at once."""
-    environments = gymnasium.make_vec("CartPole-v1", num_envs=episodes, vectorization_mode="vector_entry_point")
+    environments = gymnasium.make_vec(
+        "CartPole-v1", num_envs=episodes, vectorization_mode="vector_entry_point"
+    )
     observation, _ = environments.reset(seed=seed)
     running, returns = np.ones(episodes, dtype=bool), np.zeros(episodes)
     while running.any():

@@ -1,4 +1,5 @@
-"""Stable-Baselines3's PPO on LunarLander-v3 for benchmarks/lunar_lander.py, with the settings of rl-baselines3-zoo."""
+"""Stable-Baselines3's PPO on LunarLander-v3 for benchmarks/lunar_lander.py, with the settings of
+rl-baselines3-zoo."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ ZOO: dict[str, Any] = {
 
 
 class Looks(BaseCallback):
-    """Looks at the greedy policy before a rollout, for at most a fifth of the time, until the target is confirmed."""
+    """Looks at the greedy policy before a rollout, for at most a fifth of the time, until the
+    target is confirmed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -54,7 +56,9 @@ class Looks(BaseCallback):
     def _mean(self, episodes: int) -> float:
         environments = make_vec_env(TASK, n_envs=min(episodes, NUM_ENVS), seed=self._seed)
         self._seed += episodes
-        mean, _ = evaluate_policy(self.model, environments, n_eval_episodes=episodes, deterministic=True)
+        mean, _ = evaluate_policy(
+            self.model, environments, n_eval_episodes=episodes, deterministic=True
+        )
         environments.close()
         return float(mean)
 

@@ -1,11 +1,14 @@
-"""AgileRL's evolutionary training: a population of PPO agents on CartPole-v1, until one has reached the target.
+"""AgileRL's evolutionary training: a population of PPO agents on CartPole-v1, until one has reached
+the target.
 
-Its own `train_on_policy` with tournament selection and mutations. A look is taken before a rollout of an agent whose
-recent training episodes are worth one, by the hook that AgileRL has for collecting rollouts. It starts its environments
-anew with every generation of an agent, so a generation has to be longer than an episode of 500 steps.
+Its own `train_on_policy` with tournament selection and mutations. A look is taken before a rollout
+of an agent whose recent training episodes are worth one, by the hook that AgileRL has for
+collecting rollouts. It starts its environments anew with every generation of an agent, so a
+generation has to be longer than an episode of 500 steps.
 
 tutorial   the settings of its PPO tutorial: 16 environments, 10,000 steps a generation
-short      8 environments, rollouts of 32 steps, 4,096 steps a generation: the first look comes sooner
+short      8 environments, rollouts of 32 steps, 4,096 steps a generation: the first look comes
+           sooner
 same       the settings of our own job, for steps/s (`--speed`)
 """
 
@@ -76,7 +79,8 @@ class _Over(Exception):
 
 
 class WatchedRollouts:
-    """AgileRL's own rollouts, with a look at the agent before one where its recent episodes are worth it.
+    """AgileRL's own rollouts, with a look at the agent before one where its recent episodes are
+    worth it.
 
     `speed_s`: no looks; after that many seconds the steps/s are told instead.
     """
@@ -123,12 +127,16 @@ class WatchedRollouts:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="tutorial")
     parser.add_argument("--population", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speed", type=float, default=0.0, help="only the steps/s, over that many seconds")
+    parser.add_argument(
+        "--speed", type=float, default=0.0, help="only the steps/s, over that many seconds"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     random.seed(options.seed)
@@ -145,7 +153,9 @@ def main() -> None:
         hp_config=HyperparameterConfig(
             lr=RLParameter(min=1e-4, max=1e-2),
             batch_size=RLParameter(min=32, max=2048, dtype=int),
-            learn_step=RLParameter(min=256, max=8192, dtype=int, grow_factor=1.5, shrink_factor=0.75),
+            learn_step=RLParameter(
+                min=256, max=8192, dtype=int, grow_factor=1.5, shrink_factor=0.75
+            ),
         ),
         net_config={"latent_dim": width, "encoder_config": layer, "head_config": layer},
         **recipe,
@@ -161,7 +171,8 @@ def main() -> None:
             evo_steps=evo_steps,
             eval_loop=1,
             selection_strategy=TournamentSelection(2, True, options.population),
-            mutation=Mutations(0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),  # layers break it
+            # layers break it
+            mutation=Mutations(0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),
             verbose=False,
             collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
         )

@@ -1,10 +1,10 @@
-"""Ray Tune's population based training with RLlib's PPO on CartPole-v1, until one trial has reached the target.
+"""Ray Tune's population based training with RLlib's PPO on CartPole-v1, until one trial has reached
+the target.
 
-RLlib's new API stack; every trial is a process with its environments in it, all trials run at once. A look is taken
-after an iteration whose training episodes are worth one, in the trial's own process. The settings are RLlib's own for
-CartPole where it has some (6 epochs, value loss coefficient 0.01), with learning rate and clip range searched and
-perturbed.
-"""
+RLlib's new API stack; every trial is a process with its environments in it, all trials run at once.
+A look is taken after an iteration whose training episodes are worth one, in the trial's own
+process. The settings are RLlib's own for CartPole where it has some (6 epochs, value loss
+coefficient 0.01), with learning rate and clip range searched and perturbed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class LookAfterIteration(RLlibCallback):
             batch = {"obs": torch.from_numpy(np.asarray(observation, dtype=np.float32))}
             return module.forward_inference(batch)["action_dist_inputs"].argmax(dim=-1).numpy()
 
-        result["reached"] = int(reaches_target(policy, 1000 * os.getpid() + result["training_iteration"]))
+        result["reached"] = int(
+            reaches_target(policy, 1000 * os.getpid() + result["training_iteration"])
+        )
 
 
 class Follow(tune.Callback):
@@ -82,7 +84,9 @@ class StopAll(tune.Stopper):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--population", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="torch threads of every trial")
     parser.add_argument("--seed", type=int, default=0)
@@ -90,7 +94,8 @@ def main() -> None:
     here = str(Path(__file__).resolve().parent)
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
-            num_cpus=options.population,  # as many trials at once as the population has members, whatever the cores
+            # as many trials at once as the population has members, whatever the cores
+            num_cpus=options.population,
             include_dashboard=False,
             logging_level=logging.ERROR,
             log_to_driver=False,
@@ -107,11 +112,18 @@ def main() -> None:
                 scheduler=PopulationBasedTraining(
                     time_attr="training_iteration",
                     perturbation_interval=8,
-                    hyperparam_mutations={"lr": tune.loguniform(3e-4, 5e-3), "clip_param": tune.uniform(0.1, 0.3)},
+                    hyperparam_mutations={
+                        "lr": tune.loguniform(3e-4, 5e-3),
+                        "clip_param": tune.uniform(0.1, 0.3),
+                    },
                 ),
             ),
             run_config=tune.RunConfig(
-                stop=StopAll(), callbacks=[Follow()], verbose=0, storage_path=folder, name="population"
+                stop=StopAll(),
+                callbacks=[Follow()],
+                verbose=0,
+                storage_path=folder,
+                name="population",
             ),
         ).fit()
         ray.shutdown()

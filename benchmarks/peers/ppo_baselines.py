@@ -1,8 +1,8 @@
 """Stable-Baselines3's PPO, or SBX's, which has the same interface, for benchmarks/peers_ppo.py.
 
-Environments are those that the library makes, in this process (DummyVecEnv: with 64 of them on few cores faster than a
-process for each), behind its own running normalization of observations and rewards, as the zoo has it.
-"""
+Environments are those that the library makes, in this process (DummyVecEnv: with 64 of them on few
+cores faster than a process for each), behind its own running normalization of observations and
+rewards, as the zoo has it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Watching(Protocol):
 
 
 class Follow(BaseCallback):
-    """Makes its watch of the greedy policy, which takes raw observations, and asks it before every rollout."""
+    """Makes its watch of the greedy policy, which takes raw observations, and asks it before every
+    rollout."""
 
     watch: Watching
 
@@ -65,13 +66,25 @@ class Follow(BaseCallback):
 def main() -> None:
     order = Order(**json.loads(sys.argv[1]))
     arguments = TASKS[order.environment].arguments
-    train(order, recipe_of(order.recipe, order.environment), arguments, lambda policy: Watch(order, policy))
+    train(
+        order,
+        recipe_of(order.recipe, order.environment),
+        arguments,
+        lambda policy: Watch(order, policy),
+    )
 
 
-def train(order: Order, recipe: Recipe, arguments: Mapping[str, Any], make_watch: Callable[[Policy], Watching]) -> None:
+def train(
+    order: Order,
+    recipe: Recipe,
+    arguments: Mapping[str, Any],
+    make_watch: Callable[[Policy], Watching],
+) -> None:
     """Until the watch says that it is over. arguments: of Gymnasium's class."""
     torch.set_num_threads(order.threads)
-    environments = make_vec_env(order.environment, n_envs=recipe.num_envs, seed=order.seed, env_kwargs=dict(arguments))
+    environments = make_vec_env(
+        order.environment, n_envs=recipe.num_envs, seed=order.seed, env_kwargs=dict(arguments)
+    )
     model = make_model(order, recipe, VecNormalize(environments, gamma=recipe.gamma))
     with contextlib.suppress(_Over):
         model.learn(FOREVER, callback=Follow(make_watch))

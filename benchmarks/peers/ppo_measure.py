@@ -1,4 +1,5 @@
-"""How an entry of the plan of benchmarks/peers_ppo.py is measured: the processes that it starts, and what they tell."""
+"""How an entry of the plan of benchmarks/peers_ppo.py is measured: the processes that it starts,
+and what they tell."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ from podracer_core.device import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 START_AND_STOP_S = 120.0
-WARM_UP_S = 120.0  # at most, before steps/s are measured: start, compiling, a few rollouts and updates
+# at most, before steps/s are measured: start, compiling, a few rollouts and updates
+WARM_UP_S = 120.0
 ALONE_SHARE = 0.1  # of the seconds of such a measurement, for each system's environments
 
 
 def measure(entry: Entry, setting: Setting) -> list[Run]:
-    """Do it, with logs and what else is left in the working directory. Raises SystemExit where it fails."""
+    """Do it, with logs and what else is left in the working directory. Raises SystemExit where it
+    fails."""
     if entry.part == "alone":
         found = [_alone(entry, setting)]
     elif entry.part == "speed":
@@ -37,7 +40,12 @@ def measure(entry: Entry, setting: Setting) -> list[Run]:
 
 def _alone(entry: Entry, setting: Setting) -> Figures:
     seconds = str(setting.speed_s * ALONE_SHARE)
-    command = [sys.executable, str(ROOT / "benchmarks" / "peers_ppo.py"), "--alone", entry.task.environment]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "peers_ppo.py"),
+        "--alone",
+        entry.task.environment,
+    ]
     measured = run_measured(
         [*command, "--seconds", seconds, "--threads", str(setting.threads)],
         Path("alone.log"),
@@ -56,7 +64,17 @@ def step_environments(environment: str, seconds: float, threads: int) -> dict[st
     arguments = TASKS[environment].arguments
     peers = tuple(name for name in ALONE if name != "ours")
     cores = os.cpu_count() or 1
-    row = Row(environment, "MuJoCo", environment, 64, peers, 64, cores=cores, threads=threads, peer_kwargs=arguments)
+    row = Row(
+        environment,
+        "MuJoCo",
+        environment,
+        64,
+        peers,
+        64,
+        cores=cores,
+        threads=threads,
+        peer_kwargs=arguments,
+    )
     return {name: windows[0] for name, windows in measure_row(row, 1, seconds).items()}
 
 
@@ -71,7 +89,9 @@ def _solve(entry: Entry, setting: Setting) -> list[Figures]:
     """A peer, one process for all targets of the task."""
     limit_s = setting.limit_s or entry.task.limit_s
     measured = _worker(entry, setting, 0.0, limit_s)
-    reached = {event["target"]: (at, event) for at, event in measured.events if event["event"] == "reached"}
+    reached = {
+        event["target"]: (at, event) for at, event in measured.events if event["event"] == "reached"
+    }
     begun, log = measured.first("training"), f"{entry.system}.log"
     if begun is None or (not measured.timed_out and len(reached) < len(entry.task.targets)):
         raise SystemExit(f"{entry.system} has ended before its time\n{_tail(log)}")
@@ -96,7 +116,8 @@ def _our_jobs(entry: Entry, setting: Setting) -> list[Figures]:
     """Ours, a job for each target: a job ends when it is reached."""
     limit_s, found = setting.limit_s or entry.task.limit_s, []
     for target in entry.task.targets:
-        Path("job.json").write_text(json.dumps(our_job(entry, target, limit_s)))  # JSON is YAML, too
+        # JSON is YAML, too
+        Path("job.json").write_text(json.dumps(our_job(entry, target, limit_s)))
         folder = f"runs-{entry.task.environment}-{target:g}-{entry.seed}"
         measured = run_measured(
             [sys.executable, "-m", "podracer_client", "run", "job.json", "--json", "--dir", folder],
@@ -118,13 +139,21 @@ def _our_jobs(entry: Entry, setting: Setting) -> list[Figures]:
 
 
 def our_job(entry: Entry, target: float, limit_s: float) -> dict[str, Any]:
-    """The job file: one agent, trained by one fused pod in one round until 100 episodes have a mean of the target."""
+    """The job file: one agent, trained by one fused pod in one round until 100 episodes have a mean
+    of the target."""
     recipe = BEST[entry.task.environment]
-    space = {key: list(value) if isinstance(value, tuple) else value for key, value in hyperparameters(recipe).items()}
+    space = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in hyperparameters(recipe).items()
+    }
     return {
         "name": "peers-ppo",
         "environment": {"id": entry.task.environment},
-        "objective": {"target_return": target, "statistic": "mean", "max_duration": f"{limit_s:g}s"},
+        "objective": {
+            "target_return": target,
+            "statistic": "mean",
+            "max_duration": f"{limit_s:g}s",
+        },
         "search": {"algorithms": ["ppo"], "space": space},
         "evolution": {"population": 1, "round": {"seconds": limit_s}},
         "pod": {"count": 1, "layout": "fused", "members": 1, "envs_per_member": recipe.num_envs},
@@ -133,14 +162,25 @@ def our_job(entry: Entry, target: float, limit_s: float) -> dict[str, Any]:
     }
 
 
-def _worker(entry: Entry, setting: Setting, speed_s: float, timeout_s: float, until: Sequence[str] = ()) -> Measured:
+def _worker(
+    entry: Entry, setting: Setting, speed_s: float, timeout_s: float, until: Sequence[str] = ()
+) -> Measured:
     system = SYSTEMS[entry.system]
-    script = {"podracer": "ppo_podracer.py", "rllib": "ppo_rllib.py"}.get(system.library, "ppo_baselines.py")
+    script = {"podracer": "ppo_podracer.py", "rllib": "ppo_rllib.py"}.get(
+        system.library, "ppo_baselines.py"
+    )
     python = python_of(setting.peers) if system.library == "rllib" else Path(sys.executable)
     # RLlib's environment has not our package, whose environments its policies are looked at on.
-    variables = {"PJRT_NPROC": str(setting.threads), "PYTHONPATH": str(ROOT / "libs" / "podracer_core")}
+    variables = {
+        "PJRT_NPROC": str(setting.threads),
+        "PYTHONPATH": str(ROOT / "libs" / "podracer_core"),
+    }
     return run_measured(
-        [str(python), str(ROOT / "benchmarks" / "peers" / script), json.dumps(asdict(entry.order(setting, speed_s)))],
+        [
+            str(python),
+            str(ROOT / "benchmarks" / "peers" / script),
+            json.dumps(asdict(entry.order(setting, speed_s))),
+        ],
         Path(f"{entry.system}.log"),
         environment=variables | (NATIVE_SETTINGS if system.library == "podracer" else {}),
         timeout_s=timeout_s,

@@ -1,4 +1,5 @@
-"""The plan of benchmarks/peers_ppo.py: which systems there are, what a run of one is, and how it is kept."""
+"""The plan of benchmarks/peers_ppo.py: which systems there are, what a run of one is, and how it is
+kept."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class System:
-    """What is measured. `solves`: it is trained to the targets, too; `same` is our best recipe there."""
+    """What is measured. `solves`: it is trained to the targets, too; `same` is our best recipe
+    there."""
 
     title: str
     library: str = "podracer"
@@ -36,8 +38,12 @@ SYSTEMS = {
     "rllib_2_same": System("RLlib, 2 env runners", "rllib", env_runners=2),
     "sb3_published": System("Stable-Baselines3, zoo", "sb3", "published", quick=True),
     "sbx_published": System("SBX, zoo", "sbx", "published"),
-    "rllib_1_published": System("RLlib, its MuJoCo example, 1 env runner", "rllib", "published", 1, solves=False),
-    "rllib_2_published": System("RLlib, its MuJoCo example, 2 env runners", "rllib", "published", 2),
+    "rllib_1_published": System(
+        "RLlib, its MuJoCo example, 1 env runner", "rllib", "published", 1, solves=False
+    ),
+    "rllib_2_published": System(
+        "RLlib, its MuJoCo example, 2 env runners", "rllib", "published", 2
+    ),
 }
 
 ALONE = {
@@ -73,9 +79,10 @@ class Run:
     length_s  of the measurement, or the limit of a run to a target
     target    the return to reach; 0 where there is none
     settings  a digest of the recipe: with another one it is another run
-    figures   alone: steps/s of each system's environments; speed: `steps_per_second`; target: `seconds` and
-              `training_seconds` (None where it was not reached), `env_steps` and `steps_per_second` of what was done,
-              looks included; speed and target: `memory_mb` and `processes` at the peak
+    figures   alone: steps/s of each system's environments; speed: `steps_per_second`; target:
+              `seconds` and `training_seconds` (None where it was not reached), `env_steps` and
+              `steps_per_second` of what was done, looks included; speed and target: `memory_mb` and
+              `processes` at the peak
     """
 
     part: Part
@@ -95,13 +102,15 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """To the target; the limit where it was not reached, which is less than the run would have needed."""
+        """To the target; the limit where it was not reached, which is less than the run would have
+        needed."""
         return float(self.figures["seconds"] or self.length_s)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One process, or one for each target, of the plan; `system` is "environments" where these are measured alone."""
+    """One process, or one for each target, of the plan; `system` is "environments" where these are
+    measured alone."""
 
     part: Part
     task: Task
@@ -140,7 +149,12 @@ class Entry:
 def packages() -> list[str]:
     """Those of the peers that our own environment has."""
     names = {"stable_baselines3": ["stable-baselines3"], "sbx": ["sbx-rl", "jax"]}
-    return [package for module, found in names.items() if importlib.util.find_spec(module) for package in found]
+    return [
+        package
+        for module, found in names.items()
+        if importlib.util.find_spec(module)
+        for package in found
+    ]
 
 
 def read_runs(results: Path) -> dict[tuple[object, ...], Run]:

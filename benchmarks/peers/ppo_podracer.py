@@ -1,7 +1,8 @@
-"""Ours for benchmarks/peers_ppo.py: steps/s of the session that a fused pod's learner runs, in this process.
+"""Ours for benchmarks/peers_ppo.py: steps/s of the session that a fused pod's learner runs, in this
+process.
 
-Collecting, updating and counting are the learner's; nothing is evaluated, as nothing is in the peers' measurement.
-"""
+Collecting, updating and counting are the learner's; nothing is evaluated, as nothing is in the
+peers' measurement."""
 
 from __future__ import annotations
 
@@ -28,8 +29,12 @@ def main() -> None:
     recipe = recipe_of(order.recipe, order.environment)
     cohort = CohortConfig("ppo", (MemberConfig("agent", order.seed),), hyperparameters(recipe))
     environment = make_vec_environment(EnvironmentSpec(id=order.environment), recipe.num_envs)
-    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
-    source = InProcessSource(Collector(environment, algorithm.actor, torch.tensor([order.seed])), algorithm)
+    algorithm = algorithm_class("ppo")(
+        cohort, environment.observation_space, environment.action_space
+    )
+    source = InProcessSource(
+        Collector(environment, algorithm.actor, torch.tensor([order.seed])), algorithm
+    )
     session = TrainingSession(algorithm, source, None, RoundPlan(duration_s=3600.0))
     watch = Watch(order, None)
     while not watch.is_over(session.moment().env_steps[0]):

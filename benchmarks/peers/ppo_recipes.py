@@ -1,4 +1,5 @@
-"""What the systems of benchmarks/peers_ppo.py train, and with which settings. Standard library only."""
+"""What the systems of benchmarks/peers_ppo.py train, and with which settings. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -86,18 +87,22 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 TASKS = {
     task.environment: task
     for task in (
-        # As ours, and as Ant-v4, which the published settings are for, was by default: no contact forces. Standing
-        # still for an episode is worth 998, so 1,000 is reached by chance now and then; 2,000 takes running.
+        # As ours, and as Ant-v4, which the published settings are for, was by default: no contact
+        # forces. Standing still for an episode is worth 998, so 1,000 is reached by chance now and
+        # then; 2,000 takes running.
         Task("Ant-v5", (1000.0, 2000.0), 900.0, ARGUMENTS["Ant-v5"]),
         Task("HalfCheetah-v5", (2000.0,), 600.0),
     )
 }
 
-SAME = Recipe(num_envs=64, horizon=64, minibatch_size=1024, epochs=10, initial_log_std=-0.5, orthogonal=True)
+SAME = Recipe(
+    num_envs=64, horizon=64, minibatch_size=1024, epochs=10, initial_log_std=-0.5, orthogonal=True
+)
 """Of everybody in the comparison with the same settings: those of benchmarks/ant.py."""
 
 BEST = {"Ant-v5": SAME, "HalfCheetah-v5": SAME}
-"""What gets our job to its targets soonest. The peers get it, too, beside their published settings."""
+"""What gets our job to its targets soonest. The peers get it, too, beside their published
+settings."""
 
 ZOO = {
     "Ant-v5": Recipe(num_envs=1, horizon=2048, minibatch_size=64, epochs=10),
@@ -119,7 +124,8 @@ ZOO = {
         orthogonal=False,
     ),
 }
-"""Published: Ant-v4 and HalfCheetah-v4 in hyperparams/ppo.yml of rl-baselines3-zoo, which SBX refers to."""
+"""Published: Ant-v4 and HalfCheetah-v4 in hyperparams/ppo.yml of rl-baselines3-zoo, which SBX
+refers to."""
 
 
 def recipe_of(name: RecipeName, environment: str) -> Recipe:
@@ -128,6 +134,9 @@ def recipe_of(name: RecipeName, environment: str) -> Recipe:
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, Any]:
-    """For our PPO. Its initial weights are always orthogonal, and its critic's loss is half of the peers'."""
-    ours = {key: value for key, value in asdict(recipe).items() if key not in ("num_envs", "orthogonal")}
+    """For our PPO. Its initial weights are always orthogonal, and its critic's loss is half of the
+    peers'."""
+    ours = {
+        key: value for key, value in asdict(recipe).items() if key not in ("num_envs", "orthogonal")
+    }
     return ours | {"value_coefficient": 2.0 * recipe.value_coefficient}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from peers.ppo_plan import ALONE, SYSTEMS, Run
 from report import Target, finish, print_table, spread
 
-# Ours over the best of the peers: (b) steps/s with the same settings, (c) beside published ones, (a) seconds.
+# Ours over the best of the peers: (b) steps/s with the same settings, (c) beside published ones,
+# (a) seconds.
 LEAST_RATIOS = {
     "same": ("b", {"Ant-v5": 3.0, "HalfCheetah-v5": 2.0}),
     "published": ("c", {"Ant-v5": 5.0, "HalfCheetah-v5": 6.0}),
@@ -20,11 +21,18 @@ def line(run: Run) -> str:
     """A run in a few words."""
     about = f"{run.environment}, {run.system}, seed {run.seed}: "
     if run.part == "alone":
-        return about + ", ".join(f"{name} {value:,.0f}" for name, value in run.figures.items()) + " steps/s"
+        return (
+            about
+            + ", ".join(f"{name} {value:,.0f}" for name, value in run.figures.items())
+            + " steps/s"
+        )
     if run.part == "speed":
         return f"{about}{run.figures['steps_per_second']:,.0f} steps/s"
     outcome = "reached" if run.figures["seconds"] else "not reached"
-    return f"{about}{run.target:,.0f} {outcome} after {run.seconds:.1f} s, {run.figures['env_steps']:,} steps"
+    return (
+        f"{about}{run.target:,.0f} {outcome} after {run.seconds:.1f} s, "
+        f"{run.figures['env_steps']:,} steps"
+    )
 
 
 def report(runs: Sequence[Run]) -> None:
@@ -37,17 +45,23 @@ def report(runs: Sequence[Run]) -> None:
         for recipe, (letter, least) in LEAST_RATIOS.items():
             ratio = _print_speeds(environment, recipe, f"({letter})", speeds)
             if speeds:
-                targets[f"{letter}_{environment}_steps_per_second"] = Target(ratio, least[environment])
+                targets[f"{letter}_{environment}_steps_per_second"] = Target(
+                    ratio, least[environment]
+                )
         solved = [run for run in of_this if run.part == "target"]
         for target in sorted({run.target for run in solved}):
-            ratio = _print_solved(environment, target, _grouped([run for run in solved if run.target == target]))
+            ratio = _print_solved(
+                environment, target, _grouped([run for run in solved if run.target == target])
+            )
             name = f"a_{environment}_seconds_to_{target:.0f}"
             targets[name] = Target(ratio, MOST_SECONDS, at_most=True)
     finish("peers_ppo", {"runs": [vars(run) for run in runs]}, targets)
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    return {name: found for name in SYSTEMS if (found := [run for run in runs if run.system == name])}
+    return {
+        name: found for name in SYSTEMS if (found := [run for run in runs if run.system == name])
+    }
 
 
 def _print_alone(environment: str, runs: Sequence[Run]) -> None:
@@ -56,7 +70,9 @@ def _print_alone(environment: str, runs: Sequence[Run]) -> None:
     rows: list[list[object]] = []
     for name, title in ALONE.items():
         if found := [run.figures[name] for run in runs if name in run.figures]:
-            ratios = [run.figures["ours"] / run.figures[name] for run in runs if name in run.figures]
+            ratios = [
+                run.figures["ours"] / run.figures[name] for run in runs if name in run.figures
+            ]
             rows.append([title, spread(found), "" if name == "ours" else statistics.median(ratios)])
     print_table(
         f"{environment}: 64 environments alone, random actions, steps/s: median (least – greatest)",
@@ -65,17 +81,26 @@ def _print_alone(environment: str, runs: Sequence[Run]) -> None:
     )
 
 
-def _print_speeds(environment: str, recipe: str, letter: str, speeds: dict[str, list[Run]]) -> float | None:
+def _print_speeds(
+    environment: str, recipe: str, letter: str, speeds: dict[str, list[Run]]
+) -> float | None:
     """Returns ours over the best of the peers."""
     ours = speeds.get("ours", [])
-    peers = {name: runs for name, runs in speeds.items() if name != "ours" and SYSTEMS[name].recipe == recipe}
+    peers = {
+        name: runs
+        for name, runs in speeds.items()
+        if name != "ours" and SYSTEMS[name].recipe == recipe
+    }
     if not peers:
         return None
     ratios = {name: _paired(ours, runs) for name, runs in peers.items()}
     shown = {"ours": ours, **peers} if ours else peers
-    settings = "the same settings" if recipe == "same" else "ours as in (b), the peers' published settings"
+    settings = (
+        "the same settings" if recipe == "same" else "ours as in (b), the peers' published settings"
+    )
     print_table(
-        f"{letter} {environment}, {settings}: environment steps/s, learning included, median (least – greatest)",
+        f"{letter} {environment}, {settings}: environment steps/s, learning included, median "
+        "(least – greatest)",
         ["system", "steps/s", "ours ÷ it", "peak memory, MB"],
         [
             [
@@ -93,8 +118,17 @@ def _print_speeds(environment: str, recipe: str, letter: str, speeds: dict[str, 
 def _print_solved(environment: str, target: float, solved: dict[str, list[Run]]) -> float | None:
     """Returns ours over the best of the peers; None where a seed of ours has not got there."""
     print_table(
-        f"(a) {environment}, to a confirmed {target:,.0f}, or to the limit: median (least – greatest)",
-        ["system", "seconds from process start", "got there", "training, s", "environment steps", "steps/s", "MB"],
+        f"(a) {environment}, to a confirmed {target:,.0f}, or to the limit: median (least – "
+        "greatest)",
+        [
+            "system",
+            "seconds from process start",
+            "got there",
+            "training, s",
+            "environment steps",
+            "steps/s",
+            "MB",
+        ],
         [
             [
                 SYSTEMS[name].title,
@@ -109,7 +143,11 @@ def _print_solved(environment: str, target: float, solved: dict[str, list[Run]])
         ],
     )
     ours = solved.get("ours", [])
-    peers = [statistics.median(run.seconds for run in runs) for name, runs in solved.items() if name != "ours"]
+    peers = [
+        statistics.median(run.seconds for run in runs)
+        for name, runs in solved.items()
+        if name != "ours"
+    ]
     if not ours or not peers or any(run.figures["seconds"] is None for run in ours):
         return None
     return statistics.median(run.seconds for run in ours) / min(peers)
@@ -118,7 +156,9 @@ def _print_solved(environment: str, target: float, solved: dict[str, list[Run]])
 def _paired(ours: Sequence[Run], theirs: Sequence[Run]) -> float | None:
     """Median of the ratios of steps/s, each of two runs of one seed, which follow one another."""
     by_seed = {run.seed: run.figures["steps_per_second"] for run in theirs}
-    ratios = [run.figures["steps_per_second"] / by_seed[run.seed] for run in ours if run.seed in by_seed]
+    ratios = [
+        run.figures["steps_per_second"] / by_seed[run.seed] for run in ours if run.seed in by_seed
+    ]
     return statistics.median(ratios) if ratios else None
 
 

@@ -1,8 +1,11 @@
-"""RLlib's PPO on its new API stack, for benchmarks/peers_ppo.py: environment runners as processes, the learner here.
+"""RLlib's PPO on its new API stack, for benchmarks/peers_ppo.py: environment runners as processes,
+the learner here.
 
-same, best  settings of everybody. The first standard deviation of an action is 1: its model has no setting for that
-published   RLlib's own example for MuJoCo tasks, rllib/examples/algorithms/ppo/mujoco_ppo.py, on as many runners as are
-            asked for; there are 4 in it, with 16 environments each, and the learner is a process of its own, too
+same, best  settings of everybody. The first standard deviation of an action is 1: its model has no
+            setting for that
+published   RLlib's own example for MuJoCo tasks, rllib/examples/algorithms/ppo/mujoco_ppo.py, on as
+            many runners as are asked for; there are 4 in it, with 16 environments each, and the
+            learner is a process of its own, too
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ def main() -> None:
     order = Order(**json.loads(sys.argv[1]))
     torch.set_num_threads(order.threads)
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        # A processor for each runner and one for the learner, whatever the machine has: all of them run at once.
+        # A processor for each runner and one for the learner, whatever the machine has: all of them
+        # run at once.
         ray.init(
             num_cpus=order.env_runners + 1,
             include_dashboard=False,
@@ -55,7 +59,9 @@ def main() -> None:
 def make_config(order: Order) -> PPOConfig:
     """Settings of the recipe, environments shared by the runners."""
     recipe = None if order.recipe == "published" else recipe_of(order.recipe, order.environment)
-    num_envs, fragment = (recipe.num_envs, recipe.horizon) if recipe else (PUBLISHED_NUM_ENVS, PUBLISHED_FRAGMENT)
+    num_envs, fragment = (
+        (recipe.num_envs, recipe.horizon) if recipe else (PUBLISHED_NUM_ENVS, PUBLISHED_FRAGMENT)
+    )
     config = (
         PPOConfig()
         .environment(order.environment, env_config=dict(TASKS[order.environment].arguments))
@@ -124,14 +130,17 @@ def _as_everybody(config: PPOConfig, recipe: Recipe) -> PPOConfig:
 
 
 def greedy_policy(algorithm: Algorithm) -> Policy:
-    """The mean of the module's Gaussian on observations as the runners' merged filter shows them."""
+    """The mean of the module's Gaussian on observations as the runners' merged filter shows
+    them."""
 
     @torch.no_grad()
     def policy(observation: np.ndarray) -> np.ndarray:
         runner = algorithm.env_runner
         (filtering,) = runner._env_to_module[MeanStdFilter]
         seen = filtering._filters[None](observation, update=False)
-        outputs = runner.module.forward_inference({"obs": torch.from_numpy(seen)})["action_dist_inputs"]
+        outputs = runner.module.forward_inference({"obs": torch.from_numpy(seen)})[
+            "action_dist_inputs"
+        ]
         # Both tasks' actions are in [-1, 1], to which RLlib clips the mean.
         return outputs.chunk(2, dim=-1)[0].clamp(-1.0, 1.0).numpy()
 

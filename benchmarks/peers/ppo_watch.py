@@ -1,8 +1,9 @@
-"""Follows a training of PPO: takes its speed, or looks now and then whether the greedy policy has reached the targets.
+"""Follows a training of PPO: takes its speed, or looks now and then whether the greedy policy has
+reached the targets.
 
-All systems but ours, whose job looks by itself, are looked at in this way. It runs in the peers' processes, on our
-batched environments, which are faster than the peers' own; `podracer_core` has to be found there.
-"""
+All systems but ours, whose job looks by itself, are looked at in this way. It runs in the peers'
+processes, on our batched environments, which are faster than the peers' own; `podracer_core` has to
+be found there."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ LOOKING_FRACTION = 0.2  # of the time, at most; as in our jobs
 WARM_UP_ROLLOUTS = 2
 TELL_EVERY_S = 5.0
 
-Policy = Callable[[np.ndarray], np.ndarray]  # raw observations float32 [N, obs] -> greedy actions [N, act]
+# raw observations float32 [N, obs] -> greedy actions [N, act]
+Policy = Callable[[np.ndarray], np.ndarray]
 
 
 class Watch:
@@ -49,7 +51,9 @@ class Watch:
             self._told_at = now
             tell("steps", env_steps=env_steps)
         # Untrained policies are not evaluated: Ant may reach its first target by standing still.
-        if self._rollouts and self._looked_s + self._last_look_s <= LOOKING_FRACTION * (now - self._began_at):
+        if self._rollouts and self._looked_s + self._last_look_s <= LOOKING_FRACTION * (
+            now - self._began_at
+        ):
             self._look(env_steps)
         return not self._targets
 
@@ -86,7 +90,8 @@ class GreedyReturns:
         self._next_seed += episodes
         environment = make_vec_environment(self._spec, episodes)  # without a cost of contacts
         observation = environment.reset(seeds)
-        running, returns = torch.ones(episodes, dtype=torch.bool), torch.zeros(episodes, dtype=torch.float64)
+        running = torch.ones(episodes, dtype=torch.bool)
+        returns = torch.zeros(episodes, dtype=torch.float64)
         while running.any():
             action = np.asarray(policy(observation.numpy()), dtype=np.float32)
             step = environment.step(torch.from_numpy(action))

@@ -1,4 +1,5 @@
-"""Stable-Baselines3's PPO for benchmarks/returns.py: one agent, on the library's environments and VecNormalize."""
+"""Stable-Baselines3's PPO for benchmarks/returns.py: one agent, on the library's environments and
+VecNormalize."""
 
 from __future__ import annotations
 

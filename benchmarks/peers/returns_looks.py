@@ -1,4 +1,5 @@
-"""The looks of benchmarks/returns.py: greedy episodes every so many steps, the same ones for every agent of a task."""
+"""The looks of benchmarks/returns.py: greedy episodes every so many steps, the same ones for every
+agent of a task."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ class PeerActor:
 class Looks:
     """To be asked before every rollout; training is taken to begin when it is made.
 
-    A look is taken once as many steps are done as the next one is due at, and at the end of training. It tells
-    `look` with the steps of each agent, their mean returns, and the seconds of training so far.
-    """
+    A look is taken once as many steps are done as the next one is due at, and at the end of
+    training. It tells `look` with the steps of each agent, their mean returns, and the seconds of
+    training so far."""
 
     def __init__(self, order: ReturnsOrder, actor: Evaluated) -> None:
         self._order, self._actor, self._due = order, actor, order.every

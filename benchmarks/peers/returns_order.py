@@ -10,7 +10,8 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class ReturnsOrder:
-    """Train one agent for each seed, on the recipe of `benchmarks/peers_ppo.py` with the same settings for all.
+    """Train one agent for each seed, on the recipe of `benchmarks/peers_ppo.py` with the same
+    settings for all.
 
     steps     of each agent; the last rollout is finished
     every     steps between two looks

@@ -23,7 +23,9 @@ def main() -> None:
     variant, recipe = VARIANTS[order.variant], hyperparameters(SAME)
     members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in order.seeds)
     cohort = CohortConfig("ppo", members, recipe | variant.shared())
-    environment = make_vec_environment(EnvironmentSpec(id=order.environment), len(members) * SAME.num_envs)
+    environment = make_vec_environment(
+        EnvironmentSpec(id=order.environment), len(members) * SAME.num_envs
+    )
     algorithm = variant.algorithm(cohort, environment.observation_space, environment.action_space)
     seeds = torch.tensor(order.seeds)
     collector = Collector(environment, algorithm.actor, seeds, random_ages=variant.random_ages)

@@ -24,8 +24,9 @@ PUBLISHED = {
     "Ant-v5": (1327.2, 3258.4),
     "Humanoid-v5": (None, 787.1),
 }
-"""After a million steps on version 3 of the tasks: rl-baselines3-zoo, benchmark.md (one run, its mean over 150 episodes
-and more), and Tianshou, examples/mujoco/README.md (10 seeds, the largest mean over seeds that any evaluation had)."""
+"""After a million steps on version 3 of the tasks: rl-baselines3-zoo, benchmark.md (one run, its
+mean over 150 episodes and more), and Tianshou, examples/mujoco/README.md (10 seeds, the largest
+mean over seeds that any evaluation had)."""
 
 
 def report(found: Found, steps: int) -> None:
@@ -53,7 +54,9 @@ def report(found: Found, steps: int) -> None:
                 task: {system: [run.score for run in runs] for system, runs in systems.items()}
                 for task, systems in found.items()
             },
-            "estimates": {f"{task} {system}": asdict(found) for (task, system), found in scores.items()},
+            "estimates": {
+                f"{task} {system}": asdict(found) for (task, system), found in scores.items()
+            },
             "over_sb3": ratio and asdict(ratio),
         },
         {"tasks_with_an_interval_below_sb3": Target(below if is_whole else None, 0, at_most=True)},
@@ -67,10 +70,20 @@ def _print_scores(found: Found, scores: Mapping[tuple[str, str], Estimate], step
         for system, runs in systems.items():
             if runs:
                 seeds = ", ".join(f"{run.score:,.0f}" for run in runs)
-                rows.append([task, TITLES[system], scores[task, system], len(runs), seeds, zoo or "–", tianshou])
+                rows.append(
+                    [
+                        task,
+                        TITLES[system],
+                        scores[task, system],
+                        len(runs),
+                        seeds,
+                        zoo or "–",
+                        tianshou,
+                    ]
+                )
     print_table(
-        f"Greedy return after {steps:,} steps, mean of the last {LAST_LOOKS} looks of a seed: interquartile mean over "
-        "seeds (bootstrap interval of 95 %)",
+        f"Greedy return after {steps:,} steps, mean of the last {LAST_LOOKS} looks of a seed: "
+        "interquartile mean over seeds (bootstrap interval of 95 %)",
         ["task", "system", "return", "seeds", "each", "rl-zoo, one run", "Tianshou, maximum"],
         rows,
     )
@@ -86,7 +99,11 @@ def _print_threshold(task: str, target: float, systems: Mapping[str, Sequence[Ru
         middle = len(runs) // 2
         median = number_text(there[middle]) if runs and middle < len(there) else "–"
         rows.append([TITLES[system], f"{len(there)} of {len(runs)}", median, shown])
-    print_table(f"{task}: steps at the first look of {target:,.0f}", ["system", "got there", "median", "each"], rows)
+    print_table(
+        f"{task}: steps at the first look of {target:,.0f}",
+        ["system", "got there", "median", "each"],
+        rows,
+    )
 
 
 def _print_curves(found: Found, tasks: Sequence[str]) -> None:
@@ -99,21 +116,26 @@ def _print_curves(found: Found, tasks: Sequence[str]) -> None:
         rows.append([task, len(both), below, len(both) - below - above, above])
     if rows:
         print_table(
-            "Intervals of ours beside theirs, look by look", ["task", "looks", "below", "overlap", "above"], rows
+            "Intervals of ours beside theirs, look by look",
+            ["task", "looks", "below", "overlap", "above"],
+            rows,
         )
 
 
 def _over_sb3(found: Found, tasks: Sequence[str]) -> Estimate | None:
-    """All tasks together, in units of Stable-Baselines3's mean score on each; None where that is no unit."""
+    """All tasks together, in units of Stable-Baselines3's mean score on each; None where that is no
+    unit."""
     scale = {task: statistics.fmean(run.score for run in found[task]["sb3"]) for task in tasks}
     if not tasks or min(scale.values()) <= 0.0:
         return None
     ours, theirs = (
-        estimate(*([run.score / scale[task] for run in found[task][system]] for task in tasks)) for system in TITLES
+        estimate(*([run.score / scale[task] for run in found[task][system]] for task in tasks))
+        for system in TITLES
     )
     text = "{0.value:.2f} ({0.low:.2f} – {0.high:.2f})".format
     print_table(
-        "All tasks, in units of Stable-Baselines3's mean on each: interquartile mean, stratified bootstrap of 95 %",
+        "All tasks, in units of Stable-Baselines3's mean on each: interquartile mean, stratified "
+        "bootstrap of 95 %",
         ["system", "tasks", "return"],
         [[TITLES["ours"], len(tasks), text(ours)], [TITLES["sb3"], len(tasks), text(theirs)]],
     )
@@ -131,7 +153,9 @@ def write_curves(found: Found, path: Path) -> None:
     """A row for each look of each system."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("task", "system", "seeds", "env_steps", "interquartile_mean", "low_95", "high_95"))
+        writer.writerow(
+            ("task", "system", "seeds", "env_steps", "interquartile_mean", "low_95", "high_95")
+        )
         for task, systems in found.items():
             for system, runs in systems.items():
                 for taken, at in curve(runs):
@@ -149,7 +173,9 @@ def plot(table: Path, picture: Path) -> None:
     with table.open() as file:
         rows = list(csv.DictReader(file))
     tasks = [task for task in PUBLISHED if any(row["task"] == task for row in rows)]
-    figure, panels = pyplot.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.8), dpi=110, squeeze=False)
+    figure, panels = pyplot.subplots(
+        1, len(tasks), figsize=(4.2 * len(tasks), 3.8), dpi=110, squeeze=False
+    )
     for task, axes in zip(tasks, panels[0], strict=True):
         own = [row for row in rows if row["task"] == task]
         for system, group in itertools.groupby(own, key=lambda row: row["system"]):

@@ -1,4 +1,5 @@
-"""The ended runs of benchmarks/returns.py: one JSON line an agent, so that a killed benchmark goes on where it was."""
+"""The ended runs of benchmarks/returns.py: one JSON line an agent, so that a killed benchmark goes
+on where it was."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ LAST_LOOKS = 3
 class Run:
     """One agent's training.
 
-    settings          a digest of all hyperparameters and of the spacing of looks: with others it is another run
-    steps             that were asked for; a run of more of them holds one of fewer, since no setting changes with time
+    settings          a digest of all hyperparameters and of the spacing of looks: with others it is
+                      another run
+    steps             that were asked for; a run of more of them holds one of fewer, since no
+                      setting changes with time
     looks             steps taken and the mean return of the greedy episodes, look by look
     training_seconds  wall seconds without looks; ours are those of its whole cohort
     """
@@ -48,13 +51,17 @@ class Run:
 
     def cut(self, steps: int) -> Run:
         """The first `steps` of it: up to the first look at or after them."""
-        end = next((i for i, (taken, _) in enumerate(self.looks) if taken >= steps), len(self.looks) - 1)
+        end = next(
+            (i for i, (taken, _) in enumerate(self.looks) if taken >= steps), len(self.looks) - 1
+        )
         return replace(self, steps=steps, looks=self.looks[: end + 1])
 
 
 def digest(settings: Mapping[str, object]) -> str:
     """Eight characters that are others for other settings."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()[
+        :8
+    ]
 
 
 class Runs:

@@ -1,4 +1,5 @@
-"""Agents of benchmarks/returns.py and benchmarks/ppo_details.py, trained by processes of their own."""
+"""Agents of benchmarks/returns.py and benchmarks/ppo_details.py, trained by processes of their
+own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ TITLES = {"ours": "Podracer", "sb3": "Stable-Baselines3"}
 def settings_of(system: str, every: int) -> str:
     """Ours counts the catalogue's defaults in: with another default it is another run."""
     own = find_algorithm("ppo").defaults() if system == "ours" else {}
-    return digest(own | hyperparameters(SAME) | {"num_envs": SAME.num_envs, "every": every, "episodes": EPISODES})
+    return digest(
+        own
+        | hyperparameters(SAME)
+        | {"num_envs": SAME.num_envs, "every": every, "episodes": EPISODES}
+    )
 
 
 def train(order: ReturnsOrder, system: str) -> list[Run]:
@@ -33,11 +38,14 @@ def train(order: ReturnsOrder, system: str) -> list[Run]:
     looks: list[dict[str, Any]] = []
     seeds = ", ".join(map(str, order.seeds))
     print(f"{order.environment}, {TITLES[system]}, {order.variant}, seeds {seeds}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="returns-") as scratch:  # MuJoCo writes its log where it stands
+    # MuJoCo writes its log where it stands
+    with tempfile.TemporaryDirectory(prefix="returns-") as scratch:
         log = Path(scratch, "log")
         with log.open("w") as errors:
             command = [sys.executable, str(PEERS / SCRIPTS[system]), json.dumps(asdict(order))]
-            with subprocess.Popen(command, cwd=scratch, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            with subprocess.Popen(
+                command, cwd=scratch, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as process:
                 for line in process.stdout or ():
                     looks.append(json.loads(line))
                     print(f"  {_text(looks[-1])}", flush=True)
@@ -62,4 +70,7 @@ def train(order: ReturnsOrder, system: str) -> list[Run]:
 def _text(look: dict[str, Any]) -> str:
     returns: Sequence[float] = look["returns"]
     mean = sum(returns) / len(returns)
-    return f"{look['env_steps']:,} steps, return {mean:,.0f}, {look['training_seconds']:,.0f} s of training"
+    return (
+        f"{look['env_steps']:,} steps, return {mean:,.0f}, {look['training_seconds']:,.0f} s "
+        "of training"
+    )

@@ -28,11 +28,15 @@ class MinibatchAdvantages(Trained):
 
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         for minibatch in super()._minibatches(rows):
-            yield replace(minibatch, advantage=normalized_advantages(minibatch.advantage, minibatch.weight > 0))
+            yield replace(
+                minibatch,
+                advantage=normalized_advantages(minibatch.advantage, minibatch.weight > 0),
+            )
 
 
 class RewardScale:
-    """Rewards divided by the deviation of the discounted sums of them so far, clipped to ±10, as VecNormalize does."""
+    """Rewards divided by the deviation of the discounted sums of them so far, clipped to ±10, as
+    VecNormalize does."""
 
     def __init__(self, members: int, num_envs: int, gamma: float) -> None:
         self._sums, self._gamma = torch.zeros(members, num_envs), gamma
@@ -43,7 +47,9 @@ class RewardScale:
         for t, reward in enumerate(rollout.reward):
             self._sums = self._sums * self._gamma + reward
             active = torch.ones(len(reward), dtype=torch.bool)
-            self._statistics.update(self._sums.unsqueeze(-1), torch.ones_like(reward, dtype=torch.bool), active)
+            self._statistics.update(
+                self._sums.unsqueeze(-1), torch.ones_like(reward, dtype=torch.bool), active
+            )
             rewards[t] = (reward / self._statistics.scale().float()).clamp(-10.0, 10.0)
             self._sums = torch.where(ended[t], 0.0, self._sums)
         return replace(rollout, reward=rewards)
@@ -67,9 +73,15 @@ class Variant:
 
     def shared(self) -> dict[str, Any]:
         """Hyperparameters of the cohort."""
-        return {"normalize_values": not self.scaled_rewards, "normalize_rewards": False, **self.hyperparameters}
+        return {
+            "normalize_values": not self.scaled_rewards,
+            "normalize_rewards": False,
+            **self.hyperparameters,
+        }
 
-    def reward_scale(self, members: int, num_envs: int, gamma: float) -> Callable[[Rollout], Rollout]:
+    def reward_scale(
+        self, members: int, num_envs: int, gamma: float
+    ) -> Callable[[Rollout], Rollout]:
         """What is done to each rollout before it is learned from."""
         return RewardScale(members, num_envs, gamma) if self.scaled_rewards else _as_it_is
 
@@ -84,14 +96,21 @@ VARIANTS = {
     "default": Variant("the recipe: rewards scaled, and Pop-Art", {"normalize_rewards": True}),
     "values": Variant("the recipe, Pop-Art alone: the default before"),
     "half_weight": Variant("half the critic's weight", _HALF),
-    "minibatch_advantages": Variant("the same; advantages normalized in each minibatch", _HALF, MinibatchAdvantages),
+    "minibatch_advantages": Variant(
+        "the same; advantages normalized in each minibatch", _HALF, MinibatchAdvantages
+    ),
     "scaled_rewards": Variant("the same; rewards scaled, no Pop-Art", _HALF, scaled_rewards=True),
-    "rewards": Variant("the recipe, rewards scaled alone", {"normalize_rewards": True, "normalize_values": False}),
+    "rewards": Variant(
+        "the recipe, rewards scaled alone", {"normalize_rewards": True, "normalize_values": False}
+    ),
     "same_age": Variant("the same; all first episodes begin at age 0", _HALF, random_ages=False),
     "first_statistics": Variant(
         "the same; observations normalized from the first update on", _HALF, first_statistics=True
     ),
-    "both": Variant("the recipe's weight, and observations normalized from the first update on", first_statistics=True),
+    "both": Variant(
+        "the recipe's weight, and observations normalized from the first update on",
+        first_statistics=True,
+    ),
     "as_sb3": Variant(
         "the recipe's weight, and all the other details",
         {},

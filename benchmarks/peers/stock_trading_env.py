@@ -1,10 +1,10 @@
-"""One trading account as a `gymnasium.Env`: the rules of StockTrading-v0 as a user would write them down.
+"""One trading account as a `gymnasium.Env`: the rules of StockTrading-v0 as a user would write them
+down.
 
-`StockTradingEnv` goes through the stocks one after the other, as the environments of FinRL and ElegantRL do, with plain
-Python numbers, which are faster there than NumPy's. `ArrayStockTradingEnv` has arrays over the stocks. The market is
-prepared as ours is, so that only the stepping is compared; both give our numbers, as
-tests/unit/environments/stock_trading/test_peer.py shows.
-"""
+`StockTradingEnv` goes through the stocks one after the other, as the environments of FinRL and
+ElegantRL do, with plain Python numbers, which are faster there than NumPy's. `ArrayStockTradingEnv`
+has arrays over the stocks. The market is prepared as ours is, so that only the stepping is
+compared; both give our numbers, as tests/unit/environments/stock_trading/test_peer.py shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Array = NDArray[Any]
 
 
 class StockTradingEnv(gymnasium.Env[Array, Array]):
-    """An account in the market and with the knobs of `batched`, from its first bar and with cash alone."""
+    """An account in the market and with the knobs of `batched`, from its first bar and with cash
+    alone."""
 
     def __init__(self, batched: StockTrading) -> None:
         market, self.config, self.bars = batched.market, batched.config, batched.bars
@@ -39,15 +40,21 @@ class StockTradingEnv(gymnasium.Env[Array, Array]):
         self.features = np.concatenate([by_feature, market.turbulence_feature.numpy()], axis=1)
         threshold, turbulence = self.config.turbulence_threshold, market.turbulence
         has_limit = turbulence is not None and threshold is not None
-        self.turbulent = (turbulence > threshold).tolist() if has_limit else [False] * len(market.times)
+        self.turbulent = (
+            (turbulence > threshold).tolist() if has_limit else [False] * len(market.times)
+        )
         self.price_list, self.close_list = self.prices.tolist(), self.closes.tolist()
         self.can_trade_list = self.can_trade.tolist()
         self.share_scale = market.mean_close.numpy() / self.config.initial_cash
         self.stocks = len(market.tickers)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        self.bar, self.cash, self.value = self.bars.start, self.config.initial_cash, self.config.initial_cash
+        self.bar = self.bars.start
+        self.cash = self.config.initial_cash
+        self.value = self.config.initial_cash
         self._clear()
         return self._observation(), {}
 
@@ -71,7 +78,11 @@ class StockTradingEnv(gymnasium.Env[Array, Array]):
         for stock, number in enumerate(action.tolist()):
             if not can_trade[stock]:
                 continue
-            wanted = -shares[stock] if is_turbulent else math.trunc(max(-1.0, min(1.0, number)) * config.max_stock)
+            wanted = (
+                -shares[stock]
+                if is_turbulent
+                else math.trunc(max(-1.0, min(1.0, number)) * config.max_stock)
+            )
             if self.rest[stock] and not is_turbulent:
                 continue
             if wanted < 0 and shares[stock]:
@@ -92,7 +103,8 @@ class StockTradingEnv(gymnasium.Env[Array, Array]):
                 traded[stock] = True
         if config.cool_down:
             self.rest = [
-                config.cool_down if now else max(0, rest - 1) for now, rest in zip(traded, self.rest, strict=True)
+                config.cool_down if now else max(0, rest - 1)
+                for now, rest in zip(traded, self.rest, strict=True)
             ]
 
     def _account_value(self) -> float:

@@ -1,4 +1,5 @@
-"""Stable-Baselines3's PPO for benchmarks/trading_speed.py: its own defaults, accounts in one process (DummyVecEnv)."""
+"""Stable-Baselines3's PPO for benchmarks/trading_speed.py: its own defaults, accounts in one
+process (DummyVecEnv)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def main() -> None:
     order = TradingOrder(**json.loads(sys.argv[1]))
     torch.set_num_threads(order.threads)
     market = StockTrading(1, **order.arguments)
-    accounts = make_vec_env(lambda: ArrayStockTradingEnv(market), n_envs=order.num_envs, seed=order.seed)
+    accounts = make_vec_env(
+        lambda: ArrayStockTradingEnv(market), n_envs=order.num_envs, seed=order.seed
+    )
     steps = max(ROLLOUT // order.num_envs, 32)
     model = PPO("MlpPolicy", VecNormalize(accounts), n_steps=steps, seed=order.seed, device="cpu")
     with contextlib.suppress(_Over):

@@ -1,4 +1,5 @@
-"""What a process of benchmarks/trading_speed.py is to do, and how it takes its speed. Standard library only."""
+"""What a process of benchmarks/trading_speed.py is to do, and how it takes its speed. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -43,5 +44,7 @@ class Speedometer:
             return False
         if now - self._began_at < self._seconds:
             return False
-        tell("speed", env_steps_per_second=(env_steps - self._steps_before) / (now - self._began_at))
+        tell(
+            "speed", env_steps_per_second=(env_steps - self._steps_before) / (now - self._began_at)
+        )
         return True

@@ -1,4 +1,5 @@
-"""Ours for benchmarks/trading_speed.py: steps/s of the session that a fused pod's learner runs, in this process."""
+"""Ours for benchmarks/trading_speed.py: steps/s of the session that a fused pod's learner runs, in
+this process."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def main() -> None:
     spec = EnvironmentSpec(id="StockTrading-v0", kwargs=dict(order.arguments))
     environment = make_vec_environment(spec, order.num_envs)
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
-    source = InProcessSource(Collector(environment, algorithm.actor, torch.tensor([order.seed])), algorithm)
+    source = InProcessSource(
+        Collector(environment, algorithm.actor, torch.tensor([order.seed])), algorithm
+    )
     session = TrainingSession(algorithm, source, None, RoundPlan(duration_s=3600.0))
     speedometer = Speedometer(order.seconds)
     while not speedometer.is_over(session.moment().env_steps[0]):

@@ -33,23 +33,28 @@ def yearly_mean(returns: Array) -> Array:
 
 
 def above(returns: Array, others: Array, statistic: Statistic) -> tuple[float, float, float]:
-    """By how much the seeds' mean of a statistic of [S, D] is above that of [R, D], and its 95 % interval.
+    """By how much the seeds' mean of a statistic of [S, D] is above that of [R, D], and its 95 %
+    interval.
 
-    Every resample of the stationary bootstrap takes the same days of all seeds and both sides, so the interval is about
-    the days; how much seeds differ is told apart.
-    """
+    Every resample of the stationary bootstrap takes the same days of all seeds and both sides, so
+    the interval is about the days; how much seeds differ is told apart."""
     if returns.shape[1] != others.shape[1]:
-        raise ValueError(f"{returns.shape[1]} days against {others.shape[1]}: both sides need the same")
+        raise ValueError(
+            f"{returns.shape[1]} days against {others.shape[1]}: both sides need the same"
+        )
     block = math.ceil(mean_block_length(returns.mean(0) - others.mean(0)))
     parts = resamples(returns.shape[1], block)
-    drawn = [statistic(returns[:, part]).mean(0) - statistic(others[:, part]).mean(0) for part in parts]
+    drawn = [
+        statistic(returns[:, part]).mean(0) - statistic(others[:, part]).mean(0) for part in parts
+    ]
     lower, upper = np.quantile(np.concatenate(drawn), [0.025, 0.975])
     return float(statistic(returns).mean() - statistic(others).mean()), float(lower), float(upper)
 
 
 def report(found: Mapping[Season, Returns], seconds: float) -> None:
-    """Every season's table, walks forward, and the closing line, whose targets are about the first season: a positive
-    distance of the tournament from the best that is not made of it is the first place."""
+    """Every season's table, walks forward, and the closing line, whose targets are about the first
+    season: a positive distance of the tournament from the best that is not made of it is the first
+    place."""
     for season, returns in found.items():
         _print_season(season, returns, seconds)
     _print_walks(found)
@@ -58,7 +63,10 @@ def report(found: Mapping[Season, Returns], seconds: float) -> None:
         "sharpe": {name: float(sharpe_ratio(each).mean()) for name, each in headline.items()},
         "return": {name: float(growth(each).mean()) for name, each in headline.items()},
     }
-    targets = {f"{what}_above_the_best_other": Target(_lead(values), 0.0) for what, values in figures.items()}
+    targets = {
+        f"{what}_above_the_best_other": Target(_lead(values), 0.0)
+        for what, values in figures.items()
+    }
     finish("trading", figures, targets)
 
 
@@ -70,10 +78,21 @@ def _lead(values: Mapping[str, float]) -> float | None:
 def _print_season(season: Season, found: Returns, seconds: float) -> None:
     rows = []
     for name, returns in found.items():
-        falls = [largest_drawdown(np.concatenate([[1.0], np.cumprod(1 + each)])).depth for each in returns]
-        rows.append([name, *map(_shown, (100 * growth(returns), sharpe_ratio(returns), 100 * np.array(falls)))])
+        falls = [
+            largest_drawdown(np.concatenate([[1.0], np.cumprod(1 + each)])).depth
+            for each in returns
+        ]
+        rows.append(
+            [
+                name,
+                *map(_shown, (100 * growth(returns), sharpe_ratio(returns), 100 * np.array(falls))),
+            ]
+        )
     seeds = max(len(returns) for returns in found.values())
-    title = f"Test year {season.title}: {seconds:g} s of training, {seeds} seed(s), median (least – greatest)"
+    title = (
+        f"Test year {season.title}: {seconds:g} s of training, {seeds} seed(s), median (least "
+        "– greatest)"
+    )
     print_table(title, ["method", "return, %", "Sharpe", "largest fall, %"], rows)
     _print_distances(found)
 
@@ -96,7 +115,9 @@ def _print_distances(found: Returns) -> None:
 def _print_walks(found: Mapping[Season, Returns]) -> None:
     """All test years of one kind of prices, one after the other, as one account."""
     for adjust in dict.fromkeys(season.adjust for season in found):
-        years = sorted((season for season in found if season.adjust == adjust), key=lambda season: season.year)
+        years = sorted(
+            (season for season in found if season.adjust == adjust), key=lambda season: season.year
+        )
         if len(years) < 2:
             continue
         rows = []
@@ -105,7 +126,8 @@ def _print_walks(found: Mapping[Season, Returns]) -> None:
             rows.append([name, _shown(100 * growth(together)), _shown(sharpe_ratio(together))])
         kind = years[0].title.partition(", ")[2]
         print_table(
-            f"Walk forward over {', '.join(str(season.year) for season in years)}, {kind}: median (least – greatest)",
+            f"Walk forward over {', '.join(str(season.year) for season in years)}, {kind}: median "
+            "(least – greatest)",
             ["method", "return, %", "Sharpe"],
             rows,
         )

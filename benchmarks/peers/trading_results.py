@@ -1,4 +1,5 @@
-"""The seasons of benchmarks/trading.py, and the file in which its finished runs are kept, a JSON line each."""
+"""The seasons of benchmarks/trading.py, and the file in which its finished runs are kept, a JSON
+line each."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ Returns = Mapping[str, NDArray[np.float64]]
 """By method, daily ones of the test year: [seeds, D]; the same days of all."""
 
 HALF_YEARS = {2017}
-"""Test years before which half a year selects, and the other one trains: the prices begin in 2015, and the first year
-goes into indicators."""
+"""Test years before which half a year selects, and the other one trains: the prices begin in 2015,
+and the first year goes into indicators."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,16 @@ class Season:
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.year}, {'adjusted prices' if self.adjust == 'auto' else 'prices as they are'}"
+        return (
+            f"{self.year}, {'adjusted prices' if self.adjust == 'auto' else 'prices as they are'}"
+        )
 
     def arguments(self, columns: Mapping[str, str], max_stock: int) -> dict[str, Any]:
-        """Of StockTrading-v0, in training and selection: the year before the test selects, all before that trains."""
-        train_end = f"{self.year - 2}-12-31" if self.year not in HALF_YEARS else f"{self.year - 1}-06-30"
+        """Of StockTrading-v0, in training and selection: the year before the test selects, all
+        before that trains."""
+        train_end = (
+            f"{self.year - 2}-12-31" if self.year not in HALF_YEARS else f"{self.year - 1}-06-30"
+        )
         return {
             "columns": dict(columns),
             "gaps": "forward_fill",
@@ -53,13 +59,15 @@ class Season:
 
 
 class Results:
-    """Lines of a run's key (what it depends on) and its daily returns. One program writes at a time."""
+    """Lines of a run's key (what it depends on) and its daily returns. One program writes at a
+    time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def find(self, key: Mapping[str, Any]) -> list[float] | None:
-        """The returns of a run that has ended. A line that was cut off while it was written counts for nothing."""
+        """The returns of a run that has ended. A line that was cut off while it was written counts
+        for nothing."""
         lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
         found = (json.loads(line) for line in lines if line.endswith("}\n"))
         return next((run["returns"] for run in found if key.items() <= run["key"].items()), None)

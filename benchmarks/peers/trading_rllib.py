@@ -1,5 +1,5 @@
-"""RLlib's PPO for benchmarks/trading_speed.py, on its new API stack with its own defaults, all in this process: with
-two cores environment runners of their own are slower."""
+"""RLlib's PPO for benchmarks/trading_speed.py, on its new API stack with its own defaults, all in
+this process: with two cores environment runners of their own are slower."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def main() -> None:
     register_env("stock-trading", lambda _: ArrayStockTradingEnv(market))
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
-            num_cpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, _temp_dir=folder
+            num_cpus=1,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=folder,
         )
         config = (
             PPOConfig()

@@ -1,5 +1,6 @@
-"""Stable-Baselines3's PPO and SAC for benchmarks/trading.py, with its own default settings; PPO with observations and
-rewards normalized, as its documentation advises, and rollouts of 2,048 transitions in all accounts together."""
+"""Stable-Baselines3's PPO and SAC for benchmarks/trading.py, with its own default settings; PPO
+with observations and rewards normalized, as its documentation advises, and rollouts of 2,048
+transitions in all accounts together."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class _Follow(BaseCallback):
         self._selection.begin()
 
     def _on_step(self) -> bool:
-        if self.n_calls % LOOK_EVERY == 0 and self._selection.is_over(self._snapshot, self.num_timesteps):
+        if self.n_calls % LOOK_EVERY == 0 and self._selection.is_over(
+            self._snapshot, self.num_timesteps
+        ):
             raise _Over
         return True
 
@@ -48,7 +51,8 @@ class _Follow(BaseCallback):
         policy, normalizer = copy.deepcopy(self.model.policy), self.model.get_vec_normalize_env()
         mean, deviation, most = 0.0, 1.0, np.inf
         if normalizer is not None:
-            mean, deviation = normalizer.obs_rms.mean.copy(), np.sqrt(normalizer.obs_rms.var + normalizer.epsilon)
+            mean = normalizer.obs_rms.mean.copy()
+            deviation = np.sqrt(normalizer.obs_rms.var + normalizer.epsilon)
             most = normalizer.clip_obs
 
         def act(observation: Any) -> Any:
@@ -62,10 +66,14 @@ def main() -> None:
     order = SeasonOrder(**json.loads(sys.argv[1]))
     torch.set_num_threads(order.threads)
     selection = Selection(order)
-    accounts = make_vec_env(lambda: ArrayStockTradingEnv(selection.market), n_envs=order.num_envs, seed=order.seed)
+    accounts = make_vec_env(
+        lambda: ArrayStockTradingEnv(selection.market), n_envs=order.num_envs, seed=order.seed
+    )
     if order.algorithm == "ppo":
         steps = max(ROLLOUT // order.num_envs, 32)
-        model: Any = PPO("MlpPolicy", VecNormalize(accounts), n_steps=steps, seed=order.seed, device="cpu")
+        model: Any = PPO(
+            "MlpPolicy", VecNormalize(accounts), n_steps=steps, seed=order.seed, device="cpu"
+        )
     else:
         model = SAC("MlpPolicy", accounts, seed=order.seed, device="cpu")
     with contextlib.suppress(_Over):

@@ -1,4 +1,5 @@
-"""RLlib's PPO for benchmarks/trading.py, on its new API stack with its own default settings, all in this process."""
+"""RLlib's PPO for benchmarks/trading.py, on its new API stack with its own default settings, all in
+this process."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def main() -> None:
     register_env("stock-trading", lambda _: ArrayStockTradingEnv(selection.market))
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
-            num_cpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, _temp_dir=folder
+            num_cpus=1,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=folder,
         )
         algorithm = (
             PPOConfig()
@@ -55,7 +60,9 @@ def _snapshot(algorithm: Any, selection: Selection) -> Act:
 
     def act(observation: Any) -> Any:
         with torch.no_grad():
-            out = module.forward_inference({"obs": torch.from_numpy(np.asarray(observation, np.float32))[None]})
+            out = module.forward_inference(
+                {"obs": torch.from_numpy(np.asarray(observation, np.float32))[None]}
+            )
         mean = out["action_dist_inputs"][0, :stocks].numpy()  # the deviations follow
         return np.clip(mean, -1.0, 1.0)
 

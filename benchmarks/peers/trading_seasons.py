@@ -1,5 +1,5 @@
-"""What benchmarks/trading.py asks of each library: train on the days before, select on a year, and be judged once on
-the next one. Needs podracer_core with torch."""
+"""What benchmarks/trading.py asks of each library: train on the days before, select on a year, and
+be judged once on the next one. Needs podracer_core with torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Act = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class SeasonOrder:
-    """`seconds` of wall time for training, in which a snapshot is looked at `snapshots` times, at equal distances; the
-    test ends on the day `test_end`. `arguments` are StockTrading-v0's."""
+    """`seconds` of wall time for training, in which a snapshot is looked at `snapshots` times, at
+    equal distances; the test ends on the day `test_end`. `arguments` are StockTrading-v0's."""
 
     algorithm: str
     num_envs: int
@@ -38,8 +38,9 @@ class SeasonOrder:
 
 
 class Selection:
-    """Looks at snapshots on the validation split, as our evaluator does: the one with the largest lower bound of the
-    Sharpe ratio is kept, and it alone is played through the test split, once, at the end."""
+    """Looks at snapshots on the validation split, as our evaluator does: the one with the largest
+    lower bound of the Sharpe ratio is kept, and it alone is played through the test split, once, at
+    the end."""
 
     def __init__(self, order: SeasonOrder) -> None:
         self._order = order
@@ -55,13 +56,16 @@ class Selection:
         self._began_at = time.perf_counter()
 
     def is_over(self, snapshot: Callable[[], Act], env_steps: int) -> bool:
-        """To be asked between updates: takes a snapshot where it is time. The time that looking takes does not count.
+        """To be asked between updates: takes a snapshot where it is time. The time that looking
+        takes does not count.
 
         An update that takes longer than the distance of two snapshots has one snapshot at its end.
         """
         start = time.perf_counter()
         trained_s = start - self._began_at - self._looking_s
-        due = min(int(trained_s / self._order.seconds * self._order.snapshots), self._order.snapshots)
+        due = min(
+            int(trained_s / self._order.seconds * self._order.snapshots), self._order.snapshots
+        )
         if due > self._looked:
             self._looked = due
             lower = self._consider(snapshot())
@@ -70,7 +74,12 @@ class Selection:
         if trained_s < self._order.seconds or self._best is None:
             return False
         lower, act = self._best
-        tell("season", validation=lower, returns=played(self._test, act).tolist(), env_steps=env_steps)
+        tell(
+            "season",
+            validation=lower,
+            returns=played(self._test, act).tolist(),
+            env_steps=env_steps,
+        )
         return True
 
     def _consider(self, act: Act) -> float:

@@ -1,4 +1,5 @@
-"""The virtual environment of those peers whose packages exclude ours: `.venv-peers`, or wherever it is told to be."""
+"""The virtual environment of those peers whose packages exclude ours: `.venv-peers`, or wherever it
+is told to be."""
 
 from __future__ import annotations
 
@@ -8,15 +9,26 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PLACE = Path(os.environ.get("PODRACER_PEERS") or Path(__file__).resolve().parents[2] / ".venv-peers")
+PLACE = Path(
+    os.environ.get("PODRACER_PEERS") or Path(__file__).resolve().parents[2] / ".venv-peers"
+)
 
 
 def set_up(folder: Path, requirements: Path) -> None:
     """Make it, or add what `requirements` has: torch first, exactly pinned."""
     if not python_of(folder).exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    install = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    torch = next(line for line in requirements.read_text().splitlines() if line.startswith("torch=="))
+    install = [
+        str(python_of(folder)),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    torch = next(
+        line for line in requirements.read_text().splitlines() if line.startswith("torch==")
+    )
     subprocess.run([*install, torch], check=True)
     subprocess.run([*install, "--requirement", str(requirements)], check=True)
 

@@ -28,15 +28,16 @@ from podracer_core.training.phases import processor_seconds
 from podracer_core.training.sizes import usual_envs_per_member
 
 USUAL_COHORT = 8
-"""Environments of a member are as many as in a job's cohort of this size, whatever the size here."""
+"""Environments of a member are as many as in a job's cohort of this size, whatever the size
+here."""
 
 
 class CohortRecording:
     """The cohort of `chunk`, from its first step or from where `state_file` was saved.
 
-    Its seconds are those of this process and its children, not the wall's, so other work on the machine hardly shows.
-    They are divided by the number of members, as a job counts an agent's cost.
-    """
+    Its seconds are those of this process and its children, not the wall's, so other work on the
+    machine hardly shows. They are divided by the number of members, as a job counts an agent's
+    cost."""
 
     def __init__(self, task: Task, chunk: Sequence[Configuration], state_file: Path) -> None:
         self._task, self._chunk, self._file = task, chunk, state_file
@@ -59,9 +60,13 @@ class CohortRecording:
         seeds, session = torch.tensor([each.seed for each in chunk]), self._env_steps
         taken = torch.full((members,), self._env_steps // envs)
         actor = self._algorithm.actor
-        self._collector = Collector(self._environment, actor, seeds, first_step=taken, session=session)
+        self._collector = Collector(
+            self._environment, actor, seeds, first_step=taken, session=session
+        )
         if saved:
-            resume_environments(self._collector, [_group(saved, member, "environment") for member in range(members)])
+            resume_environments(
+                self._collector, [_group(saved, member, "environment") for member in range(members)]
+            )
 
     @property
     def trained_s(self) -> float:
@@ -69,9 +74,12 @@ class CohortRecording:
         return self._trained_s / len(self._chunk)
 
     def run(self, stop_at: float) -> list[Curve]:
-        """The members' curves; none where `time.monotonic` has come to `stop_at` first: then the state is saved."""
+        """The members' curves; none where `time.monotonic` has come to `stop_at` first: then the
+        state is saved."""
         while True:
-            while (due := len(self._looks[0])) <= LOOKS and self.trained_s >= due * self._task.seconds / LOOKS:
+            while (
+                due := len(self._looks[0])
+            ) <= LOOKS and self.trained_s >= due * self._task.seconds / LOOKS:
                 self._look(due)
             if due > LOOKS:
                 break
@@ -79,7 +87,9 @@ class CohortRecording:
                 self._save()
                 return []
             begin = self._clock()
-            rollout = self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
+            rollout = self._collector.collect(
+                self._algorithm.horizon, policy_version=self._algorithm.version
+            )
             self._algorithm.update(rollout)
             self._trained_s += self._clock() - begin
             self._env_steps += self._steps_an_update
@@ -104,7 +114,10 @@ class CohortRecording:
     def _curve(self, member: int) -> Curve:
         each, members = self._chunk[member], len(self._chunk)
         number, settings = self._settings[member]
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in _told(each).items()}
+        values = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in _told(each).items()
+        }
         looks_s = round(self._looked_s / members, 3)
         return Curve(
             self._task.environment, number, settings, each.algorithm, values, members, looks_s,
@@ -117,17 +130,27 @@ class CohortRecording:
             groups = {**self._algorithm.member_state(member), "environment": environment}
             groups["replay"] = self._algorithm.replay_state(member)
             for group, named in groups.items():
-                for name, tensor in named.items():  # a copy of each, since tensors of one memory are refused
-                    tensors[f"{member}:{group}:{name}"] = tensor.clone(memory_format=torch.contiguous_format)
-        looks = [[(look.env_steps, look.seconds, look.returns) for look in looks] for looks in self._looks]
-        progress = {"settings": self._settings, "counts": (self._env_steps, self._trained_s, self._looked_s)}
+                # a copy of each, since tensors of one memory are refused
+                for name, tensor in named.items():
+                    tensors[f"{member}:{group}:{name}"] = tensor.clone(
+                        memory_format=torch.contiguous_format
+                    )
+        looks = [
+            [(look.env_steps, look.seconds, look.returns) for look in looks]
+            for looks in self._looks
+        ]
+        progress = {
+            "settings": self._settings,
+            "counts": (self._env_steps, self._trained_s, self._looked_s),
+        }
         self._file.parent.mkdir(parents=True, exist_ok=True)
         written = self._file.with_suffix(".new")
         save_file(tensors, written, {"progress": json.dumps({**progress, "looks": looks})})
         written.replace(self._file)
 
     def _load(self) -> dict[str, torch.Tensor]:
-        """The saved tensors, with the algorithm's own loaded; none where the state is of another cohort."""
+        """The saved tensors, with the algorithm's own loaded; none where the state is of another
+        cohort."""
         if not self._file.exists():
             return {}
         with safetensors.safe_open(self._file, "pt") as opened:
@@ -136,11 +159,19 @@ class CohortRecording:
                 return {}
             saved = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - it is no dict
         self._env_steps, self._trained_s, self._looked_s = progress["counts"]
-        self._looks = [[Look(steps, s, tuple(returns)) for steps, s, returns in looks] for looks in progress["looks"]]
+        self._looks = [
+            [Look(steps, s, tuple(returns)) for steps, s, returns in looks]
+            for looks in progress["looks"]
+        ]
         members = range(len(self._chunk))
         for member in members:
-            own = {key.split(":")[1] for key in saved if key.startswith(f"{member}:")} - {"environment", "replay"}
-            self._algorithm.load_member_state(member, {group: _group(saved, member, group) for group in own})
+            own = {key.split(":")[1] for key in saved if key.startswith(f"{member}:")} - {
+                "environment",
+                "replay",
+            }
+            self._algorithm.load_member_state(
+                member, {group: _group(saved, member, group) for group in own}
+            )
         replays = [_group(saved, member, "replay") for member in members]
         if any(replays):
             self._algorithm.load_replay_states(replays)
@@ -148,7 +179,10 @@ class CohortRecording:
 
 
 def _member(each: Configuration) -> MemberConfig:
-    values = {name: float(each.hyperparameters[name]) for name in find_algorithm(each.algorithm).defaults("member")}
+    values = {
+        name: float(each.hyperparameters[name])
+        for name in find_algorithm(each.algorithm).defaults("member")
+    }
     return MemberConfig(f"agent-{each.seed}", each.seed, values)
 
 
@@ -160,4 +194,6 @@ def _told(each: Configuration) -> dict[str, Any]:
 
 def _group(saved: dict[str, torch.Tensor], member: int, group: str) -> dict[str, torch.Tensor]:
     prefix = f"{member}:{group}:"
-    return {key.removeprefix(prefix): tensor for key, tensor in saved.items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): tensor for key, tensor in saved.items() if key.startswith(prefix)
+    }

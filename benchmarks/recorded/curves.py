@@ -15,7 +15,8 @@ from report import read_lines
 
 @dataclass(frozen=True)
 class Look:
-    """Greedy episodes of one agent after `env_steps` steps and `seconds` CPU seconds of training, its share of them."""
+    """Greedy episodes of one agent after `env_steps` steps and `seconds` CPU seconds of training,
+    its share of them."""
 
     env_steps: int
     seconds: float
@@ -28,8 +29,8 @@ class Look:
 
 @dataclass(frozen=True)
 class Curve:
-    """The training of one configuration. `members`: of the cohort that it was trained in; `looks_s`: CPU seconds of its
-    looks, its share of them."""
+    """The training of one configuration. `members`: of the cohort that it was trained in;
+    `looks_s`: CPU seconds of its looks, its share of them."""
 
     task: str
     number: int
@@ -47,7 +48,9 @@ class Curve:
     @property
     def end(self) -> float:
         """The mean of the last looks' episodes."""
-        return statistics.fmean(value for look in self.looks[-LAST_LOOKS:] for value in look.returns)
+        return statistics.fmean(
+            value for look in self.looks[-LAST_LOOKS:] for value in look.returns
+        )
 
     def cut(self, looks: int) -> Curve:
         """The curve as it was after so many looks, beside the one at the untrained policy."""
@@ -55,13 +58,18 @@ class Curve:
 
     def to_json(self) -> str:
         """One line; returns have four digits."""
-        looks = [(look.env_steps, round(look.seconds, 3), list(map(_short, look.returns))) for look in self.looks]
+        looks = [
+            (look.env_steps, round(look.seconds, 3), list(map(_short, look.returns)))
+            for look in self.looks
+        ]
         return json.dumps({**asdict(self), "looks": looks}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Curve:
         """The inverse, of a parsed line."""
-        looks = tuple(Look(steps, seconds, tuple(returns)) for steps, seconds, returns in fields.pop("looks"))
+        looks = tuple(
+            Look(steps, seconds, tuple(returns)) for steps, seconds, returns in fields.pop("looks")
+        )
         return cls(looks=looks, **fields)
 
 

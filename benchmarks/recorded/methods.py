@@ -1,8 +1,9 @@
-"""Methods of selection, replayed: which agent each chooses, and when, if all it may spend is a number of looks.
+"""Methods of selection, replayed: which agent each chooses, and when, if all it may spend is a
+number of looks.
 
-A look's share of training costs one unit. No method can train an agent beyond the end of its recorded curve; what it
-has left then is not spent. Copies and perturbed hyperparameters have no recorded curve, so none is replayed.
-"""
+A look's share of training costs one unit. No method can train an agent beyond the end of its
+recorded curve; what it has left then is not spent. Copies and perturbed hyperparameters have no
+recorded curve, so none is replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from recorded.replay import FEW, MANY, Draw
 from podracer_core.jobs.evolution import Round
 from podracer_core.statistics.shrinkage import posterior_means
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import MINIMUM_PEERS, LineRound, fraction_at_stake, is_at_bottom, peer_scores
+from podracer_leaderboard.rungs import (
+    MINIMUM_PEERS,
+    LineRound,
+    fraction_at_stake,
+    is_at_bottom,
+    peer_scores,
+)
 
 Choice = tuple[int, int]
 """An agent and the look at which it is chosen."""
@@ -54,7 +61,8 @@ def deep(draw: Draw, starts: int, budget: int) -> Choice:
 
 
 def halving(draw: Draw, starts: int, budget: int) -> Choice:
-    """Successive halving by the mean of the last look (Jamieson and Talwalkar 2016, arXiv:1502.07943)."""
+    """Successive halving by the mean of the last look (Jamieson and Talwalkar 2016,
+    arXiv:1502.07943)."""
     alive = list(range(starts))
     for rung, look in enumerate(rungs(draw.looks)[:-1]):
         alive.sort(key=lambda agent: -draw.few[agent, look])
@@ -63,7 +71,8 @@ def halving(draw: Draw, starts: int, budget: int) -> Choice:
 
 
 def shrunken(draw: Draw, starts: int, budget: int) -> Choice:
-    """Halving by posterior means of the last look, of which the better half of a rung has more episodes."""
+    """Halving by posterior means of the last look, of which the better half of a rung has more
+    episodes."""
     alive = list(range(starts))
     for rung, look in enumerate(rungs(draw.looks)):
         scores = _posterior(draw, alive, look)
@@ -73,8 +82,8 @@ def shrunken(draw: Draw, starts: int, budget: int) -> Choice:
 
 
 def asha(draw: Draw, starts: int, budget: int) -> Choice:
-    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2), which begins more agents
-    whenever none can be promoted."""
+    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2), which begins
+    more agents whenever none can be promoted."""
     ends = rungs(draw.looks)
     ended: list[list[int]] = [[] for _ in ends]  # agents by rung
     promoted: list[set[int]] = [set() for _ in ends]
@@ -100,10 +109,13 @@ def asha(draw: Draw, starts: int, budget: int) -> Choice:
 
 
 def tournament(draw: Draw, starts: int, budget: int) -> Choice:
-    """The tournament's adaptive rounds, by the leaderboard's own rungs: at each milestone the worse half of a rung
-    ends, as long as more agents live than are compared at least. Effort is in looks, the first milestone where
-    halving's first rung ends. Nothing gives way between milestones, for only a copy may take its place."""
-    rules = Rules(round=Round(env_steps=rungs(draw.looks)[0]), adaptive_rounds=True, replaced_fraction=0.0)
+    """The tournament's adaptive rounds, by the leaderboard's own rungs: at each milestone the worse
+    half of a rung ends, as long as more agents live than are compared at least. Effort is in looks,
+    the first milestone where halving's first rung ends. Nothing gives way between milestones, for
+    only a copy may take its place."""
+    rules = Rules(
+        round=Round(env_steps=rungs(draw.looks)[0]), adaptive_rounds=True, replaced_fraction=0.0
+    )
     reached = dict.fromkeys(range(starts), 0)
     alive, spent = list(range(starts)), 0
     rounds: list[LineRound] = []  # the greatest effort first
@@ -149,16 +161,23 @@ def _posterior(draw: Draw, alive: Sequence[int], look: int) -> dict[int, float]:
     by_few = sorted(alive, key=lambda agent: -draw.few[agent, look])
     leaders = set(by_few[: math.ceil(len(by_few) / 2)])
     means = [(draw.many if agent in leaders else draw.few)[agent, look] for agent in alive]
-    variances = [(draw.many_variance if agent in leaders else draw.few_variance)[agent, look] for agent in alive]
+    variances = [
+        (draw.many_variance if agent in leaders else draw.few_variance)[agent, look]
+        for agent in alive
+    ]
     episodes = [MANY if agent in leaders else FEW for agent in alive]
     return dict(zip(alive, posterior_means(means, episodes, variances), strict=True))
 
 
-def _promotable(draw: Draw, ended: list[list[int]], promoted: list[set[int]]) -> tuple[int, int] | None:
+def _promotable(
+    draw: Draw, ended: list[list[int]], promoted: list[set[int]]
+) -> tuple[int, int] | None:
     """The next rung, and an agent that has earned it; from the top."""
     ends = rungs(draw.looks)
     for rung in reversed(range(RUNGS - 1)):
-        best = sorted(ended[rung], key=lambda agent: -draw.few[agent, ends[rung]])[: len(ended[rung]) // ETA]
+        best = sorted(ended[rung], key=lambda agent: -draw.few[agent, ends[rung]])[
+            : len(ended[rung]) // ETA
+        ]
         for agent in best:
             if agent not in promoted[rung]:
                 return rung + 1, agent

@@ -1,4 +1,5 @@
-"""The recorded curves of a task as arrays, and one draw of what a method of selection would have seen."""
+"""The recorded curves of a task as arrays, and one draw of what a method of selection would have
+seen."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from recorded.tasks import EPISODES, LOOKS
 Array = NDArray[np.float64]
 
 FEW, MANY = 8, 16
-"""Episodes by which a method judges an agent: as many as a job's looks have, and twice that, which the leaders get. The
-others of a look say what the agent is worth; no method sees them."""
+"""Episodes by which a method judges an agent: as many as a job's looks have, and twice that, which
+the leaders get. The others of a look say what the agent is worth; no method sees them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class Recording:
         ordered = sorted((curve.cut(looks) for curve in curves), key=lambda curve: curve.number)
         returns = [[look.returns[:EPISODES] for look in curve.looks] for curve in ordered]
         defaults = len({curve.algorithm for curve in ordered})
-        return cls(np.array(returns, dtype=float), np.array([curve.end for curve in ordered]), defaults)
+        return cls(
+            np.array(returns, dtype=float), np.array([curve.end for curve in ordered]), defaults
+        )
 
     @property
     def count(self) -> int:
@@ -56,8 +59,11 @@ class Recording:
         """0: as without training, 1: as the best of all curves at its end."""
         return (values - self.untrained) / (self.ends.max() - self.untrained)
 
-    def drawn(self, random: np.random.Generator, resampled: NDArray[np.int64] | None = None) -> Draw:
-        """The defaults first, the others in any order. `resampled`: of the others these in place of each one once."""
+    def drawn(
+        self, random: np.random.Generator, resampled: NDArray[np.int64] | None = None
+    ) -> Draw:
+        """The defaults first, the others in any order. `resampled`: of the others these in place of
+        each one once."""
         others = np.arange(self.defaults, self.count) if resampled is None else resampled
         order = np.concatenate([np.arange(self.defaults), random.permutation(others)])
         # One choice for all: the episodes of a look are the same ones for every agent.
@@ -76,11 +82,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class Draw:
-    """What can be seen of agents 0, 1, … in the order in which they begin, at each look: [agents, looks + 1].
+    """What can be seen of agents 0, 1, … in the order in which they begin, at each look: [agents,
+    looks + 1].
 
     order                  the agents' places in the list
-    few, many              means of FEW and MANY episodes; `few_variance`, `many_variance`: their sample variances
-    worth                  normalized, from other episodes: what is gained by choosing an agent at a look
+    few, many              means of FEW and MANY episodes; `few_variance`, `many_variance`: their
+                           sample variances
+    worth                  normalized, from other episodes: what is gained by choosing an agent at a
+                           look
     ends                   normalized, [agents]
     """
 
@@ -99,7 +108,8 @@ class Draw:
 
 
 def spearman(left: Array, right: Array) -> float:
-    """Spearman's rank correlation of two vectors; equal values share the mean of their ranks, 0 where all are equal."""
+    """Spearman's rank correlation of two vectors; equal values share the mean of their ranks, 0
+    where all are equal."""
     ranks = [_ranks(each) - (len(each) - 1) / 2 for each in (left, right)]
     scale = float(np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum()))
     return float((ranks[0] * ranks[1]).sum()) / scale if scale > 0.0 else 0.0
@@ -108,7 +118,8 @@ def spearman(left: Array, right: Array) -> float:
 def _ranks(values: Array) -> Array:
     """From 0."""
     ordered = np.sort(values)
-    first, last = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    first = np.searchsorted(ordered, values, "left")
+    last = np.searchsorted(ordered, values, "right")
     ranks: Array = (first + last - 1) / 2
     return ranks
 

@@ -1,4 +1,5 @@
-"""The tasks of benchmarks/recorded_curves.py, and the list of configurations that is the same for everyone."""
+"""The tasks of benchmarks/recorded_curves.py, and the list of configurations that is the same for
+everyone."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from podracer_leaderboard.portfolio import configuration
 from podracer_leaderboard.search_space import shape_of
 
 LOOKS = 27
-"""Looks at a curve, evenly over its seconds, beside one at the untrained policy. The rungs of halving with η = 3 are at
-3, 9 and 27."""
+"""Looks at a curve, evenly over its seconds, beside one at the untrained policy. The rungs of
+halving with η = 3 are at 3, 9 and 27."""
 
 EPISODES, LAST_EPISODES, LAST_LOOKS = 24, 32, 3
 """Greedy episodes of a look, and of each of the last three, whose mean is the curve's end."""
@@ -29,7 +30,8 @@ SEED = 0
 class Task:
     """An environment, the algorithms of `auto` in it, and how long each configuration trains.
 
-    seconds  CPU seconds of training of one curve; looks come on top. A member of a cohort has its share of these
+    seconds  CPU seconds of training of one curve; looks come on top. A member of a cohort has its
+             share of these
     """
 
     environment: str
@@ -63,13 +65,23 @@ class Configuration:
 
     def settings(self, task: Task) -> str:
         """A digest of all that a curve depends on: with other settings it is another curve."""
-        all_of_it = [self.algorithm, self.hyperparameters, task.seconds, LOOKS, EPISODES, LAST_EPISODES, LAST_LOOKS]
-        return hashlib.sha256(json.dumps(all_of_it, sort_keys=True, default=list).encode()).hexdigest()[:8]
+        all_of_it = [
+            self.algorithm,
+            self.hyperparameters,
+            task.seconds,
+            LOOKS,
+            EPISODES,
+            LAST_EPISODES,
+            LAST_LOOKS,
+        ]
+        return hashlib.sha256(
+            json.dumps(all_of_it, sort_keys=True, default=list).encode()
+        ).hexdigest()[:8]
 
 
 def configurations(task: Task, count: int = CONFIGURATIONS) -> list[Configuration]:
-    """The first `count` places: the defaults of each algorithm, then a point of each algorithm's Sobol sequence, then
-    the next. Of a longer list a shorter one is the beginning."""
+    """The first `count` places: the defaults of each algorithm, then a point of each algorithm's
+    Sobol sequence, then the next. Of a longer list a shorter one is the beginning."""
     search = Search(algorithms=tuple(map(AlgorithmShare, task.algorithms)))
     space = read_competition(leaderboard_pb2.LeaderboardSpec(search=search.to_message())).space
     found = []
@@ -85,4 +97,8 @@ def chunks(missing: Sequence[Configuration], size: int) -> list[list[Configurati
     by_shape: dict[object, list[Configuration]] = {}
     for each in missing:
         by_shape.setdefault(shape_of(each.algorithm, each.hyperparameters), []).append(each)
-    return [group[first : first + size] for group in by_shape.values() for first in range(0, len(group), size)]
+    return [
+        group[first : first + size]
+        for group in by_shape.values()
+        for first in range(0, len(group), size)
+    ]

@@ -9,12 +9,12 @@ import time
 
 
 class SkippingClock:
-    """Runs as the wall clock does while any of its tasks is at work, and jumps to the next appointment when all sleep.
+    """Runs as the wall clock does while any of its tasks is at work, and jumps to the next
+    appointment when all sleep.
 
-    A task that waits for a server is at work: what servers take, alone or because many call them at once, counts as
-    it is. Training, which is only slept through, takes no time of the wall. For one event loop; every task that sleeps
-    here has to be counted by `enter` and `leave`.
-    """
+    A task that waits for a server is at work: what servers take, alone or because many call them at
+    once, counts as it is. Training, which is only slept through, takes no time of the wall. For one
+    event loop; every task that sleeps here has to be counted by `enter` and `leave`."""
 
     def __init__(self) -> None:
         self._skipped_s = 0.0
@@ -44,7 +44,8 @@ class SkippingClock:
         self._look()
 
     async def sleep_until(self, moment: float) -> None:
-        """Returns at `moment`, or at once where that has passed. A task that is cancelled here counts as at work."""
+        """Returns at `moment`, or at once where that has passed. A task that is cancelled here
+        counts as at work."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._appointments, (moment, next(self._numbers), future))
         self._at_work -= 1
@@ -57,7 +58,8 @@ class SkippingClock:
             raise
 
     def _look(self) -> None:
-        """Wake sleepers that are due. While no call is in progress, skip to the first of their deadlines."""
+        """Wake sleepers that are due. While no call is in progress, skip to the first of their
+        deadlines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,5 @@
-"""What one round, one renewal and one second of a watcher cost a control plane, in CPU time and statements."""
+"""What one round, one renewal and one second of a watcher cost a control plane, in CPU time and
+statements."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ WATCHERS, WATCHED_S, REPORTS = 50, 5.0, 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one round, renewal or watcher-second: CPU milliseconds of each service, statements and transactions of the
-    orchestrator, calls to the leaderboard."""
+    """Of one round, renewal or watcher-second: CPU milliseconds of each service, statements and
+    transactions of the orchestrator, calls to the leaderboard."""
 
     orchestrator_ms: float
     leaderboard_ms: float
@@ -39,7 +40,8 @@ class Cost:
 
 
 async def measure(plane: ControlPlane, jobs: Sequence[str], curves: Curves) -> dict[str, Cost]:
-    """Costs in a control plane in which nothing else goes on; `jobs` are the names of those that it has."""
+    """Costs in a control plane in which nothing else goes on; `jobs` are the names of those that it
+    has."""
     async with (
         open_aio_channel(plane.orchestrator, plane.pod_token) as pod_channel,
         open_aio_channel(plane.orchestrator, plane.client.connection.token) as client_channel,
@@ -49,13 +51,22 @@ async def measure(plane: ControlPlane, jobs: Sequence[str], curves: Curves) -> d
             return False
 
         stub, load = pod_service_pb2_grpc.PodServiceStub(pod_channel), Load()
-        rounds = Site(stub, open_store(plane.store_url), SkippingClock(), curves, load, never, renewal_s=1e9)
-        holders = [_Holder(replace(rounds, clock=SkippingClock()), f"holder-{number}") for number in range(PODS)]
+        rounds = Site(
+            stub, open_store(plane.store_url), SkippingClock(), curves, load, never, renewal_s=1e9
+        )
+        holders = [
+            _Holder(replace(rounds, clock=SkippingClock()), f"holder-{number}")
+            for number in range(PODS)
+        ]
         pods = [SimulatedPod(rounds, f"pod-{number}") for number in range(PODS)]
         tasks = [asyncio.create_task(pod.run()) for pod in pods]
         try:
             await _until(load, WARM_ROUNDS, tasks)
-            cost = {"a round": await _cost(plane, lambda: _until(load, WARM_ROUNDS + ROUNDS, tasks), ROUNDS)}
+            cost = {
+                "a round": await _cost(
+                    plane, lambda: _until(load, WARM_ROUNDS + ROUNDS, tasks), ROUNDS
+                )
+            }
         finally:
             for task in tasks:
                 task.cancel()
@@ -66,14 +77,20 @@ async def measure(plane: ControlPlane, jobs: Sequence[str], curves: Curves) -> d
             cost[name] = await _cost(plane, renew, RENEWALS * len(holders))
         without = await _cost(plane, lambda: _report(holders), WATCHERS * WATCHED_S)
         stub = job_service_pb2_grpc.JobServiceStub(client_channel)
-        tasks = [asyncio.create_task(_watch(stub, jobs[number % len(jobs)])) for number in range(WATCHERS)]
+        tasks = [
+            asyncio.create_task(_watch(stub, jobs[number % len(jobs)]))
+            for number in range(WATCHERS)
+        ]
         await asyncio.sleep(1.0)
         watched = await _cost(plane, lambda: _report(holders), WATCHERS * WATCHED_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         cost["a second of a watcher"] = Cost(
-            *(getattr(watched, field) - getattr(without, field) for field in Cost.__dataclass_fields__)
+            *(
+                getattr(watched, field) - getattr(without, field)
+                for field in Cost.__dataclass_fields__
+            )
         )
     return cost
 
@@ -92,7 +109,9 @@ class _Holder(SimulatedPod):
 
     async def renew(self, looks: bool) -> None:
         self._elapsed_s += 0.01
-        await self._renew(self._held, self._members, self._members if looks else [], self._elapsed_s)
+        await self._renew(
+            self._held, self._members, self._members if looks else [], self._elapsed_s
+        )
 
 
 async def _each(holders: Sequence[_Holder], times: int, looks: bool) -> None:
@@ -130,7 +149,10 @@ async def _cost(plane: ControlPlane, play: Callable[[], Awaitable[None]], count:
     await play()
     cpu = {name: seconds - cpu[name] for name, seconds in plane.cpu_s.items()}
     now = plane.counts
-    grown = {name: {what: number - counts[name][what] for what, number in now[name].items()} for name in now}
+    grown = {
+        name: {what: number - counts[name][what] for what, number in now[name].items()}
+        for name in now
+    }
     return Cost(
         1e3 * cpu["orchestrator"] / count,
         1e3 * cpu["leaderboard"] / count,

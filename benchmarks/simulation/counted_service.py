@@ -1,5 +1,5 @@
-"""`counted_service.py NAME FILE`: the service podracer_NAME, which counts in FILE what it asks of its database, and how
-often it is called."""
+"""`counted_service.py NAME FILE`: the service podracer_NAME, which counts in FILE what it asks of
+its database, and how often it is called."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def main() -> None:
         from podracer_leaderboard.server import LeaderboardService
 
         for method in (path.rpartition("/")[2] for path in methods_of("leaderboard")):
-            setattr(LeaderboardService, method, _counted(getattr(LeaderboardService, method), counting(2)))
+            setattr(
+                LeaderboardService,
+                method,
+                _counted(getattr(LeaderboardService, method), counting(2)),
+            )
     sys.argv[1:] = []
     runpy.run_module(f"podracer_{name}", run_name="__main__")
 

@@ -1,4 +1,5 @@
-"""Measured training curves, replayed: how good an agent is after so much more training with these hyperparameters."""
+"""Measured training curves, replayed: how good an agent is after so much more training with these
+hyperparameters."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from random import Random
 
 _STEP_S = 1.0
 _CLIMB = 1e-3
-"""Return that every second of training adds: a level then belongs to one moment of a curve, on a plateau too."""
+"""Return that every second of training adds: a level then belongs to one moment of a curve, on a
+plateau too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Curve:
         return self.levels[0]
 
     def after(self, level: float, seconds: float) -> float:
-        """Where training gets in `seconds` from an agent of that level, which may have learnt it elsewhere.
+        """Where training gets in `seconds` from an agent of that level, which may have learnt it
+        elsewhere.
 
         A level above the curve's end stays: these hyperparameters do not get further.
         """
@@ -58,7 +61,8 @@ class Curve:
 
 
 class Curves:
-    """The table of record_curves.py. Between its hyperparameters, and between its seeds, curves are interpolated."""
+    """The table of record_curves.py. Between its hyperparameters, and between its seeds, curves are
+    interpolated."""
 
     def __init__(self, table: Path) -> None:
         looks: dict[tuple[float, float, int], list[tuple[float, float]]] = defaultdict(list)
@@ -77,12 +81,21 @@ class Curves:
 
     def of(self, learning_rate: float, gamma: float, seed: int) -> Curve:
         """The curve of an agent: its seed says how much of each recorded seed's luck it has."""
-        low, high, rate = _between([math.log(value) for value in self.rates], math.log(learning_rate))
-        left, right, discount = _between([-math.log1p(-value) for value in self.gammas], -math.log1p(-gamma))
+        low, high, rate = _between(
+            [math.log(value) for value in self.rates], math.log(learning_rate)
+        )
+        left, right, discount = _between(
+            [-math.log1p(-value) for value in self.gammas], -math.log1p(-gamma)
+        )
         luck = Random(seed).random()
         corners = [
-            (weight_seed * weight_rate * weight_gamma, self._levels[self.rates[i], self.gammas[j], own])
-            for own, weight_seed in zip((self.seeds[0], self.seeds[-1]), (luck, 1.0 - luck), strict=True)
+            (
+                weight_seed * weight_rate * weight_gamma,
+                self._levels[self.rates[i], self.gammas[j], own],
+            )
+            for own, weight_seed in zip(
+                (self.seeds[0], self.seeds[-1]), (luck, 1.0 - luck), strict=True
+            )
             for i, weight_rate in ((low, 1.0 - rate), (high, rate))
             for j, weight_gamma in ((left, 1.0 - discount), (right, discount))
         ]
@@ -110,7 +123,8 @@ def _envelope(looks: Sequence[tuple[float, float]], length_s: int) -> tuple[floa
 
 
 def _between(values: Sequence[float], value: float) -> tuple[int, int, float]:
-    """The places of the two neighbours of `value`, and how far it is from the first to the second; ends are kept."""
+    """The places of the two neighbours of `value`, and how far it is from the first to the second;
+    ends are kept."""
     high = bisect.bisect_left(values, value)
     if high == 0:
         return 0, 0, 0.0

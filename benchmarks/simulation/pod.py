@@ -1,4 +1,5 @@
-"""A pod without a learner: it speaks the real PodService, writes real checkpoints, and replays curves for training."""
+"""A pod without a learner: it speaks the real PodService, writes real checkpoints, and replays
+curves for training."""
 
 from __future__ import annotations
 
@@ -38,17 +39,17 @@ SPREAD = 0.05
 
 @dataclass
 class Load:
-    """What the pods have asked of the control plane: seconds that each call took, by method; those of LeaseWork that
-    brought nothing by themselves."""
+    """What the pods have asked of the control plane: seconds that each call took, by method; those
+    of LeaseWork that brought nothing by themselves."""
 
     latencies: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass(frozen=True)
 class Site:
-    """What all pods share. `renewal_s`: how often a lease is renewed; by default a third of its default term, as a
-    learner does. `look_every`: after how many renewals agents have been looked at. `idle_s`: how long a pod waits that
-    was offered nothing."""
+    """What all pods share. `renewal_s`: how often a lease is renewed; by default a third of its
+    default term, as a learner does. `look_every`: after how many renewals agents have been looked
+    at. `idle_s`: how long a pod waits that was offered nothing."""
 
     stub: pod_service_pb2_grpc.PodServiceStub
     store: ObjectStore
@@ -122,19 +123,31 @@ class SimulatedPod:
         return None
 
     async def _train(self, lease: pod_pb2.Lease) -> None:
-        """A round, with a renewal every few seconds; it ends early where a member reaches the target."""
+        """A round, with a renewal every few seconds; it ends early where a member reaches the
+        target."""
         clock, work = self._site.clock, lease.train
         begin, share = clock.now, 1.0 - EVALUATION_FRACTION
         members = [self._member(spec) for spec in work.cohort.members]
-        target = work.objective.target_return if work.objective.HasField("target_return") else math.inf
-        hits = [found for each in members if (found := each.curve.seconds_to(each.level, target)) is not None]
-        length_s = min([work.budget.time.ToNanoseconds() / 1e9, *(hit / share + 1e-3 for hit in hits)])
+        target = (
+            work.objective.target_return if work.objective.HasField("target_return") else math.inf
+        )
+        hits = [
+            found
+            for each in members
+            if (found := each.curve.seconds_to(each.level, target)) is not None
+        ]
+        length_s = min(
+            [work.budget.time.ToNanoseconds() / 1e9, *(hit / share + 1e-3 for hit in hits)]
+        )
         renewal_s = self._site.renewal_s
         count = int(length_s / renewal_s)
         for index in range(1, count + 1):
             await clock.sleep_until(begin + index * renewal_s)
             looks = members if index % self._site.look_every == 0 else []
-            if await self._renew(lease, members, looks, index * renewal_s) != pod_pb2.LEASE_ACTION_CONTINUE:
+            if (
+                await self._renew(lease, members, looks, index * renewal_s)
+                != pod_pb2.LEASE_ACTION_CONTINUE
+            ):
                 return
         await clock.sleep_until(begin + length_s)
         for each in members:
@@ -143,7 +156,9 @@ class SimulatedPod:
         result = pod_pb2.TrainResult(train_time=_seconds(length_s), env_steps_per_second=speed)
         for each in members:
             checkpoint = self._checkpoint(lease, each, length_s)
-            candidate = self._evaluation(lease, each.spec, each.level, work.evaluation.episodes, checkpoint)
+            candidate = self._evaluation(
+                lease, each.spec, each.level, work.evaluation.episodes, checkpoint
+            )
             candidate.train_time.CopyFrom(_seconds(length_s))
             candidate.confirm_time.CopyFrom(_seconds(length_s))
             result.members.add(final=checkpoint, candidate=candidate)
@@ -154,15 +169,23 @@ class SimulatedPod:
         await self._call("CompleteWork", complete, lease.token)
 
     async def _renew(
-        self, lease: pod_pb2.Lease, members: Sequence[_Member], looks: Sequence[_Member], elapsed_s: float
+        self,
+        lease: pod_pb2.Lease,
+        members: Sequence[_Member],
+        looks: Sequence[_Member],
+        elapsed_s: float,
     ) -> pod_pb2.LeaseAction.ValueType:
         """Progress of each member, and a look at some."""
-        request = pod_pb2.RenewLeaseRequest(lease=lease.name, fence=lease.fence, train_time=_seconds(elapsed_s))
+        request = pod_pb2.RenewLeaseRequest(
+            lease=lease.name, fence=lease.fence, train_time=_seconds(elapsed_s)
+        )
         for each in members:
             request.members.append(self._progress(each.spec.name, elapsed_s, len(members)))
         for each in looks:
             level = each.curve.after(each.level, elapsed_s * (1.0 - EVALUATION_FRACTION))
-            request.evaluations.append(self._evaluation(lease, each.spec, level, LOOK_EPISODES, None))
+            request.evaluations.append(
+                self._evaluation(lease, each.spec, level, LOOK_EPISODES, None)
+            )
         return (await self._call("RenewLease", request, lease.token)).action
 
     async def _evaluate(self, lease: pod_pb2.Lease) -> None:
@@ -171,7 +194,9 @@ class SimulatedPod:
         await clock.sleep_until(clock.now + EVALUATION_S * max(1, len(work.seeds)) / 32)
         policy = work.policies[0]
         spec = agent_pb2.AgentSpec(name=policy.agent)
-        evaluation = self._evaluation(lease, spec, self._level(policy.checkpoint.prefix), len(work.seeds), None)
+        evaluation = self._evaluation(
+            lease, spec, self._level(policy.checkpoint.prefix), len(work.seeds), None
+        )
         evaluation.purpose = work.purpose
         evaluation.seeds[:] = work.seeds
         evaluation.checkpoint.CopyFrom(policy.checkpoint)
@@ -191,7 +216,9 @@ class SimulatedPod:
     def _member(self, spec: agent_pb2.AgentSpec) -> _Member:
         """An agent as its checkpoint, or its first parent's, has it."""
         values = spec.hyperparameters
-        curve = self._site.curves.of(values["learning_rate"].number, values["gamma"].number, spec.seed)
+        curve = self._site.curves.of(
+            values["learning_rate"].number, values["gamma"].number, spec.seed
+        )
         if spec.HasField("resume"):
             level = self._level(spec.resume.prefix)
         elif spec.initialization.parents:
@@ -204,7 +231,9 @@ class SimulatedPod:
         return float(json.loads(self._site.store.get(f"{prefix}level.json"))["level"])
 
     def _progress(self, agent: str, elapsed_s: float, members: int) -> pod_pb2.MemberProgress:
-        steps = int(elapsed_s * (1.0 - EVALUATION_FRACTION) * self._site.curves.env_steps_per_second)
+        steps = int(
+            elapsed_s * (1.0 - EVALUATION_FRACTION) * self._site.curves.env_steps_per_second
+        )
         cost_s = elapsed_s / members
         return pod_pb2.MemberProgress(
             agent=agent,
@@ -213,14 +242,18 @@ class SimulatedPod:
             evaluation_cost=_seconds(cost_s * EVALUATION_FRACTION),
         )
 
-    def _checkpoint(self, lease: pod_pb2.Lease, member: _Member, elapsed_s: float) -> pod_pb2.MemberCheckpoint:
+    def _checkpoint(
+        self, lease: pod_pb2.Lease, member: _Member, elapsed_s: float
+    ) -> pod_pb2.MemberCheckpoint:
         """Write the agent's level, manifest last."""
         progress = self._progress(member.spec.name, elapsed_s, len(lease.train.cohort.members))
         steps = member.spec.env_steps + progress.env_steps
         agent = member.spec.name.rpartition("/")[2]
         prefix = checkpoint_prefix("default", lease.job_uid, agent, steps, lease.fence)
         data = json.dumps({"level": member.level}).encode()
-        manifest = Manifest((ManifestFile.describe("level.json", data),), {"agent": agent}, {}).to_json()
+        manifest = Manifest(
+            (ManifestFile.describe("level.json", data),), {"agent": agent}, {}
+        ).to_json()
         self._site.store.put(f"{prefix}level.json", data)
         self._site.store.put(f"{prefix}{FILE_NAME}", manifest)
         reference = agent_pb2.CheckpointReference(
@@ -240,15 +273,21 @@ class SimulatedPod:
         episodes: int,
         final: pod_pb2.MemberCheckpoint | None,
     ) -> agent_pb2.Evaluation:
-        """Returns spread evenly around `level`: their mean is exact, so that the same run comes out the same."""
+        """Returns spread evenly around `level`: their mean is exact, so that the same run comes out
+        the same."""
         self._numbers += 1
-        offsets = [(2.0 * index / max(1, episodes - 1) - 1.0) * SPREAD * 3**0.5 for index in range(episodes)]
+        offsets = [
+            (2.0 * index / max(1, episodes - 1) - 1.0) * SPREAD * 3**0.5
+            for index in range(episodes)
+        ]
         returns = tuple(level + abs(level) * offset for offset in offsets)
         result = EvaluationResult(returns, (1000,) * episodes, tuple(range(episodes)))
         return agent_pb2.Evaluation(
             evaluation_id=f"{lease.fence}-{self._numbers}",
             agent=spec.name,
-            purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE if final else agent_pb2.EVALUATION_PURPOSE_PROGRESS,
+            purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+            if final
+            else agent_pb2.EVALUATION_PURPOSE_PROGRESS,
             checkpoint=final.checkpoint if final else None,
             returns=returns,
             lengths=result.lengths,

@@ -1,10 +1,11 @@
-"""Records the training curves that benchmarks/scaling.py replays: PPO on HalfCheetah-v5, a cohort of four a process.
+"""Records the training curves that benchmarks/scaling.py replays: PPO on HalfCheetah-v5, a cohort
+of four a process.
 
-Each row of curves.csv is a look at one agent: learning rate, discount, seed, CPU seconds that its cohort had trained
-(evaluation left out), environment steps of the agent, mean greedy return of 8 episodes. One thread, and the process's
-CPU time instead of the wall's, so that other work on the machine does not show. All runs take some 20 minutes of one
-core: `python benchmarks/simulation/record_curves.py`.
-"""
+Each row of curves.csv is a look at one agent: learning rate, discount, seed, CPU seconds that its
+cohort had trained (evaluation left out), environment steps of the agent, mean greedy return of 8
+episodes. One thread, and the process's CPU time instead of the wall's, so that other work on the
+machine does not show. All runs take some 20 minutes of one core: `python
+benchmarks/simulation/record_curves.py`."""
 
 from __future__ import annotations
 
@@ -36,9 +37,15 @@ ENVIRONMENT = "HalfCheetah-v5"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=200.0, help="CPU seconds of training of a cohort")
-    parser.add_argument("--every", type=float, default=5.0, help="CPU seconds of training between two looks")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=200.0, help="CPU seconds of training of a cohort"
+    )
+    parser.add_argument(
+        "--every", type=float, default=5.0, help="CPU seconds of training between two looks"
+    )
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
     table = options.table.resolve()
@@ -75,13 +82,17 @@ def record(gamma: float, seed: int, seconds: float, every: float) -> Iterator[tu
     make = functools.partial(make_vec_environment, EnvironmentSpec(id=ENVIRONMENT), processes=1)
     environment, evaluator = make(len(members) * ENVS_PER_MEMBER), GreedyEvaluator(make)
     algorithm = algorithm_class("ppo")(
-        CohortConfig("ppo", members, RECIPE), environment.observation_space, environment.action_space
+        CohortConfig("ppo", members, RECIPE),
+        environment.observation_space,
+        environment.action_space,
     )
     collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
     trained_s, taken, looks = 0.0, 0, 0
     while trained_s < seconds:
         if trained_s >= looks * every:
-            results = evaluator.evaluate(algorithm.actor, evaluation_seeds(seed + looks, 0, EPISODES))
+            results = evaluator.evaluate(
+                algorithm.actor, evaluation_seeds(seed + looks, 0, EPISODES)
+            )
             for rate, result in zip(LEARNING_RATES, results, strict=True):
                 yield rate, gamma, seed, round(trained_s, 2), taken, round(result.mean, 1)
             looks += 1

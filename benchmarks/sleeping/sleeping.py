@@ -1,4 +1,5 @@
-"""An environment of a user that waits for something else in each step: a network, a device, a slower simulator."""
+"""An environment of a user that waits for something else in each step: a network, a device, a
+slower simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ EPISODE_STEPS = 100
 
 
 class Sleeping(gymnasium.Env[np.ndarray[Any, Any], int]):
-    """Sleeps two milliseconds a step; the reward says whether the action was the sign of the first observation."""
+    """Sleeps two milliseconds a step; the reward says whether the action was the sign of the first
+    observation."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,1 +1,2 @@
-"""Agents that need no training: their return is a known function of hyperparameters and of the training they had."""
+"""Agents that need no training: their return is a known function of hyperparameters and of the
+training they had."""

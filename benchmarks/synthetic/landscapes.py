@@ -1,7 +1,8 @@
-"""What synthetic agents learn: how hyperparameters and training change an agent's state, and what that is worth.
+"""What synthetic agents learn: how hyperparameters and training change an agent's state, and what
+that is worth.
 
-Every landscape is drawn anew for each seed, so no generator can be fitted to where its optimum is. Time is in rounds.
-A state is what weights are to a real agent: it is copied, averaged and resumed.
+Every landscape is drawn anew for each seed, so no generator can be fitted to where its optimum is.
+Time is in rounds. A state is what weights are to a real agent: it is copied, averaged and resumed.
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ class Landscape(ABC):
     def slope(self, state: State, algorithm: str, hyperparameters: Hyperparameters) -> State:
         """How fast each number of the state changes, for each round."""
 
-    def train(self, state: State, algorithm: str, hyperparameters: Hyperparameters, rounds: float) -> State:
+    def train(
+        self, state: State, algorithm: str, hyperparameters: Hyperparameters, rounds: float
+    ) -> State:
         """The state after so many rounds, by explicit Euler steps."""
         steps = max(1, round(SUBSTEPS * rounds))
         for _ in range(steps):
             slope = self.slope(state, algorithm, hyperparameters)
-            state = tuple(value + change * rounds / steps for value, change in zip(state, slope, strict=True))
+            state = tuple(
+                value + change * rounds / steps for value, change in zip(state, slope, strict=True)
+            )
         return state
 
     def value(self, state: State) -> float:
@@ -55,11 +60,11 @@ class Landscape(ABC):
 
 
 class Drift(Landscape):
-    """A quadratic bowl in the logarithm of the learning rate and in gamma, whose optimum moves as the agent learns.
+    """A quadratic bowl in the logarithm of the learning rate and in gamma, whose optimum moves as
+    the agent learns.
 
-    What is best at the beginning stands still later: a schedule is needed, which only selection along the way finds.
-    Learning rates far above the optimum undo what was learned.
-    """
+    What is best at the beginning stands still later: a schedule is needed, which only selection
+    along the way finds. Learning rates far above the optimum undo what was learned."""
 
     name, meaning = "drift", "an optimum that moves as the agent learns"
 
@@ -82,9 +87,9 @@ class Drift(Landscape):
 class SlowStarters(Landscape):
     """Deceptive: a low gamma learns at once and ends low, a high one begins slowly and ends high.
 
-    Long training with a low gamma lowers the reachable score (`ceiling` sinks), so a copy of an early winner is not a
-    free start for a better agent. An agent that is judged against older agents never gets there.
-    """
+    Long training with a low gamma lowers the reachable score (`ceiling` sinks), so a copy of an
+    early winner is not a free start for a better agent. An agent that is judged against older
+    agents never gets there."""
 
     name, meaning = "slow starters", "the best begin worst, and early winners spoil their weights"
     fresh = (0.0, 1.0)
@@ -99,7 +104,9 @@ class SlowStarters(Landscape):
     def slope(self, state: State, algorithm: str, hyperparameters: Hyperparameters) -> State:
         skill, ceiling = state
         patience = (hyperparameters["gamma"] - 0.9) / 0.099
-        quality = math.exp(-0.5 * ((math.log10(hyperparameters["learning_rate"]) - self._rate) / 0.5) ** 2)
+        quality = math.exp(
+            -0.5 * ((math.log10(hyperparameters["learning_rate"]) - self._rate) / 0.5) ** 2
+        )
         speed = quality * (self._slowest + 1.2 * (1.0 - patience))
         end = min(ceiling, (0.35 + 0.65 * patience) * (0.5 + 0.5 * quality))
         grows = speed * (skill + 0.02) * (1.0 - skill / end)
@@ -107,10 +114,11 @@ class SlowStarters(Landscape):
 
 
 class Mixed(Landscape):
-    """Three algorithms with ranges of their own (real, logarithmic, whole numbers, choices), one of them the best.
+    """Three algorithms with ranges of their own (real, logarithmic, whole numbers, choices), one of
+    them the best.
 
-    Skill goes towards what the hyperparameters allow, up or down, so that what is good now is good for ever.
-    """
+    Skill goes towards what the hyperparameters allow, up or down, so that what is good now is good
+    for ever."""
 
     name, meaning = "mixed", "three algorithms, each with a fixed optimum in its own space"
     _spaces: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -122,7 +130,9 @@ class Mixed(Landscape):
     def __init__(self, random: Random) -> None:
         ceilings = random.sample([1.0, 0.8, 0.6], 3)
         self._ceiling = dict(zip(self._spaces, ceilings, strict=True))
-        self._optimum = {name: {each: random.random() for each in names} for name, names in self._spaces.items()}
+        self._optimum = {
+            name: {each: random.random() for each in names} for name, names in self._spaces.items()
+        }
 
     def search(self) -> evolution_pb2.Search:
         return _search(self._spaces)
@@ -130,7 +140,8 @@ class Mixed(Landscape):
     def slope(self, state: State, algorithm: str, hyperparameters: Hyperparameters) -> State:
         (skill,) = state
         misses = (
-            _coordinate(name, hyperparameters[name]) - optimum for name, optimum in self._optimum[algorithm].items()
+            _coordinate(name, hyperparameters[name]) - optimum
+            for name, optimum in self._optimum[algorithm].items()
         )
         quality = math.exp(-0.5 * math.fsum((miss / 0.4) ** 2 for miss in misses))
         return ((self._ceiling[algorithm] * quality - skill) / 5.0,)
@@ -153,7 +164,9 @@ _BATCHES = (64, 128, 256, 512)
 def _search(spaces: Mapping[str, tuple[str, ...]]) -> evolution_pb2.Search:
     return evolution_pb2.Search(
         algorithms=[evolution_pb2.AlgorithmShare(algorithm=name) for name in spaces],
-        space=[_dimension(algorithm, name) for algorithm, names in spaces.items() for name in names],
+        space=[
+            _dimension(algorithm, name) for algorithm, names in spaces.items() for name in names
+        ],
     )
 
 
@@ -166,7 +179,9 @@ def _dimension(algorithm: str, name: str) -> evolution_pb2.Dimension:
         case "even":
             dimension.uniform.CopyFrom(evolution_pb2.Interval(low=low, high=high))
         case "whole":
-            dimension.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=int(low), high=int(high), log=True))
+            dimension.integer_uniform.CopyFrom(
+                evolution_pb2.IntegerInterval(low=int(low), high=int(high), log=True)
+            )
         case _:
             values = [agent_pb2.HyperparameterValue(integer=value) for value in _BATCHES]
             dimension.choice.CopyFrom(evolution_pb2.Choice(values=values))

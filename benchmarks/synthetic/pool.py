@@ -1,8 +1,8 @@
 """Simulated pods in simulated time that train synthetic agents for the real leaderboard.
 
-Proposals, submissions, challenges and the database are the service's own, without gRPC between; what an orchestrator
-does (leases, budgets) is played in a few lines. One process, no threads, no clock: the same seed gives the same run.
-"""
+Proposals, submissions, challenges and the database are the service's own, without gRPC between;
+what an orchestrator does (leases, budgets) is played in a few lines. One process, no threads, no
+clock: the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ EPISODE_DEVIATION = 100.0
 """Standard deviation of one episode's return."""
 
 LUCK = 0.15
-"""Standard deviation of the logarithm of how far a round gets: two runs with equal hyperparameters differ."""
+"""Standard deviation of the logarithm of how far a round gets: two runs with equal hyperparameters
+differ."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A job and its pods. A member trains a round in a second; its pod takes a second for each member.
+    """A job and its pods. A member trains a round in a second; its pod takes a second for each
+    member.
 
     rounds    budget: agent-rounds of all agents together, equal for every generator
     """
@@ -51,7 +53,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job has come to: the true returns of the leaderboard's first, and of the best agent, at the end."""
+    """What a job has come to: the true returns of the leaderboard's first, and of the best agent,
+    at the end."""
 
     value: float
     best: float
@@ -102,7 +105,9 @@ class _Job:
             objective=evolution_pb2.Objective(max_env_steps=setting.rounds * ROUND_ENV_STEPS),
             search=self._landscape.search(),
             evolution=evolution,
-            environment_description=environment_pb2.EnvironmentDescription(action_space=environment_pb2.Space(box=box)),
+            environment_description=environment_pb2.EnvironmentDescription(
+                action_space=environment_pb2.Space(box=box)
+            ),
             seed=setting.seed,
         )
         await self._boards.create(self._board, spec)
@@ -120,7 +125,9 @@ class _Job:
         for pod in [*self._idle]:
             await self._lease(pod)
         if not self._busy:
-            raise RuntimeError(f"{self._board}: all pods are idle and {self._left_steps} steps are left")
+            raise RuntimeError(
+                f"{self._board}: all pods are idle and {self._left_steps} steps are left"
+            )
         self._now_s, pod, cohort = heapq.heappop(self._busy)
         await self._complete(pod, cohort)
 
@@ -162,7 +169,9 @@ class _Job:
                 challenge.purpose = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
                 await self._exchanges.call(
                     "evaluations",
-                    leaderboard_pb2.RecordEvaluationsRequest(leaderboard=self._board, evaluations=[challenge]),
+                    leaderboard_pb2.RecordEvaluationsRequest(
+                        leaderboard=self._board, evaluations=[challenge]
+                    ),
                 )
 
     def _train(
@@ -170,7 +179,9 @@ class _Job:
     ) -> leaderboard_pb2.SubmitCandidateRequest:
         rounds = env_steps / ROUND_ENV_STEPS
         luck = Random(f"{agent.seed} {agent.env_steps}").gauss(0.0, LUCK)
-        state = self._landscape.train(self._start(agent), agent.algorithm, _numbers(agent), rounds * math.exp(luck))
+        state = self._landscape.train(
+            self._start(agent), agent.algorithm, _numbers(agent), rounds * math.exp(luck)
+        )
         checkpoint = agent_pb2.CheckpointReference(
             prefix=f"{agent.name}/checkpoints/{next(self._numbers)}/",
             manifest_sha256="ab" * 32,
@@ -197,7 +208,9 @@ class _Job:
         states = [self._weights[parent.checkpoint.prefix] for parent in parents]
         return tuple(math.fsum(values) / len(states) for values in zip(*states, strict=True))
 
-    def _evaluate(self, checkpoint: agent_pb2.CheckpointReference, agent: str) -> agent_pb2.Evaluation:
+    def _evaluate(
+        self, checkpoint: agent_pb2.CheckpointReference, agent: str
+    ) -> agent_pb2.Evaluation:
         number = next(self._numbers)
         error = EPISODE_DEVIATION / math.sqrt(EPISODES)
         mean = Random(f"{self._setting.seed} {number}").gauss(

@@ -1,7 +1,8 @@
-"""What each image installs besides our own code, from the pyproject.toml files, and the locks: `make locks`.
+"""What each image installs besides our own code, from the pyproject.toml files, and the locks:
+`make locks`.
 
-A lock has the hashes of all wheels that fit CPython 3.11 and glibc 2.28. A new version of ours leaves it as it is, so
-that the layer made from it stays too."""
+A lock has the hashes of all wheels that fit CPython 3.11 and glibc 2.28. A new version of ours
+leaves it as it is, so that the layer made from it stays too."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def requirements_of(image: str, root: Path = ROOT) -> list[str]:
     folders, found = IMAGES[image][0], set(IMAGES[image][1])
     for folder, extras in folders.items():
         project = tomllib.loads((root / folder / "pyproject.toml").read_text())["project"]
-        found.update(project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras))
+        found.update(
+            project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)
+        )
     return sorted(one for one in found if not re.match(r"podracer-", one))
 
 
@@ -50,10 +53,24 @@ def locked() -> dict[str, list[str]]:
 def _resolved(requirements: Sequence[str], architecture: str) -> dict[str, dict[str, Any]]:
     """The packages of a pylock.toml (PEP 751), by `name==version`."""
     platform = ["--python-version", "3.11", "--python-platform", f"{architecture}-manylinux_2_28"]
-    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *platform, "--only-binary", ":all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        *platform,
+        "--only-binary",
+        ":all:",
+    ]
     command += ["--format", "pylock.toml", "--constraint", str(ROOT / "constraints.txt"), "-"]
-    done = subprocess.run(command, input="\n".join(requirements), stdout=subprocess.PIPE, text=True, check=True)
-    return {f"{one['name']}=={one['version']}": one for one in tomllib.loads(done.stdout)["packages"]}
+    done = subprocess.run(
+        command, input="\n".join(requirements), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return {
+        f"{one['name']}=={one['version']}": one for one in tomllib.loads(done.stdout)["packages"]
+    }
 
 
 def _lines(requirements: Sequence[str], architectures: Sequence[str] = _ARCHITECTURES) -> list[str]:
@@ -62,7 +79,11 @@ def _lines(requirements: Sequence[str], architectures: Sequence[str] = _ARCHITEC
         packages = [one[pin] for one in resolved if pin in one]
         everywhere = len(packages) == len(resolved)
         hashes = sorted({wheel["hashes"]["sha256"] for one in packages for wheel in one["wheels"]})
-        lines.append(" --hash=sha256:".join([pin if everywhere else f"{pin} ; {packages[0]['marker']}", *hashes]))
+        lines.append(
+            " --hash=sha256:".join(
+                [pin if everywhere else f"{pin} ; {packages[0]['marker']}", *hashes]
+            )
+        )
     return lines
 
 

@@ -1,4 +1,5 @@
-"""Makes prices.csv, a market of five invented stocks over 600 days: waves that an agent can learn to ride, and noise.
+"""Makes prices.csv, a market of five invented stocks over 600 days: waves that an agent can learn
+to ride, and noise.
 
     python examples/stock_trading/make_prices.py
 
@@ -44,7 +45,9 @@ def main() -> None:
         for index, date in enumerate(_weekdays(FIRST_DAY, DAYS)):
             for column, ticker in enumerate(TICKERS):
                 if index not in HALTS.get(ticker, ()):
-                    prices = (f"{values[index, column]:.2f}" for values in (opened, high, low, close))
+                    prices = (
+                        f"{values[index, column]:.2f}" for values in (opened, high, low, close)
+                    )
                     writer.writerow((ticker, date, *prices, int(volume[index, column])))
 
 

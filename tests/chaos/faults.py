@@ -1,4 +1,5 @@
-"""What may happen to a deployment while it trains. Each fault does its damage, and mends it after a while."""
+"""What may happen to a deployment while it trains. Each fault does its damage, and mends it after a
+while."""
 
 from __future__ import annotations
 
@@ -32,14 +33,23 @@ class Faults:
     """All that can be done to a deployment with these servers."""
 
     def __init__(
-        self, deployment: Deployment, s3: S3Server, database: PostgresServer | None, disk: Path | None
+        self,
+        deployment: Deployment,
+        s3: S3Server,
+        database: PostgresServer | None,
+        disk: Path | None,
     ) -> None:
-        """`database`: where the control plane's is in a server; `disk`: a small one of its own with its files."""
+        """`database`: where the control plane's is in a server; `disk`: a small one of its own with
+        its files."""
         self._deployment = deployment
         self.all = [
             Fault(f"{verb} {kind}", self._on(kind, act))
             for kind in ("learner", "worker", "evaluator", "orchestrator", "leaderboard")
-            for verb, act in (("kill -9", self._kill), ("freeze", self._freeze), ("SIGTERM", self._terminate))
+            for verb, act in (
+                ("kill -9", self._kill),
+                ("freeze", self._freeze),
+                ("SIGTERM", self._terminate),
+            )
         ]
         self.all += [
             Fault("kill -9 object store", _restarting(s3.stop, s3.start)),
@@ -80,7 +90,11 @@ class Faults:
 
     def _on(self, kind: str, act: Callable[[str, random.Random], None]) -> Act:
         def on_one_of_them(chance: random.Random) -> None:
-            names = [name for name in self._deployment.processes if name.rpartition("-")[2].startswith(kind)]
+            names = [
+                name
+                for name in self._deployment.processes
+                if name.rpartition("-")[2].startswith(kind)
+            ]
             act(chance.choice(sorted(names)), chance)
 
         return on_one_of_them

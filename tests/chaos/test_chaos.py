@@ -1,9 +1,10 @@
-"""A tournament goes on while everything that it consists of is killed and frozen at random: nothing is lost.
+"""A tournament goes on while everything that it consists of is killed and frozen at random: nothing
+is lost.
 
-PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; PODRACER_CHAOS_DATABASE where the control
-plane's state is (sqlite, postgresql); PODRACER_CHAOS_STORE which S3 server has the objects (minio, versitygw, rclone).
-`make chaos` has a hundred.
-"""
+PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which;
+PODRACER_CHAOS_DATABASE where the control plane's state is (sqlite, postgresql);
+PODRACER_CHAOS_STORE which S3 server has the objects (minio, versitygw, rclone). `make chaos` has a
+hundred."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def s3(folder: Path) -> Iterator[S3Server]:
-    server = S3Server(folder / "buckets", program=os.environ.get("PODRACER_CHAOS_STORE") or default_program())
+    server = S3Server(
+        folder / "buckets", program=os.environ.get("PODRACER_CHAOS_STORE") or default_program()
+    )
     server.start()
     yield server
     server.stop()
@@ -103,14 +106,22 @@ def database(folder: Path) -> Iterator[PostgresServer | None]:
 
 
 @pytest.fixture
-def deployment(folder: Path, s3: S3Server, disk: Path | None, database: PostgresServer | None) -> Iterator[Deployment]:
+def deployment(
+    folder: Path, s3: S3Server, disk: Path | None, database: PostgresServer | None
+) -> Iterator[Deployment]:
     keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
     files = folder if disk is None else disk
     databases = {role: f"sqlite:///{files}/{role}.db" for role in ROLES}
     if database is not None:
         databases = {role: database.create_database(role) for role in ROLES}
     deployment = Deployment(
-        folder, "s3://podracer", tls=True, databases=databases, collect=True, **keys, s3_read_timeout="3s"
+        folder,
+        "s3://podracer",
+        tls=True,
+        databases=databases,
+        collect=True,
+        **keys,
+        s3_read_timeout="3s",
     )
     try:
         deployment.start_leaderboard()
@@ -138,8 +149,13 @@ def looked_at(job: Job) -> Job:
 
 def leaked(deployment: Deployment) -> list[str]:
     """Secrets that some process has written to its log."""
-    tokens = {path.name: path.read_text().split() for path in (deployment.secrets / "tokens").iterdir()}
-    keys = {str(path): path.read_text().splitlines()[1:2] for path in (deployment.secrets / "tls").rglob("key.pem")}
+    tokens = {
+        path.name: path.read_text().split() for path in (deployment.secrets / "tokens").iterdir()
+    }
+    keys = {
+        str(path): path.read_text().splitlines()[1:2]
+        for path in (deployment.secrets / "tls").rglob("key.pem")
+    }
     secrets = tokens | keys | {"store": [SECRET_KEY]}
     logs = {path.name: path.read_text(errors="replace") for path in deployment.folder.glob("*.log")}
     assert all(texts for texts in secrets.values()), "nothing to look for"
@@ -155,7 +171,10 @@ def leaked(deployment: Deployment) -> list[str]:
 def write_report(faults: Sequence[Fault]) -> None:
     """Where PODRACER_CHAOS_REPORT says, a table as JSON."""
     if report := os.environ.get("PODRACER_CHAOS_REPORT"):
-        table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
+        table = [
+            {"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost}
+            for one in faults
+        ]
         Path(report).parent.mkdir(parents=True, exist_ok=True)
         Path(report).write_text(json.dumps(table, indent=1))
 
@@ -163,13 +182,20 @@ def write_report(faults: Sequence[Fault]) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost(
-    deployment: Deployment, s3: S3Server, folder: Path, disk: Path | None, database: PostgresServer | None
+    deployment: Deployment,
+    s3: S3Server,
+    folder: Path,
+    disk: Path | None,
+    database: PostgresServer | None,
 ) -> None:
     chance = random.Random(SEED)
     faults = Faults(deployment, s3, database, disk).all
     chance.shuffle(faults)
     with deployment.client() as client:
-        jobs: list[Job] = [client.submit(parse_job(job_text(name, max(4, FAULTS) * STEPS_A_FAULT))) for name in JOBS]
+        jobs: list[Job] = [
+            client.submit(parse_job(job_text(name, max(4, FAULTS) * STEPS_A_FAULT)))
+            for name in JOBS
+        ]
         seen = {job.name: 0 for job in jobs}
         for number in range(FAULTS):
             time.sleep(chance.uniform(*PAUSE_S))
@@ -196,7 +222,11 @@ def test_nothing_acknowledged_is_lost(
     found = audit.at_rest(store)
     store.close()
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
-    found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
+    found += [
+        f"left in the spool: {path}"
+        for path in (folder / "spool").rglob("*")
+        if path.name != ".lock"
+    ]
     found += leaked(deployment)
     write_report(faults)
     assert not found

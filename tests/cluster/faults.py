@@ -1,4 +1,5 @@
-"""What may happen to an installation on a cluster while it trains. Each fault does its damage, and mends it again."""
+"""What may happen to an installation on a cluster while it trains. Each fault does its damage, and
+mends it again."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from cluster.installation import Installation
 from cluster.kubectl import wait_until
 
 AWAY_S = (2.0, 30.0)
-"""How long something is away: longer than a lease's term is rare, longer than a retry's delay is not."""
+"""How long something is away: longer than a lease's term is rare, longer than a retry's delay is
+not."""
 BACK_S = 300.0
 PROCESSES = (
     ("pod", "learner", "podracer_learner"),
@@ -23,23 +25,34 @@ PROCESSES = (
     ("leaderboard", "leaderboard", "podracer_leaderboard"),
 )
 SERVICES = {"orchestrator": "orchestrator", "leaderboard": "leaderboard", "minio": "object-store"}
-"""Names of StatefulSets without `podracer-`, and the component that their Pods are labelled with."""
+"""Names of StatefulSets without `podracer-`, and the component that their Pods are labelled
+with."""
 
 
 class ClusterFaults:
-    """`power`: a program that takes power away (PODRACER_CLUSTER_FAULTS); `restart_database`: one that restarts the
-    server of the databases, where they are in one. Without a program, "", its faults are left out."""
+    """`power`: a program that takes power away (PODRACER_CLUSTER_FAULTS); `restart_database`: one
+    that restarts the server of the databases, where they are in one. Without a program, "", its
+    faults are left out."""
 
-    def __init__(self, installation: Installation, power: str, restart_database: str, *, has_volumes: bool) -> None:
+    def __init__(
+        self, installation: Installation, power: str, restart_database: str, *, has_volumes: bool
+    ) -> None:
         """`has_volumes`: the databases are on volumes, which do not leave their node."""
         self._kubectl, self._power, self._has_volumes = installation.kubectl, power, has_volumes
-        self.all = [Fault(f"kill -9 {process[1]}", partial(self._kill, process)) for process in PROCESSES]
+        self.all = [
+            Fault(f"kill -9 {process[1]}", partial(self._kill, process)) for process in PROCESSES
+        ]
         for component in ("pod", *SERVICES.values()):
             self.all.append(Fault(f"delete {component}", partial(self._delete, component, ())))
             force = ("--force", "--grace-period=0")
-            self.all.append(Fault(f"delete {component} by force", partial(self._delete, component, force)))
+            self.all.append(
+                Fault(f"delete {component} by force", partial(self._delete, component, force))
+            )
         self.all += [Fault(f"no {service}", partial(self._scale, service)) for service in SERVICES]
-        self.all += [Fault(f"restart {service}", partial(self._restart, service)) for service in list(SERVICES)[:2]]
+        self.all += [
+            Fault(f"restart {service}", partial(self._restart, service))
+            for service in list(SERVICES)[:2]
+        ]
         self.all.append(Fault("drain a node", self._drain))
         if power:
             self.all.append(Fault("a node without power", partial(self._lose, self._some_node)))
@@ -78,7 +91,11 @@ class ClusterFaults:
         self._switch("lose", what)
         _wait(chance)
         self._switch("start", what)
-        wait_until(lambda: self._kubectl.attempt("get", "nodes").returncode == 0, BACK_S, "the API server to answer")
+        wait_until(
+            lambda: self._kubectl.attempt("get", "nodes").returncode == 0,
+            BACK_S,
+            "the API server to answer",
+        )
 
     def _switch(self, verb: str, what: str) -> None:
         _run(self._power, verb, what)
@@ -86,9 +103,13 @@ class ClusterFaults:
     def _some_node(self, chance: random.Random) -> str:
         """One without a volume: what is bound to a lost node's disk could only wait for it."""
         bound = {"object-store", *(SERVICES.values() if self._has_volumes else ())}
-        homes = {pod["spec"]["nodeName"] for component in bound for pod in self._kubectl.pods(component)}
+        homes = {
+            pod["spec"]["nodeName"] for component in bound for pod in self._kubectl.pods(component)
+        }
         nodes = [node for node in self._kubectl.get("nodes") if not node["spec"].get("taints")]
-        return chance.choice([name for node in nodes if (name := str(node["metadata"]["name"])) not in homes])
+        return chance.choice(
+            [name for node in nodes if (name := str(node["metadata"]["name"])) not in homes]
+        )
 
 
 def _wait(chance: random.Random) -> None:

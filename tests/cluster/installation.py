@@ -1,4 +1,5 @@
-"""An installation of Podracer in one namespace of a real cluster, made by `kubectl apply -k` alone."""
+"""An installation of Podracer in one namespace of a real cluster, made by `kubectl apply -k`
+alone."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from support.processes import ROOT
 
 CONTROL_PLANE = ("statefulset/podracer-leaderboard", "statefulset/podracer-orchestrator")
 ALL = ("statefulset/podracer-minio", *CONTROL_PLANE)
-RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+RESTRICTED = {
+    f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")
+}
 
 
 def json_patch(kind: str, name: str, *operations: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,13 +48,14 @@ _SHARE_PROCESSES = [
         ("StatefulSet", "podracer-(orchestrator|leaderboard)", "/spec/template/spec"),
     )
 ]
-"""So that a container of a pod can kill -9 what runs in another: the first process of a container cannot be killed from
-inside."""
+"""So that a container of a pod can kill -9 what runs in another: the first process of a container
+cannot be killed from inside."""
 _NO_NAMESPACE = {
     "target": {"kind": "Namespace"},
     "patch": "{$patch: delete, apiVersion: v1, kind: Namespace, metadata: {name: podracer}}",
 }
-"""The overlay dev contains its own, which `kubectl delete -k` would take along with every volume."""
+"""The overlay dev contains its own, which `kubectl delete -k` would take along with every
+volume."""
 
 
 class Installation:
@@ -65,7 +69,11 @@ class Installation:
 
     def make_namespace(self) -> None:
         self.kubectl.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": RESTRICTED}}
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": self.namespace, "labels": RESTRICTED},
+            }
         )
 
     def overlay(
@@ -77,20 +85,26 @@ class Installation:
         components: Sequence[str] = (),
         stays: str = ".*",
     ) -> Path:
-        """Write a kustomization of the user's own over one of ours. The StatefulSets `stays` are on one node."""
+        """Write a kustomization of the user's own over one of ours. The StatefulSets `stays` are on
+        one node."""
         registry = _settings()["PODRACER_REGISTRY"]
         tag = tag or os.environ.get("PODRACER_CLUSTER_TAG", "")
-        roles = ("orchestrator", "leaderboard", "worker", "evaluator", "policy", "minio") if tag else ()
+        roles = (
+            ("orchestrator", "leaderboard", "worker", "evaluator", "policy", "minio") if tag else ()
+        )
         images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles]
         # Without CUDA, in the overlay gpu too.
-        images.append({"name": f"{registry}/podracer-learner", "newTag": tag or _settings()["PODRACER_TAG"]})
+        images.append(
+            {"name": f"{registry}/podracer-learner", "newTag": tag or _settings()["PODRACER_TAG"]}
+        )
         content = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": self.namespace,
             "resources": [os.path.relpath(ROOT / "deploy" / "k8s" / base, self._folder)],
             "components": [
-                os.path.relpath(ROOT / "deploy" / "k8s" / "components" / name, self._folder) for name in components
+                os.path.relpath(ROOT / "deploy" / "k8s" / "components" / name, self._folder)
+                for name in components
             ],
             "images": images,
             "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, self._one_node(stays), *patches],
@@ -99,7 +113,8 @@ class Installation:
         return self._folder
 
     def _one_node(self, stays: str) -> dict[str, Any]:
-        """The control plane and its volumes on the first node that takes pods, so that another one can be lost."""
+        """The control plane and its volumes on the first node that takes pods, so that another one
+        can be lost."""
         node = next(each for each in self.kubectl.get("nodes") if not each["spec"].get("taints"))
         host = node["metadata"]["labels"]["kubernetes.io/hostname"]
         selector = {"kubernetes.io/hostname": host}
@@ -111,16 +126,21 @@ class Installation:
         return self.kubectl("apply", "-k", str(self.overlay(base, **options)), *words)
 
     def apply_former(self, tag: str) -> None:
-        """The control plane and pods by images of the version before, which read the pod template from a file."""
+        """The control plane and pods by images of the version before, which read the pod template
+        from a file."""
         rendered = self.kubectl("kustomize", str(self.overlay()))
-        template = next(each for each in yaml.safe_load_all(rendered) if each["kind"] == "PodTemplate")
+        template = next(
+            each for each in yaml.safe_load_all(rendered) if each["kind"] == "PodTemplate"
+        )
         text = re.sub(r"(image: .*):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
         text = text.replace("/var/cache/podracer\n", "/var/cache/podracer/own\n").replace(
             "mountPath: /var/cache/podracer/own", "mountPath: /var/cache/podracer"
         )  # it wants a folder of its own
         metadata = {"name": "podracer-former-template"}
         data = {"pod-template.yaml": text}
-        self.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        self.kubectl.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        )
         folder = "/etc/podracer/pod-template"
         by_file = {
             "env": [{"name": "PODRACER_POD_TEMPLATE", "value": f"{folder}/pod-template.yaml"}],
@@ -134,7 +154,9 @@ class Installation:
             ]
         )
 
-    def _former_service(self, role: str, tag: str, container: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
+    def _former_service(
+        self, role: str, tag: str, container: dict[str, Any], volumes: list[Any]
+    ) -> dict[str, Any]:
         image = f"{_settings()['PODRACER_REGISTRY']}/podracer-{role}:{tag}"
         pod = {"containers": [{"name": role, "image": image, **container}], "volumes": volumes}
         patch = {
@@ -158,7 +180,10 @@ class Installation:
     @contextmanager
     def policies(self) -> Iterator[PolicyClient]:
         """The policy server, as a client that holds token and certificate."""
-        secrets = {kind: self.kubectl.get("secret", f"podracer-{kind}-client")["data"] for kind in ("tokens", "tls")}
+        secrets = {
+            kind: self.kubectl.get("secret", f"podracer-{kind}-client")["data"]
+            for kind in ("tokens", "tls")
+        }
         for name, key in {"ca.pem": "ca.crt", "cert.pem": "tls.crt", "key.pem": "tls.key"}.items():
             file = self._folder / name
             file.touch(0o600)
@@ -183,11 +208,17 @@ class Installation:
     def store(self) -> Iterator[ObjectStore]:
         """The bucket, by way of a port-forward."""
         secret = self.kubectl.get("secret", "podracer-s3")["data"]
-        keys = {name: Secret(base64.b64decode(value).decode().strip()) for name, value in secret.items()}
+        keys = {
+            name: Secret(base64.b64decode(value).decode().strip()) for name, value in secret.items()
+        }
         authority = self._folder / "store-ca.pem"
-        authority.write_bytes(base64.b64decode(self.kubectl.get("secret", "podracer-tls-store")["data"]["ca.crt"]))
+        authority.write_bytes(
+            base64.b64decode(self.kubectl.get("secret", "podracer-tls-store")["data"]["ca.crt"])
+        )
         with self.kubectl.forward("service/podracer-minio", 9000) as address:
-            settings = S3Settings(f"https://{address}", keys["access-key"], keys["secret-key"], ca_file=authority)
+            settings = S3Settings(
+                f"https://{address}", keys["access-key"], keys["secret-key"], ca_file=authority
+            )
             store = open_store("s3://podracer", settings)
             try:
                 yield store
@@ -205,7 +236,9 @@ class Installation:
     def back_up(self, verb: str, file: Path) -> None:
         """`save` or `restore` by the script that docs/deploy.md names."""
         command = [str(ROOT / "deploy" / "k8s" / "backup"), verb, str(file)]
-        subprocess.run(command, env=os.environ | {"NAMESPACE": self.namespace}, check=True, timeout=600)
+        subprocess.run(
+            command, env=os.environ | {"NAMESPACE": self.namespace}, check=True, timeout=600
+        )
         self.kubectl.wait_ready(*ALL)
 
     def events(self, job: str) -> set[str]:
@@ -214,7 +247,8 @@ class Installation:
 
 
 class Pulse:
-    """Looks at a job twice a second: committed steps never go back, and how long at most none were trained."""
+    """Looks at a job twice a second: committed steps never go back, and how long at most none were
+    trained."""
 
     def __init__(self, installation: Installation, job: str) -> None:
         self.longest_gap_s = 0.0

@@ -34,7 +34,9 @@ class Kubectl:
         """The same, whatever comes of it."""
         command = ["kubectl", "--namespace", self.namespace, *words]
         content = None if data is None else data.encode()
-        return subprocess.run(command, input=content, capture_output=True, timeout=timeout_s, check=False)
+        return subprocess.run(
+            command, input=content, capture_output=True, timeout=timeout_s, check=False
+        )
 
     def get(self, *words: str) -> Any:
         """An object, or the items of a list."""
@@ -47,7 +49,9 @@ class Kubectl:
 
     def python(self, pod: str, container: str, program: str, *arguments: str) -> bytes:
         """Run a Python program in a container; its standard output."""
-        done = self.attempt("exec", pod, "--container", container, "--", "python", "-c", program, *arguments)
+        done = self.attempt(
+            "exec", pod, "--container", container, "--", "python", "-c", program, *arguments
+        )
         assert done.returncode == 0, f"{pod}, {container}: {done.stderr.decode()[-2000:]}"
         return done.stdout
 
@@ -63,16 +67,29 @@ class Kubectl:
             finally:
                 process.terminate()
 
-    def kill_process(self, component: str, container: str, module: str, only: str = "", limit_s: float = 60.0) -> None:
-        """kill -9 of `python -m module` in the first pod of a component that has it, or in the pod `only`; its pods
-        share their processes."""
+    def kill_process(
+        self, component: str, container: str, module: str, only: str = "", limit_s: float = 60.0
+    ) -> None:
+        """kill -9 of `python -m module` in the first pod of a component that has it, or in the pod
+        `only`; its pods share their processes."""
 
         def killed() -> bool:
             for pod in self.pods(component):
                 if only not in ("", pod["metadata"]["name"]):
                     continue
-                words = ("exec", pod["metadata"]["name"], "--container", container, "--", "python", "-c", _KILL, module)
-                if self.attempt(*words).returncode in (0, 137):  # 137: its own container was faster to end
+                words = (
+                    "exec",
+                    pod["metadata"]["name"],
+                    "--container",
+                    container,
+                    "--",
+                    "python",
+                    "-c",
+                    _KILL,
+                    module,
+                )
+                # 137: its own container was faster to end
+                if self.attempt(*words).returncode in (0, 137):
                     return True
             return False
 
@@ -93,7 +110,9 @@ class Kubectl:
             self("rollout", "status", name, f"--timeout={limit_s:.0f}s", timeout_s=limit_s + 30)
 
     def wait_gone(self, kind: str, name: str, limit_s: float = 180.0) -> None:
-        wait_until(lambda: self.attempt("get", kind, name).returncode != 0, limit_s, f"{kind} {name} to go")
+        wait_until(
+            lambda: self.attempt("get", kind, name).returncode != 0, limit_s, f"{kind} {name} to go"
+        )
 
 
 _KILL = """

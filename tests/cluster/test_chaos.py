@@ -1,8 +1,9 @@
-"""Two jobs end as they should while all of an installation on a cluster is killed, moved and cut off at random.
+"""Two jobs end as they should while all of an installation on a cluster is killed, moved and cut
+off at random.
 
-`make chaos-cluster` has a hundred faults. PODRACER_CHAOS_FAULTS, PODRACER_CHAOS_SEED and PODRACER_CHAOS_DATABASE are
-those of tests/chaos, the others those of test_cluster.py and, with PostgreSQL, of test_failover.py.
-"""
+`make chaos-cluster` has a hundred faults. PODRACER_CHAOS_FAULTS, PODRACER_CHAOS_SEED and
+PODRACER_CHAOS_DATABASE are those of tests/chaos, the others those of test_cluster.py and, with
+PostgreSQL, of test_failover.py."""
 
 from __future__ import annotations
 
@@ -50,17 +51,23 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 def test_nothing_acknowledged_is_lost(installation: Installation) -> None:
     chance, has_volumes = random.Random(SEED), DATABASE == "sqlite"
-    faults = ClusterFaults(installation, POWER, "" if has_volumes else RESTART, has_volumes=has_volumes).all
+    faults = ClusterFaults(
+        installation, POWER, "" if has_volumes else RESTART, has_volumes=has_volumes
+    ).all
     chance.shuffle(faults)
     with installation.client() as client:
-        names = [client.submit(parse_job(job_text(name, ENDLESS_STEPS, cpu=0.2))).name for name in JOBS]
+        names = [
+            client.submit(parse_job(job_text(name, ENDLESS_STEPS, cpu=0.2))).name for name in JOBS
+        ]
     with ExitStack() as stack:
         pulses = [stack.enter_context(Pulse(installation, name)) for name in names]
         for number in range(FAULTS):
             time.sleep(chance.uniform(*PAUSE_S))
             fault = faults[number % len(faults)] if number < len(faults) else chance.choice(faults)
             print(
-                f"{number + 1} of {FAULTS}: {fault.name}, after {[pulse.steps for pulse in pulses]} steps", flush=True
+                f"{number + 1} of {FAULTS}: {fault.name}, after "
+                f"{[pulse.steps for pulse in pulses]} steps",
+                flush=True,
             )
             fault.tries += 1
             fault.act(chance)

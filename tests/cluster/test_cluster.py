@@ -1,13 +1,14 @@
 """What users and clusters do, on a real Kubernetes: `make e2e-cluster` with KUBECONFIG.
 
-The tests are scenarios of one installation and run in their order. A job without an end trains through all faults;
-then it is given a budget, which it meets exactly. The variables:
+The tests are scenarios of one installation and run in their order. A job without an end trains
+through all faults; then it is given a budget, which it meets exactly. The variables:
 
 KUBECONFIG                      the cluster; two nodes or more
 PODRACER_CLUSTER_TAG            tag of the images, where it is not that of `.env`
 PODRACER_CLUSTER_FORMER         tag of the images of the version before, for the upgrade
 PODRACER_CLUSTER_PRIVATE_IMAGE  an image that the nodes find, in a registry that asks for a password
-PODRACER_CLUSTER_FAULTS         a program that takes power away: `PROGRAM lose NODE`, `PROGRAM start NODE` (or `api`)
+PODRACER_CLUSTER_FAULTS         a program that takes power away: `PROGRAM lose NODE`, `PROGRAM start
+                                NODE` (or `api`)
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ NAMESPACE = "team-rl"
 FAULTS = os.environ.get("PODRACER_CLUSTER_FAULTS", "")
 PRIVATE_IMAGE = os.environ.get("PODRACER_CLUSTER_PRIVATE_IMAGE", "")
 FORMER = os.environ.get("PODRACER_CLUSTER_FORMER", "")
-needs_faults = pytest.mark.skipif(not FAULTS, reason="PODRACER_CLUSTER_FAULTS names no program that cuts the power")
+needs_faults = pytest.mark.skipif(
+    not FAULTS, reason="PODRACER_CLUSTER_FAULTS names no program that cuts the power"
+)
 PATIENCE_S = 300.0
 POWER_S = 75.0
 AWAY_S = 60.0
@@ -73,7 +76,8 @@ class Scenarios:
     def run(
         self, name: str, installation: Installation | None = None, pulse: Pulse | None = None
     ) -> Iterator[list[str]]:
-        """What is appended to the list stands beside the figures. Another installation has a pulse of its own."""
+        """What is appended to the list stands beside the figures. Another installation has a pulse
+        of its own."""
         notes: list[str] = []
         if installation is None:
             installation, pulse = self.installation, self.pulse
@@ -97,7 +101,10 @@ class Scenarios:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     if not os.environ.get("KUBECONFIG"):
-        pytest.fail("KUBECONFIG is not set: it names the cluster that these tests install into", pytrace=False)
+        pytest.fail(
+            "KUBECONFIG is not set: it names the cluster that these tests install into",
+            pytrace=False,
+        )
     installation = Installation(tmp_path_factory.mktemp("overlay"), NAMESPACE)
     yield installation
     if not os.environ.get("PODRACER_CLUSTER_KEEP"):
@@ -136,7 +143,9 @@ def finish(installation: Installation, job: Job, limit_s: float = PATIENCE_S) ->
     return job
 
 
-def test_an_empty_cluster_trains_within_a_minute(installation: Installation, scenarios: Scenarios) -> None:
+def test_an_empty_cluster_trains_within_a_minute(
+    installation: Installation, scenarios: Scenarios
+) -> None:
     with scenarios.run("apply -k; CartPole, fused, to 475") as notes:
         installation.make_namespace()
         begun = time.monotonic()
@@ -182,27 +191,38 @@ def free_gpu(installation: Installation) -> str:
     node = str(installation.kubectl.get("nodes")[-1]["metadata"]["name"])
     gpus = {"nvidia.com/gpu": "1"}
     patch = {"status": {"capacity": gpus, "allocatable": gpus}}
-    installation.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "--patch", json.dumps(patch))
+    installation.kubectl(
+        "patch", "node", node, "--subresource=status", "--type=merge", "--patch", json.dumps(patch)
+    )
     return node
 
 
 def test_the_serving_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
     begun = time.monotonic()
-    with small_installation(tmp_path, "serving") as other, scenarios.run("overlay serving", other) as notes:
+    with (
+        small_installation(tmp_path, "serving") as other,
+        scenarios.run("overlay serving", other) as notes,
+    ):
         with other.client() as client:
             job = finish(other, client.submit(EXAMPLES / "cartpole.yaml"))
             notes += [f"the first job after {time.monotonic() - begun:.0f} s"]
             client.promote(job.name)
-        what = {"op": "replace", "path": "/data/PODRACER_POLICIES", "value": f"live={job.name}@champion"}
+        what = {
+            "op": "replace",
+            "path": "/data/PODRACER_POLICIES",
+            "value": f"live={job.name}@champion",
+        }
         other.apply("overlays/serving", patches=[json_patch("ConfigMap", "podracer-policy", what)])
         other.kubectl("rollout", "restart", "deployment/podracer-policy")
         other.kubectl.wait_ready("deployment/podracer-policy")
         with other.policies() as policies:
-            assert int(policies.act([0.0, 0.0, 0.2, 0.0], policy="live")) == 1  # towards where the pole falls
+            # towards where the pole falls
+            assert int(policies.act([0.0, 0.0, 0.2, 0.0], policy="live")) == 1
 
 
 def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
-    """The page is shown with the key of its Secret, also after its pod has gone, and to nothing without it."""
+    """The page is shown with the key of its Secret, also after its pod has gone, and to nothing
+    without it."""
     name = "localhost:8080"
     with (
         small_installation(tmp_path, "web") as other,
@@ -216,7 +236,11 @@ def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
                 assert requests.get(page, headers={"host": name}, timeout=60).status_code == 401
                 assert requests.get(page, timeout=60).status_code == 421, "an unknown host name"
                 if not browser.cookies:
-                    key = base64.b64decode(other.kubectl.get("secret", "podracer-web")["data"]["key"]).decode().strip()
+                    key = (
+                        base64.b64decode(other.kubectl.get("secret", "podracer-web")["data"]["key"])
+                        .decode()
+                        .strip()
+                    )
                     assert enter(browser, page, key, name) == 204
                 assert browser.get(page, timeout=60).status_code == 200
                 assert is_live(browser, page)
@@ -224,7 +248,9 @@ def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
             other.kubectl("delete", "pod", "--selector", "app.kubernetes.io/component=web")
 
 
-def test_a_split_tournament_reaches_its_target(installation: Installation, scenarios: Scenarios) -> None:
+def test_a_split_tournament_reaches_its_target(
+    installation: Installation, scenarios: Scenarios
+) -> None:
     with scenarios.run("Pendulum, split, to -200") as notes, installation.client() as client:
         job = client.submit(EXAMPLES / "pendulum.yaml")
         finish(installation, job)
@@ -261,9 +287,12 @@ def test_other_jobs(installation: Installation, scenarios: Scenarios, name: str)
         finish(installation, client.submit(parse_job(ROUNDS[name])))
 
 
-@pytest.mark.skipif(not FORMER, reason="PODRACER_CLUSTER_FORMER names no images of the version before")
+@pytest.mark.skipif(
+    not FORMER, reason="PODRACER_CLUSTER_FORMER names no images of the version before"
+)
 def test_an_upgrade_and_its_rollback(scenarios: Scenarios, tmp_path: Path) -> None:
-    """In a namespace of its own. A rollback goes back to a backup, too, as a database may have been migrated."""
+    """In a namespace of its own. A rollback goes back to a backup, too, as a database may have been
+    migrated."""
     other = Installation(tmp_path / "overlay", f"{NAMESPACE}-former")
     backup = tmp_path / "former.tar"
     try:
@@ -299,7 +328,12 @@ def test_an_upgrade_and_its_rollback(scenarios: Scenarios, tmp_path: Path) -> No
     ],
 )
 def test_kill_9(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, component: str, container: str, module: str
+    installation: Installation,
+    scenarios: Scenarios,
+    pulse: Pulse,
+    component: str,
+    container: str,
+    module: str,
 ) -> None:
     with scenarios.run(f"kill -9 of the {container}"):
         installation.kubectl.kill_process(component, container, module)
@@ -311,10 +345,14 @@ def test_a_pod_is_deleted(installation: Installation, scenarios: Scenarios, puls
         pod = installation.kubectl.pods("pod")[0]["metadata"]["name"]
         installation.kubectl("delete", "pod", pod, timeout_s=180)
         pulse.wait_for_steps()
-        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+        wait_until(
+            lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods"
+        )
 
 
-def test_nothing_changes_by_a_second_apply(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_nothing_changes_by_a_second_apply(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     with scenarios.run("apply -k again, with --server-side, and diff -k"):
         before = identities(installation)
         assert "configured" not in installation.apply() + installation.apply(
@@ -330,16 +368,28 @@ def test_nothing_changes_by_a_second_apply(installation: Installation, scenarios
 def test_the_red_team_finds_nothing(
     installation: Installation, scenarios: Scenarios, pulse: Pulse, tmp_path: Path, layout: str
 ) -> None:
-    """It knows every file of a split pod, the learner's too, which a fused pod has at the same places."""
+    """It knows every file of a split pod, the learner's too, which a fused pod has at the same
+    places."""
     kubectl, allowed = installation.kubectl, {"name": "PODRACER_ALLOW_USER_CODE", "value": "true"}
     allow = {"op": "add", "path": "/template/spec/containers/0/env/-", "value": allowed}
     with scenarios.run(f"hostile code in a {layout} pod"), installation.client() as client:
         pod = kubectl.pods("pod")[0]["metadata"]["name"]
-        tops = ("/etc/podracer", "/run/podracer", "/var/cache/podracer", "/var/spool/podracer", "/var/run/secrets")
-        found = [kubectl.python(pod, each, FIND, *tops).decode() for each in ("learner", "worker-0", "evaluator")]
+        tops = (
+            "/etc/podracer",
+            "/run/podracer",
+            "/var/cache/podracer",
+            "/var/spool/podracer",
+            "/var/run/secrets",
+        )
+        found = [
+            kubectl.python(pod, each, FIND, *tops).decode()
+            for each in ("learner", "worker-0", "evaluator")
+        ]
         try:
             installation.apply(patches=[json_patch(*TEMPLATE, allow)] if layout == "fused" else [])
-            job = attack(client, tmp_path, "".join(found), {"layout": layout, "resources": {"cpu": 0.2}})
+            job = attack(
+                client, tmp_path, "".join(found), {"layout": layout, "resources": {"cpu": 0.2}}
+            )
             wait_until(lambda: job.refresh().ended, PATIENCE_S, f"{job.name} to end")
         finally:
             installation.apply()
@@ -351,14 +401,18 @@ def test_the_red_team_finds_nothing(
 def identities(installation: Installation) -> set[str]:
     """Of the pods of the control plane."""
     return {
-        pod["metadata"]["uid"] for role in ("orchestrator", "leaderboard") for pod in installation.kubectl.pods(role)
+        pod["metadata"]["uid"]
+        for role in ("orchestrator", "leaderboard")
+        for pod in installation.kubectl.pods(role)
     }
 
 
 def test_suspend_and_resume(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
     with scenarios.run("suspend, resume"), installation.client() as client:
         job = client.job(pulse.job).suspend()
-        wait_until(lambda: job.refresh().state == "SUSPENDED", PATIENCE_S, "the job to be suspended")
+        wait_until(
+            lambda: job.refresh().state == "SUSPENDED", PATIENCE_S, "the job to be suspended"
+        )
         wait_until(lambda: not installation.kubectl.pods("pod"), PATIENCE_S, "its pods to end")
         job.resume()
         pulse.wait_for_steps()
@@ -373,7 +427,9 @@ def test_a_drained_node(installation: Installation, scenarios: Scenarios, pulse:
         notes += [f"drained in {time.monotonic() - begun:.0f} s"]
         pulse.wait_for_steps()
         installation.kubectl("uncordon", node)
-        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+        wait_until(
+            lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods"
+        )
 
 
 def free_node(installation: Installation) -> str:
@@ -386,7 +442,9 @@ def free_node(installation: Installation) -> str:
     }
 
     def found() -> str:
-        return next((node for pod in kubectl.pods("pod") if (node := pod["spec"]["nodeName"]) != home), "")
+        return next(
+            (node for pod in kubectl.pods("pod") if (node := pod["spec"]["nodeName"]) != home), ""
+        )
 
     if not found():
         kubectl("cordon", home)
@@ -412,7 +470,10 @@ def power() -> Iterator[Callable[[str, str], None]]:
 
 @needs_faults
 def test_a_node_without_power(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+    installation: Installation,
+    scenarios: Scenarios,
+    pulse: Pulse,
+    power: Callable[[str, str], None],
 ) -> None:
     node = free_node(installation)
     with scenarios.run(f"a node without power for {POWER_S:.0f} s"):
@@ -420,13 +481,19 @@ def test_a_node_without_power(
         pulse.wait_for_steps()
         time.sleep(POWER_S)
         power("start", node)
-        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+        wait_until(
+            lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods"
+        )
 
 
 @needs_faults
 @pytest.mark.parametrize("end", ["its taint out-of-service", "the deletion of the Node"])
 def test_a_node_that_is_lost(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None], end: str
+    installation: Installation,
+    scenarios: Scenarios,
+    pulse: Pulse,
+    power: Callable[[str, str], None],
+    end: str,
 ) -> None:
     node, kubectl = free_node(installation), installation.kubectl
     taint = "node.kubernetes.io/out-of-service=nodeshutdown"
@@ -437,7 +504,9 @@ def test_a_node_that_is_lost(
             kubectl("taint", "node", node, f"{taint}:NoExecute")
         else:
             kubectl("delete", "node", node)
-        wait_until(lambda: not pods_on(installation, node), PATIENCE_S, f"no pod to be left on {node}")
+        wait_until(
+            lambda: not pods_on(installation, node), PATIENCE_S, f"no pod to be left on {node}"
+        )
         wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
         pulse.wait_for_steps()
     power("start", node)
@@ -446,13 +515,20 @@ def test_a_node_that_is_lost(
 
 @needs_faults
 def test_a_lost_node_is_not_ended(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+    installation: Installation,
+    scenarios: Scenarios,
+    pulse: Pulse,
+    power: Callable[[str, str], None],
 ) -> None:
     node = free_node(installation)
     with scenarios.run("a node lost, and nothing done about it"):
         power("lose", node)
         wait_until(lambda: not is_ready(installation, node), PATIENCE_S, f"{node} to be NotReady")
-        wait_until(lambda: count_elsewhere(installation, node) == 2, PATIENCE_S, "two training pods on other nodes")
+        wait_until(
+            lambda: count_elsewhere(installation, node) == 2,
+            PATIENCE_S,
+            "two training pods on other nodes",
+        )
         pulse.wait_for_steps()
     power("start", node)
 
@@ -474,7 +550,10 @@ def pods_on(installation: Installation, node: str) -> list[str]:
 
 @needs_faults
 def test_the_api_server_is_away(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+    installation: Installation,
+    scenarios: Scenarios,
+    pulse: Pulse,
+    power: Callable[[str, str], None],
 ) -> None:
     with scenarios.run(f"the API server away for {AWAY_S:.0f} s") as notes:
         power("lose", "api")
@@ -487,7 +566,9 @@ def test_the_api_server_is_away(
         pulse.wait_for_steps()
 
 
-def test_the_object_store_is_away(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_the_object_store_is_away(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     kubectl = installation.kubectl
     restarts = restart_count(installation)
     with scenarios.run(f"MinIO away for {AWAY_S:.0f} s"):
@@ -515,9 +596,15 @@ def test_a_quota(installation: Installation, scenarios: Scenarios, pulse: Pulse)
         installation.kubectl.apply(quota)
         with installation.client() as client:
             job = client.job(pulse.job).scale(most=3)
-            wait_until(lambda: "POD_QUOTA" in installation.events(job.name), PATIENCE_S, "an event of the quota")
+            wait_until(
+                lambda: "POD_QUOTA" in installation.events(job.name),
+                PATIENCE_S,
+                "an event of the quota",
+            )
             installation.kubectl("delete", "resourcequota", "no-more")
-            wait_until(lambda: len(installation.kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod")
+            wait_until(
+                lambda: len(installation.kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod"
+            )
             job.scale(most=2)
         wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
         pulse.wait_for_steps()
@@ -555,8 +642,11 @@ BAD_DEPLOYMENTS = {
 
 
 @pytest.mark.parametrize("name", BAD_DEPLOYMENTS)
-def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str) -> None:
-    """The training pods that run go on; the new one's trouble is an event, and the orchestrator stays Ready."""
+def test_a_bad_deployment(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str
+) -> None:
+    """The training pods that run go on; the new one's trouble is an event, and the orchestrator
+    stays Ready."""
     what, operation, (kind, words) = BAD_DEPLOYMENTS[name]
     if not operation["value"]:
         pytest.skip("PODRACER_CLUSTER_PRIVATE_IMAGE names no image that asks for a password")
@@ -576,7 +666,11 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
             kubectl.wait_ready(*CONTROL_PLANE)
             assert restart_count(installation) == before
             installation.apply()
-            wait_until(lambda: len(kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod, now that it can start")
+            wait_until(
+                lambda: len(kubectl.pods("pod")) == 3,
+                PATIENCE_S,
+                "the third pod, now that it can start",
+            )
         finally:
             installation.apply()
             job.scale(most=2)
@@ -586,17 +680,32 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
 
 SECRET = {"name": "key", "secret": {"secretName": "podracer-authority"}}
 TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
-OF_SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "podracer-authority", "key": "tls.key"}}}
+OF_SECRET = {
+    "name": "KEY",
+    "valueFrom": {"secretKeyRef": {"name": "podracer-authority", "key": "tls.key"}},
+}
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
     ("a volume is not", lambda pod: pod["volumes"].append(SECRET)),
-    ("a volume is not", lambda pod: pod["volumes"].append({"name": "node", "hostPath": {"path": "/"}})),
+    (
+        "a volume is not",
+        lambda pod: pod["volumes"].append({"name": "node", "hostPath": {"path": "/"}}),
+    ),
     ("a volume is not", lambda pod: pod["volumes"].append(TOKEN)),
-    ("a volume is not", lambda pod: pod["volumes"][-1]["secret"].update(secretName="podracer-authority", items=[])),
+    (
+        "a volume is not",
+        lambda pod: pod["volumes"][-1]["secret"].update(secretName="podracer-authority", items=[]),
+    ),
     ("the service account", lambda pod: pod.update(serviceAccountName="podracer-secrets")),
     ("the service account", lambda pod: pod.update(automountServiceAccountToken=True)),
-    ("an image is not", lambda pod: pod["initContainers"][0].update(image="docker.io/library/busybox")),
+    (
+        "an image is not",
+        lambda pod: pod["initContainers"][0].update(image="docker.io/library/busybox"),
+    ),
     ("a variable is", lambda pod: pod["containers"][0]["env"].append(OF_SECRET)),
-    ("a variable is", lambda pod: pod["containers"][0]["envFrom"].append({"secretRef": {"name": "podracer-s3"}})),
+    (
+        "a variable is",
+        lambda pod: pod["containers"][0]["envFrom"].append({"secretRef": {"name": "podracer-s3"}}),
+    ),
     ("a security context", lambda pod: pod["containers"][0]["securityContext"].update(runAsUser=0)),
     ("a security context", lambda pod: pod["initContainers"][0].pop("securityContext")),
     ("a security context", lambda pod: pod["securityContext"].update(runAsNonRoot=False)),
@@ -605,8 +714,11 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
 """To a Job of the pool, and what the policy of deploy/k8s/cluster says of them."""
 
 
-def refusal(kubectl: Kubectl, plan: PodPlan, change: Callable[[dict[str, Any]], object] = lambda pod: None) -> str:
-    """Why the orchestrator's service account may not make a Job of the pod template, once changed; empty if it may."""
+def refusal(
+    kubectl: Kubectl, plan: PodPlan, change: Callable[[dict[str, Any]], object] = lambda pod: None
+) -> str:
+    """Why the orchestrator's service account may not make a Job of the pod template, once changed;
+    empty if it may."""
     template = kubectl.get("podtemplate", "podracer-pod-template")["template"]
     job = JobMaker("policy").make(plan, template, OWNER)
     change(job["spec"]["template"]["spec"])
@@ -615,7 +727,9 @@ def refusal(kubectl: Kubectl, plan: PodPlan, change: Callable[[dict[str, Any]], 
     return done.stderr.decode() if done.returncode else ""
 
 
-def test_jobs_are_restricted(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_jobs_are_restricted(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     kubectl, policies = installation.kubectl, str(ROOT / "deploy" / "k8s" / "cluster")
     with scenarios.run("the admission policy for Jobs"):
         kubectl("apply", "-k", policies)
@@ -635,7 +749,9 @@ def test_jobs_are_restricted(installation: Installation, scenarios: Scenarios, p
 
 def check_policy(kubectl: Kubectl) -> None:
     """It takes the API server a moment to know a policy."""
-    wait_until(lambda: "podracer-jobs" in refusal(kubectl, SPLIT, CHANGES[0][1]), 60, "the policy to hold")
+    wait_until(
+        lambda: "podracer-jobs" in refusal(kubectl, SPLIT, CHANGES[0][1]), 60, "the policy to hold"
+    )
     for words, change in CHANGES:
         assert words in refusal(kubectl, SPLIT, change)
     assert [refusal(kubectl, plan) for plan in (SPLIT, FUSED)] == ["", ""]
@@ -658,8 +774,11 @@ def test_no_storage_class(installation: Installation, scenarios: Scenarios, tmp_
         other.kubectl("delete", "namespace", other.namespace, timeout_s=300)
 
 
-def test_a_secret_that_is_missing(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
-    """A token is for life: one that is deleted is another one afterwards, and its pods have to begin anew."""
+def test_a_secret_that_is_missing(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
+    """A token is for life: one that is deleted is another one afterwards, and its pods have to
+    begin anew."""
     kubectl = installation.kubectl
     with scenarios.run("a Secret is deleted"):
         kubectl("delete", "secret", "podracer-tls-leaderboard")
@@ -673,10 +792,21 @@ def test_a_secret_that_is_missing(installation: Installation, scenarios: Scenari
         pulse.wait_for_steps()
 
 
-def test_certificates_and_tokens_are_renewed(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_certificates_and_tokens_are_renewed(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     kubectl = installation.kubectl
     with scenarios.run("new certificates and a second token while a job trains"):
-        kubectl("exec", "deployment/podracer-secrets", "--", "podracer", "secrets", "--kubernetes", "--once", "--renew")
+        kubectl(
+            "exec",
+            "deployment/podracer-secrets",
+            "--",
+            "podracer",
+            "secrets",
+            "--kubernetes",
+            "--once",
+            "--renew",
+        )
         pulse.wait_for_steps()
         for component in ("orchestrator", "leaderboard"):
             kubectl("delete", "pod", f"podracer-{component}-0")
@@ -684,7 +814,9 @@ def test_certificates_and_tokens_are_renewed(installation: Installation, scenari
         pulse.wait_for_steps()
 
 
-def test_delete_and_apply_again(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_delete_and_apply_again(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     kubectl = installation.kubectl
     with scenarios.run("delete -k, apply -k again"):
         tokens = kubectl.get("secret", "podracer-tokens-orchestrator")["data"]
@@ -697,7 +829,9 @@ def test_delete_and_apply_again(installation: Installation, scenarios: Scenarios
         assert kubectl.get("secret", "podracer-tokens-orchestrator")["data"] == tokens
 
 
-def test_the_job_ends_exactly_at_its_budget(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_the_job_ends_exactly_at_its_budget(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse
+) -> None:
     with scenarios.run("the job is given a budget and ends"), installation.client() as client:
         job = client.job(pulse.job)
         limit = end_after(job, 8)
@@ -727,4 +861,6 @@ def test_a_backup_is_restored_into_a_new_namespace(
                 assert job.leaderboard().candidates[0].agent.name == best
                 job.download_best(tmp_path / "best")
         finally:
-            other.kubectl("delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300)
+            other.kubectl(
+                "delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300
+            )

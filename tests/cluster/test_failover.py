@@ -1,4 +1,5 @@
-"""Failover of the control services on a real Kubernetes, with PostgreSQL: a part of `make e2e-cluster`.
+"""Failover of the control services on a real Kubernetes, with PostgreSQL: a part of `make
+e2e-cluster`.
 
 PODRACER_CLUSTER_POSTGRESQL   a PostgreSQL server that pods reach, whose user may make databases:
                               postgresql://user:password@host:port
@@ -33,7 +34,8 @@ Power = Callable[[str, str], None]
 
 
 class WithPostgresql(Installation):
-    """Two Pods of each control service; MinIO is on the first node, they are wherever there is room."""
+    """Two Pods of each control service; MinIO is on the first node, they are wherever there is
+    room."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "team-failover")
@@ -45,7 +47,9 @@ class WithPostgresql(Installation):
 
     def make_databases(self) -> None:
         for url in self.urls.values():
-            self.ask(f"CREATE DATABASE {url.rpartition('/')[2].partition('?')[0]}", f"{SERVER}/postgres")
+            self.ask(
+                f"CREATE DATABASE {url.rpartition('/')[2].partition('?')[0]}", f"{SERVER}/postgres"
+            )
         keys = [f"--from-literal={service}-url={url}" for service, url in self.urls.items()]
         self.kubectl("create", "secret", "generic", "podracer-postgresql", *keys)
 
@@ -117,7 +121,9 @@ def lose_its_node(installation: WithPostgresql, pod: str, power: Power) -> None:
     node = installation.kubectl.get("pod", pod)["spec"]["nodeName"]
     minio = installation.kubectl.pods("object-store")[0]["spec"]["nodeName"]
     if not FAULTS or node == minio:
-        pytest.skip("it is on the node of the object store, or PODRACER_CLUSTER_FAULTS names no program")
+        pytest.skip(
+            "it is on the node of the object store, or PODRACER_CLUSTER_FAULTS names no program"
+        )
     power("lose", node)
 
 
@@ -169,6 +175,9 @@ def test_training_goes_on(
         wait_until(installation.answers, PATIENCE_S, "an answer of an orchestrator")
         notes += [f"answers after {time.monotonic() - begun:.0f} s"]
         pulse.wait_for_steps()
-        notes += [f"{installation.active()} is active", f"{installation.leases_lost() - lost} leases lost"]
+        notes += [
+            f"{installation.active()} is active",
+            f"{installation.leases_lost() - lost} leases lost",
+        ]
     if "node" not in name:
         assert installation.leases_lost() == lost

@@ -1,4 +1,5 @@
-"""An OpenTelemetry collector in a container: every span that it receives is a line of /tmp/spans.jsonl."""
+"""An OpenTelemetry collector in a container: every span that it receives is a line of
+/tmp/spans.jsonl."""
 
 from __future__ import annotations
 

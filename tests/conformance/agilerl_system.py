@@ -1,4 +1,5 @@
-"""AgileRL: DQN on random batches, its tournament, and mutations of the learning rate alone. All live in one process."""
+"""AgileRL: DQN on random batches, its tournament, and mutations of the learning rate alone. All
+live in one process."""
 
 from __future__ import annotations
 
@@ -29,18 +30,29 @@ class System:
 
     def passages(self) -> dict[str, Passage]:
         """The last of the elite's copies, whose learning rate is mutated."""
-        others = dict.fromkeys(("no_mutation", "architecture", "new_layer_prob", "parameters", "activation"), 0)
+        others = dict.fromkeys(
+            ("no_mutation", "architecture", "new_layer_prob", "parameters", "activation"), 0
+        )
         elite, chosen = _selected(_population())
-        recipient = Mutations(**others, rl_hp=1, mutate_elite=False, rand_seed=0).mutation(chosen)[-1]
+        recipient = Mutations(**others, rl_hp=1, mutate_elite=False, rand_seed=0).mutation(chosen)[
+            -1
+        ]
         assert recipient.lr != elite.lr
         recipient.save_checkpoint(self._path)
         again = _agent(9)  # as a new process has it
         again.load_checkpoint(self._path)
         donor, own = _snapshot(_population()[-1]), _snapshot(recipient)
-        agents = {"exploit": (donor, recipient), "restore": (own, DQN.load(self._path)), "resume": (own, again)}
+        agents = {
+            "exploit": (donor, recipient),
+            "restore": (own, DQN.load(self._path)),
+            "resume": (own, again),
+        }
         for _, agent in agents.values():
             _learn(agent, 1)
-        return {name: Passage(before, _snapshot(agent), agent.lr, BATCH) for name, (before, agent) in agents.items()}
+        return {
+            name: Passage(before, _snapshot(agent), agent.lr, BATCH)
+            for name, (before, agent) in agents.items()
+        }
 
     def donors(self) -> tuple[Snapshot, Snapshot]:
         """The elite, and another copy of the best that no mutation has changed."""
@@ -76,7 +88,9 @@ def _population() -> list[DQN]:
 def _selected(population: list[DQN]) -> tuple[DQN, list[DQN]]:
     """The elite and the next population."""
     np.random.seed(0)  # the tournament draws from it
-    elite, chosen, _ = TournamentSelection(20, elitism=True, population_size=POPULATION).select(population)
+    elite, chosen, _ = TournamentSelection(20, elitism=True, population_size=POPULATION).select(
+        population
+    )
     return elite, chosen
 
 
@@ -84,7 +98,9 @@ def _agent(number: int) -> DQN:
     space, actions = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
     rates = HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-1))
     sizes = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
-    return DQN(space, actions, index=number, hp_config=rates, net_config=sizes, lr=1e-3, batch_size=BATCH)
+    return DQN(
+        space, actions, index=number, hp_config=rates, net_config=sizes, lr=1e-3, batch_size=BATCH
+    )
 
 
 def _learn(agent: DQN, updates: int) -> None:

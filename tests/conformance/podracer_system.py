@@ -1,4 +1,5 @@
-"""Podracer: learners under leases, the tournament's own decisions, and `podracer run` with processes killed."""
+"""Podracer: learners under leases, the tournament's own decisions, and `podracer run` with
+processes killed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from support.processes import wait_until
 from tests.conformance.learners import Passage, Snapshot
 from tests.e2e.conftest import commands_in
 from tests.integration.pod.conftest import make_train_work, new_lab
-from tests.integration.pod.test_exact_resume import ENVS, finished, killed_and_resumed, load, work_of
+from tests.integration.pod.test_exact_resume import (
+    ENVS,
+    finished,
+    killed_and_resumed,
+    load,
+    work_of,
+)
 
 HORIZON = 16
 UPDATE = ENVS * HORIZON
@@ -50,7 +57,10 @@ class System:
     def passages(self) -> dict[str, Passage]:
         line = [snapshot for _, snapshot in self._line]
         steps = zip(RATES.items(), line, line[1:], strict=False)
-        return {occasion: Passage(before, after, rate, UPDATE) for (occasion, rate), before, after in steps}
+        return {
+            occasion: Passage(before, after, rate, UPDATE)
+            for (occasion, rate), before, after in steps
+        }
 
     def donors(self) -> tuple[Snapshot, Snapshot]:
         donor, before = self._line[0]
@@ -58,7 +68,10 @@ class System:
 
     def selection(self) -> tuple[list[float], list[float], list[float]]:
         """A tournament of eight, where an agent's score is its learning rate."""
-        arena = Arena(Tournament, Rules(population=8, leaderboard_size=1, exploration=0.0, selection="truncation"))
+        arena = Arena(
+            Tournament,
+            Rules(population=8, leaderboard_size=1, exploration=0.0, selection="truncation"),
+        )
         arena.train(_rate_of, rounds=1)
         everyone = [_rate_of(agent) for agent in arena.alive]
         children = [new for new in arena.propose().created if new.replaced is not None]
@@ -76,7 +89,8 @@ class System:
     def agents_around_a_kill(self) -> tuple[set[str], set[str]]:
         """The worker and the learner of the only pod of a job that `podracer run` runs."""
         job = write_job(self._folder, "killed", 2, members=2, layout="split")
-        job.write_text(job.read_text().replace("population: 4", "population: 2"))  # so that none gives way
+        # so that none gives way
+        job.write_text(job.read_text().replace("population: 4", "population: 2"))
         newest = "SELECT agent, max(env_steps) FROM checkpoints GROUP BY agent"
         with commands_in(self._folder) as start:
             command = start("run", job, "--json")
@@ -116,7 +130,9 @@ class System:
 def _work(steps: int, rate: float, resume: CheckpointReference | None = None) -> TrainWork:
     """One agent for so many environment steps, on from a checkpoint or from nothing."""
     own = HYPERPARAMETERS | {"learning_rate": rate}
-    work = make_train_work("CartPole-v1", 1, ENVS, steps=steps, deterministic=True, hyperparameters=own)
+    work = make_train_work(
+        "CartPole-v1", 1, ENVS, steps=steps, deterministic=True, hyperparameters=own
+    )
     if resume is not None:
         work.cohort.members[0].initialization.Clear()
         work.cohort.members[0].resume.CopyFrom(resume)
@@ -141,7 +157,11 @@ def _snapshot(state: Mapping[str, Mapping[str, Any]], counter: int) -> Snapshot:
     names = [f"layers.{layer}.{part}" for layer in range(3) for part in ("weight", "bias")]
     nets = [[state[group][name] for name in names] for group in ("actor", "critic")]
     widths = [each.shape[1] for each in nets[0]]
-    rows = [pad(each, (0, width - each.shape[1])) for net in nets for each, width in zip(net, widths, strict=True)]
+    rows = [
+        pad(each, (0, width - each.shape[1]))
+        for net in nets
+        for each, width in zip(net, widths, strict=True)
+    ]
     moments = [state["optimizer"][name] for name in ("first_moment", "second_moment")]
     weights = torch.cat([each.flatten() for each in rows])
     return Snapshot(weights, *moments, int(state["optimizer"]["step_count"]), counter, epsilon=1e-5)

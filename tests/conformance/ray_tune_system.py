@@ -1,7 +1,8 @@
-"""Ray Tune's PopulationBasedTraining: two trials of eight weights each, which write down every update.
+"""Ray Tune's PopulationBasedTraining: two trials of eight weights each, which write down every
+update.
 
-Trial 0 leads until trial 1 has become its copy; then trial 1 leads. To perturb is to double: nothing is left to chance.
-"""
+Trial 0 leads until trial 1 has become its copy; then trial 1 leads. To perturb is to double:
+nothing is left to chance."""
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ from tests.conformance.learners import Passage, Snapshot, snapshot_of
 
 INTERVAL, ITERATIONS = 2, 6
 FAULT = 3
-"""After this update of trial 1, between two decisions of PBT, its worker is killed or the run interrupted."""
+"""After this update of trial 1, between two decisions of PBT, its worker is killed or the run
+interrupted."""
 
 Record = dict[str, Any]
 
 
 class Model(tune.Trainable):
-    """Adam on random gradients. It sets its optimizer's rate after it has loaded a state, as Tune's examples do."""
+    """Adam on random gradients. It sets its optimizer's rate after it has loaded a state, as Tune's
+    examples do."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self.number = int(self.trial_id[-1])
@@ -68,7 +71,9 @@ class Model(tune.Trainable):
 class Fault(tune.Callback):
     """In the run "killed" kill -9 of a worker, in "resumed" Ctrl-C; once."""
 
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Record, **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: Record, **info: Any
+    ) -> None:
         marker = Path(trial.config["folder"], "fault")
         due = (result["trial"], result["taken"]) == (1, FAULT) and not marker.exists()
         if due and marker.parent.name != "whole":
@@ -83,8 +88,8 @@ class System:
         self._ray = tempfile.TemporaryDirectory(prefix="ray-")  # its sockets need a short path
         os.environ.update(RAY_USAGE_STATS_ENABLED="0", TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1")
         ray.init(
-            num_cpus=1, include_dashboard=False, _node_ip_address="127.0.0.1", object_store_memory=80 << 20,
-            _temp_dir=self._ray.name, log_to_driver=False,
+            num_cpus=1, include_dashboard=False, _node_ip_address="127.0.0.1",
+            object_store_memory=80 << 20, _temp_dir=self._ray.name, log_to_driver=False,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -95,15 +100,24 @@ class System:
         """Of trial 1. It loads its own state when it has paused, and after a fault."""
         runs = (_run(self._folder / name) for name in ("whole", "killed", "resumed"))
         whole, killed, resumed = (
-            [_passage(each) for each in run if (each["loaded"], each["trial"]) == (1, 1)] for run in runs
+            [_passage(each) for each in run if (each["loaded"], each["trial"]) == (1, 1)]
+            for run in runs
         )
-        copy = next(each for each in _run(self._folder / "whole") if (each["loaded"], each["trial"]) == (0, 1))
+        copy = next(
+            each
+            for each in _run(self._folder / "whole")
+            if (each["loaded"], each["trial"]) == (0, 1)
+        )
         exploit = _passage(copy)._replace(before=self.donors()[0])
         return {"exploit": exploit, "restore": whole[0], "move": killed[0], "resume": resumed[0]}
 
     def donors(self) -> tuple[Snapshot, Snapshot]:
         """Trial 0 when trial 1 becomes its copy, and when it goes on."""
-        updates = {each["taken"]: _passage(each) for each in _run(self._folder / "whole") if each["trial"] == 0}
+        updates = {
+            each["taken"]: _passage(each)
+            for each in _run(self._folder / "whole")
+            if each["trial"] == 0
+        }
         return updates[INTERVAL].after, updates[INTERVAL + 1].before
 
     def selection(self) -> tuple[list[float], list[float], list[float]]:
@@ -118,7 +132,9 @@ class System:
         return [whole[0], whole[1]], [resumed[0], resumed[1]]
 
     def agents_around_a_kill(self) -> tuple[set[int], set[int]]:
-        return {0, 1}, {each["trial"] for each in _run(self._folder / "killed") if each["taken"] == ITERATIONS}
+        return {0, 1}, {
+            each["trial"] for each in _run(self._folder / "killed") if each["taken"] == ITERATIONS
+        }
 
 
 @cache
@@ -126,18 +142,19 @@ def _run(folder: Path) -> list[Record]:
     """The updates of a run in their order; its fault has the folder's name."""
     folder.mkdir()
     scheduler = PopulationBasedTraining(
-        time_attr="taken", metric="score", mode="max", perturbation_interval=INTERVAL, quantile_fraction=0.5,
-        resample_probability=0.0, perturbation_factors=(2.0, 2.0), synch=True,
-        hyperparam_mutations={"rate": tune.loguniform(1e-5, 1.0)},
+        time_attr="taken", metric="score", mode="max", perturbation_interval=INTERVAL,
+        quantile_fraction=0.5, resample_probability=0.0, perturbation_factors=(2.0, 2.0),
+        synch=True, hyperparam_mutations={"rate": tune.loguniform(1e-5, 1.0)},
     )  # fmt: skip
     results = folder.parent / "results"
     tune.Tuner(
         Model,
         param_space={"folder": str(folder), "rate": tune.grid_search([1e-3, 3e-3])},
-        tune_config=tune.TuneConfig(scheduler=scheduler, time_budget_s=600),  # ends a run that waits for ever
+        # ends a run that waits for ever
+        tune_config=tune.TuneConfig(scheduler=scheduler, time_budget_s=600),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=str(results), stop={"training_iteration": ITERATIONS}, verbose=0,
-            failure_config=tune.FailureConfig(max_failures=2), callbacks=[Fault()],
+            name=folder.name, storage_path=str(results), stop={"training_iteration": ITERATIONS},
+            verbose=0, failure_config=tune.FailureConfig(max_failures=2), callbacks=[Fault()],
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
         ),
     ).fit()  # fmt: skip

@@ -1,8 +1,8 @@
-"""What a system that trains populations has to keep, checked on ours, Ray Tune's PBT and AgileRL: docs/conformance.md.
+"""What a system that trains populations has to keep, checked on ours, Ray Tune's PBT and AgileRL:
+docs/conformance.md.
 
-The peers are no dependencies: they are skipped where they are missing. Where the page says that a peer does not keep a
-property, its test has to fail, so that the page stays true.
-"""
+The peers are no dependencies: they are skipped where they are missing. Where the page says that a
+peer does not keep a property, its test has to fail, so that the page stays true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 from tests.conformance.learners import Passage
 
 PACKAGES = {"podracer": "podracer_core", "ray_tune": "ray.tune", "agilerl": "agilerl"}
-SYSTEMS = [pytest.param(name, marks=[] if name == "podracer" else [pytest.mark.slow]) for name in PACKAGES]
+SYSTEMS = [
+    pytest.param(name, marks=[] if name == "podracer" else [pytest.mark.slow]) for name in PACKAGES
+]
 NOT_KEPT = {
     ("agilerl", "test_a_donors_weights_and_optimizer_arrive"),
     ("agilerl", "test_a_donor_stays_as_it_is_while_its_copy_trains"),
@@ -27,11 +29,15 @@ pytestmark = pytest.mark.xdist_group("conformance")
 @pytest.fixture(autouse=True)
 def _known(request: pytest.FixtureRequest) -> None:
     if (request.node.callspec.params["system"], request.node.originalname) in NOT_KEPT:
-        request.applymarker(pytest.mark.xfail(reason="docs/conformance.md", raises=AssertionError, strict=True))
+        request.applymarker(
+            pytest.mark.xfail(reason="docs/conformance.md", raises=AssertionError, strict=True)
+        )
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
-def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     pytest.importorskip(PACKAGES[request.param])
     module = import_module(f"tests.conformance.{request.param}_system")
     made = module.System(tmp_path_factory.mktemp(request.param))

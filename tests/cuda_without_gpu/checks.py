@@ -1,4 +1,5 @@
-"""Run in a process of its own with guard.cpp loaded, by test_cuda_without_gpu.py: pytest does not collect it here."""
+"""Run in a process of its own with guard.cpp loaded, by test_cuda_without_gpu.py: pytest does not
+collect it here."""
 
 from __future__ import annotations
 
@@ -34,7 +35,15 @@ from podracer_core.random_numbers import uniform
 from support.carts import Carts, CartsHere
 from support.stock_market import market_rows, write_csv
 from tests.cuda_without_gpu.kernel_count import counted
-from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, make_algorithm, pretended, train
+from tests.cuda_without_gpu.pretended import (
+    ENVS,
+    MEMBERS,
+    SMALL,
+    evaluate,
+    make_algorithm,
+    pretended,
+    train,
+)
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
 # Gradient steps of an update, where some move more than others or several are one graph.
@@ -63,11 +72,17 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def options(name: str, variant: int) -> dict[str, Any]:
-    """0: all defaults; 1 and 2: other choices and switches. In 1 and 2 every choice of every option is there."""
-    knobs = [knob for knob in BUILT_IN[name].hyperparameters if knob.scope != "member" or knob.name in NUMBERS]
+    """0: all defaults; 1 and 2: other choices and switches. In 1 and 2 every choice of every option
+    is there."""
+    knobs = [
+        knob
+        for knob in BUILT_IN[name].hyperparameters
+        if knob.scope != "member" or knob.name in NUMBERS
+    ]
     small = SMALL | {"horizon": 2 if BUILT_IN[name].on_policy else 1}
     values = {knob.name: small.get(knob.name, knob.default) for knob in knobs}
-    if name in KINDS_OF_STEPS:  # all in each update, so that what is captured in the second is replayed in the third
+    # all in each update, so that what is captured in the second is replayed in the third
+    if name in KINDS_OF_STEPS:
         values["updates_per_step"] = SMALL["updates_per_step"] * KINDS_OF_STEPS[name]
     for knob in knobs:
         if knob.kind == "choice":
@@ -110,15 +125,22 @@ def test_mixed_replay() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("identity", [info.id for info in ENVIRONMENTS.values() if info.backend == "torch"])
+@pytest.mark.parametrize(
+    "identity", [info.id for info in ENVIRONMENTS.values() if info.backend == "torch"]
+)
 def test_environment(identity: str, tmp_path: Path) -> None:
     arguments = dict(ARGUMENTS.get(identity, {}))
     if identity == "StockTrading-v0":
-        arguments = {"table": str(write_csv(tmp_path / "prices.csv", market_rows(3, 90))), "indicators": ["macd"]}
+        arguments = {
+            "table": str(write_csv(tmp_path / "prices.csv", market_rows(3, 90))),
+            "indicators": ["macd"],
+        }
     specification = EnvironmentSpec(id=identity, kwargs=arguments)
     environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
     collector = Collector(
-        environment, make_algorithm("a2c", environment, options("a2c", 0)).actor, torch.arange(MEMBERS)
+        environment,
+        make_algorithm("a2c", environment, options("a2c", 0)).actor,
+        torch.arange(MEMBERS),
     )
     for _ in range(3):
         collector.collect(2)
@@ -213,7 +235,9 @@ def test_a_planted_mistake_is_found_in_evaluation(
 ) -> None:
     greedy = NetworkActor.greedy
 
-    def mistaken(self: NetworkActor, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+    def mistaken(
+        self: NetworkActor, observation: Tensor, action_mask: Tensor | None = None
+    ) -> Tensor:
         plant(observation)
         return greedy(self, observation, action_mask)
 
@@ -235,7 +259,8 @@ def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stacked_mlp._Buffers, "take", take)
     monkeypatch.setattr(stacked_mlp._Buffers, "give", give)
     planted("tensors alive", AssertionError, "a2c")  # has no kernels
-    assert threading.get_ident() not in {thread for thread, _ in pools}  # backward has a thread of its own
+    # backward has a thread of its own
+    assert threading.get_ident() not in {thread for thread, _ in pools}
 
 
 class Drift(TorchEnvironment):
@@ -245,7 +270,9 @@ class Drift(TorchEnvironment):
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
         place = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
-        super().__init__(num_envs, device, place, gymnasium.spaces.Box(-1, 1, (2,), np.float32), 200)
+        super().__init__(
+            num_envs, device, place, gymnasium.spaces.Box(-1, 1, (2,), np.float32), 200
+        )
 
     def initial_state(self, key: Tensor) -> State:
         place = torch.stack([uniform(key, 0), uniform(key, 1)]) * 2 - 1
@@ -263,11 +290,16 @@ class Drift(TorchEnvironment):
 
 @pytest.mark.thorough
 def test_a_round_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PPO's on CartPole, 4 epochs of 4 minibatches: by `podracer_core.kernels` and torch's compiler."""
+    """PPO's on CartPole, 4 epochs of 4 minibatches: by `podracer_core.kernels` and torch's
+    compiler."""
     with counted(monkeypatch) as kernels:
         environment = CartPole(16384, "cuda")
-        cohort = CohortConfig("ppo", (MemberConfig("0", 0),), {"hidden_sizes": (64, 64), "horizon": 32, "epochs": 4})
-        algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space, "cuda")
+        cohort = CohortConfig(
+            "ppo", (MemberConfig("0", 0),), {"hidden_sizes": (64, 64), "horizon": 32, "epochs": 4}
+        )
+        algorithm = algorithm_class("ppo")(
+            cohort, environment.observation_space, environment.action_space, "cuda"
+        )
         collector = Collector(environment, algorithm.actor, torch.zeros(1, dtype=torch.int64))
         kernels.counts.clear()
         algorithm.update(collector.collect(32))
@@ -276,7 +308,9 @@ def test_a_round_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("make", [Pendulum, Drift])
-def test_a_step_is_few_kernels(monkeypatch: pytest.MonkeyPatch, make: type[TorchEnvironment]) -> None:
+def test_a_step_is_few_kernels(
+    monkeypatch: pytest.MonkeyPatch, make: type[TorchEnvironment]
+) -> None:
     with counted(monkeypatch) as kernels:
         environment = make(4096, "cuda")
         environment.reset(torch.zeros(4096, dtype=torch.int64, device="cuda"))
@@ -291,13 +325,18 @@ def test_a_step_is_few_kernels(monkeypatch: pytest.MonkeyPatch, make: type[Torch
 @pytest.mark.thorough
 def test_an_update_of_wide_networks_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ant's: 4 epochs of 4 minibatches, 256-128-64."""
-    spaces = gymnasium.spaces.Box(-np.inf, np.inf, (105,), np.float32), gymnasium.spaces.Box(-1, 1, (8,), np.float32)
+    spaces = (
+        gymnasium.spaces.Box(-np.inf, np.inf, (105,), np.float32),
+        gymnasium.spaces.Box(-1, 1, (8,), np.float32),
+    )
     with counted(monkeypatch) as kernels:
         shared = {"hidden_sizes": (256, 128, 64), "horizon": 16, "epochs": 4}
         cohort = CohortConfig("ppo", (MemberConfig("0", 0, {"desired_kl": 0.01}),), shared)
         algorithm = algorithm_class("ppo")(cohort, *spaces, "cuda")
         device = torch.device("cuda")
-        rollout = allocate_rollout(16, 1, 8192, ((105,), torch.float32), ((8,), torch.float32), device)
+        rollout = allocate_rollout(
+            16, 1, 8192, ((105,), torch.float32), ((8,), torch.float32), device
+        )
         kernels.counts.clear()
         algorithm.update(rollout)
     assert 400 < kernels.total <= 640, kernels.counts

@@ -1,4 +1,5 @@
-"""How many kernels a GPU would run: by torch's dispatch, and by what its compiler makes of a function for an H100."""
+"""How many kernels a GPU would run: by torch's dispatch, and by what its compiler makes of a
+function for an H100."""
 
 from __future__ import annotations
 
@@ -20,12 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporaril
 from podracer_core.device import cuda_graphs
 
 H100 = SimpleNamespace(
-    type="cuda", index=0, name="H100", cc=90, major=9, minor=0, multi_processor_count=132, warp_size=32,
-    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
-    total_memory=80 << 30, shared_memory_per_block=49152, shared_memory_per_block_optin=232448,
-    L2_cache_size=50 << 20, gcnArchName="",
+    type="cuda", index=0, name="H100", cc=90, major=9, minor=0, multi_processor_count=132,
+    warp_size=32, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024, total_memory=80 << 30, shared_memory_per_block=49152,
+    shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
 )  # fmt: skip
-FREE = {"aten::detach", "aten::alias", "aten::new_empty", "aten::_unsafe_view", "prim::device", "aten::scalar_tensor"}
+FREE = {
+    "aten::detach",
+    "aten::alias",
+    "aten::new_empty",
+    "aten::_unsafe_view",
+    "prim::device",
+    "aten::scalar_tensor",
+}
 OWN = {"podracer::ppo_move": 2}
 """Operators that are more than one kernel."""
 
@@ -53,9 +61,14 @@ class Kernels(TorchDispatchMode):
     def add(self, name: str, count: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + count
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = operation._schema.name
-        is_view = any(a.alias_info is not None and not a.alias_info.is_write for a in operation._schema.returns)
+        is_view = any(
+            a.alias_info is not None and not a.alias_info.is_write
+            for a in operation._schema.returns
+        )
         if not is_view and name not in FREE and not name.startswith("aten::empty"):
             self.add(name, OWN.get(name, 1))
         return operation(*args, **(kwargs or {}))
@@ -93,7 +106,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
 
     def compile_here(work: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         counts: list[int] = []
-        options["options"] = options["options"] | {"fx_graph_cache": False, "joint_graph_constant_folding": False}
+        options["options"] = options["options"] | {
+            "fx_graph_cache": False,
+            "joint_graph_constant_folding": False,
+        }
 
         @functools.wraps(work)
         def call(*arguments: Any, **named: Any) -> Any:

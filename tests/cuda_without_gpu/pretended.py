@@ -1,9 +1,9 @@
-"""Cohorts on tensors of a CUDA device that is not there: nothing is computed, but everything is where it would be.
+"""Cohorts on tensors of a CUDA device that is not there: nothing is computed, but everything is
+where it would be.
 
-`FakeTensorMode` raises where a CPU tensor meets a CUDA one, and where the host asks for a value. Added here: a copy
-between host and device raises in what would be a CUDA graph, and tensors are counted from one update to the next.
-Not seen: capture itself, streams, Warp, CUDA IPC, numbers.
-"""
+`FakeTensorMode` raises where a CPU tensor meets a CUDA one, and where the host asks for a value.
+Added here: a copy between host and device raises in what would be a CUDA graph, and tensors are
+counted from one update to the next. Not seen: capture itself, streams, Warp, CUDA IPC, numbers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from podracer_core.training.snapshots import take_snapshot
 
 MEMBERS, ENVS = 2, 4
 SMALL = {
-    "hidden_sizes": (8, 8), "batch_size": 4, "minibatch_size": 8, "epochs": 1, "h_term_steps": 2, "learning_starts": 4,
-    "updates_per_step": 0.25, "replay_capacity": 64,
+    "hidden_sizes": (8, 8), "batch_size": 4, "minibatch_size": 8, "epochs": 1, "h_term_steps": 2,
+    "learning_starts": 4, "updates_per_step": 0.25, "replay_capacity": 64,
 }  # fmt: skip
 
 MODE = FakeTensorMode()  # one for all: tensors of two never meet
@@ -43,10 +43,17 @@ MODE = FakeTensorMode()  # one for all: tensors of two never meet
 class Captured(TorchDispatchMode):
     """What may not happen in a CUDA graph raises."""
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = operation(*args, **(kwargs or {}))
-        if operation._schema.name in ("aten::copy_", "aten::_to_copy", "aten::to"):  # the last in inference mode
-            places = {leaf.device.type for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)}
+        # the last in inference mode
+        if operation._schema.name in ("aten::copy_", "aten::_to_copy", "aten::to"):
+            places = {
+                leaf.device.type
+                for leaf in tree_leaves((args, result))
+                if isinstance(leaf, torch.Tensor)
+            }
             if len(places) > 1:
                 raise RuntimeError(f"{operation} between host and device within a CUDA graph")
         return result
@@ -78,8 +85,11 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
     monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
-    monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)  # after as many steps as a graph has
-    monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear())
+    # after as many steps as a graph has
+    monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)
+    monkeypatch.setattr(
+        greedy_evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear()
+    )
     monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "results", lambda _, in_time: ())
     monkeypatch.setattr(greedy_evaluator, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
@@ -88,12 +98,17 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def make_algorithm(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Algorithm:
-    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
-    return algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+    cohort = CohortConfig(
+        name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
+    )
+    return algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space, "cuda"
+    )
 
 
 def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> None:
-    """Everything that a learner does with a cohort. Raises what it must not do, AssertionError for what grows."""
+    """Everything that a learner does with a cohort. Raises what it must not do, AssertionError for
+    what grows."""
     algorithm = make_algorithm(name, environment, shared)
     spaces = (environment.observation_space, environment.action_space)
     actor = algorithm.make_actor(algorithm.cohort, *spaces, "cuda")
@@ -115,14 +130,21 @@ def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Non
     sharing.load(sharing.state())
     sharing.settle()
     alone = algorithm.actor.member(1)
-    alone.greedy(rollout.observation[0, 1:], None if rollout.action_mask is None else rollout.action_mask[0, 1:])
+    alone.greedy(
+        rollout.observation[0, 1:],
+        None if rollout.action_mask is None else rollout.action_mask[0, 1:],
+    )
 
 
 def evaluate(name: str, specification: EnvironmentSpec, shared: dict[str, Any]) -> None:
-    """The looks at a cohort, and the episodes of snapshots of one member; these stay on the device."""
-    evaluator = GreedyEvaluator(lambda count: make_vec_environment(specification, count, "cuda", evaluation=True))
+    """The looks at a cohort, and the episodes of snapshots of one member; these stay on the
+    device."""
+    evaluator = GreedyEvaluator(
+        lambda count: make_vec_environment(specification, count, "cuda", evaluation=True)
+    )
     environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
-    algorithm, moment = make_algorithm(name, environment, shared), SimpleNamespace(env_steps=[0] * MEMBERS, version=0)
+    algorithm = make_algorithm(name, environment, shared)
+    moment = SimpleNamespace(env_steps=[0] * MEMBERS, version=0)
     moment.elapsed_s = 0.0
     for _ in range(3):  # once in full, once captured, once replayed
         evaluator.evaluate(algorithm.actor, [1, 2, 3], block_rows=3)

@@ -1,4 +1,5 @@
-"""Every algorithm, option and torch environment on pretended CUDA tensors; see pretended.py for what that finds."""
+"""Every algorithm, option and torch environment on pretended CUDA tensors; see pretended.py for
+what that finds."""
 
 from __future__ import annotations
 
@@ -28,10 +29,14 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to pretend a CUDA device with")
-@pytest.mark.parametrize("marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)]
+)
 def test_nothing_mixes_devices_waits_in_a_graph_or_grows(guard: Path, marked: str) -> None:
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marked]
     environment = os.environ | {"LD_PRELOAD": str(guard), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", *options, HERE / "checks.py"]
-    run = subprocess.run(command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-2_000:]

@@ -22,8 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def commands_in(folder: Path, **variables: str) -> Iterator[Callable[..., Command]]:
-    """Starts `podracer ARGUMENTS` in a folder, with these environment variables; whatever is left at the end is a
-    failure, and is killed."""
+    """Starts `podracer ARGUMENTS` in a folder, with these environment variables; whatever is left
+    at the end is a failure, and is killed."""
     commands: list[Command] = []
 
     def start(*arguments: object) -> Command:
@@ -65,8 +65,12 @@ def up(podracer: Callable[..., Command], tmp_path: Path) -> Callable[..., Comman
 def start_up(podracer: Callable[..., Command], folder: Path, *arguments: object) -> Command:
     """`podracer up` in a folder, once its services are there."""
     connection = folder / "runs" / "connection.json"
-    command = podracer("up", "--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0", *arguments)
-    wait_until(lambda: connection.exists() or command.process.poll() is not None, 120, "the services")
+    command = podracer(
+        "up", "--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0", *arguments
+    )
+    wait_until(
+        lambda: connection.exists() or command.process.poll() is not None, 120, "the services"
+    )
     assert connection.exists(), command.stderr
     return command
 

@@ -1,4 +1,5 @@
-"""The small clients of examples/clients, in three languages: with a token on this machine, and with mutual TLS."""
+"""The small clients of examples/clients, in three languages: with a token on this machine, and with
+mutual TLS."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, missing_programs, run
+from support.client_programs import (
+    LANGUAGES,
+    build_client,
+    check_output,
+    copy_clients,
+    missing_programs,
+    run,
+)
 from support.deployment import Deployment
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
@@ -27,7 +35,9 @@ def client(request: pytest.FixtureRequest, clients: Path) -> Sequence[object]:
 
 
 @pytest.fixture(scope="module", params=["token", "tls"])
-def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("deployment")
     deployment = Deployment(folder, (folder / "store").as_uri(), tls=request.param == "tls")
     try:
@@ -42,7 +52,10 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def test_a_client_submits_a_job_watches_it_and_prints_its_leaderboard(
     client: Sequence[object], deployment: Deployment, tmp_path: Path
 ) -> None:
-    variables = {f"PODRACER_{role.upper()}": deployment.addresses[role] for role in ("orchestrator", "leaderboard")}
+    variables = {
+        f"PODRACER_{role.upper()}": deployment.addresses[role]
+        for role in ("orchestrator", "leaderboard")
+    }
     if deployment.has_tls:
         variables["PODRACER_TLS"] = str(deployment.secrets / "tls" / "client")
     token_file = str(deployment.secrets / "tokens" / "client")

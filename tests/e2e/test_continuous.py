@@ -1,4 +1,5 @@
-"""Trading agents that keep learning: new days, contests, rollbacks, an orchestrator that is killed in the middle."""
+"""Trading agents that keep learning: new days, contests, rollbacks, an orchestrator that is killed
+in the middle."""
 
 from __future__ import annotations
 
@@ -46,14 +47,17 @@ PROMOTED, KEPT, ROLLED_BACK = 1, 2, 4
 
 
 def turning_market(bars: int, turn: int) -> list[Row]:
-    """AAA rises by a hundredth a day and AAB falls; from the day `turn` on it is the other way round."""
+    """AAA rises by a hundredth a day and AAB falls; from the day `turn` on it is the other way
+    round."""
     rows = market_rows(tickers=2, bars=bars, seed=7, volatility=0.004)
     place = {day: number for number, day in enumerate(days_of(rows))}
     changed = []
     for row in rows:
         days = turn - abs(turn - place[row["time"]])
         factor = 1.01 ** (days if row["ticker"] == "AAA" else -days)
-        changed.append(row | {name: row[name] * factor for name in ("open", "high", "low", "close")})
+        changed.append(
+            row | {name: row[name] * factor for name in ("open", "high", "low", "close")}
+        )
     return changed
 
 
@@ -67,7 +71,9 @@ class Site:
 
     def kill_orchestrator(self) -> None:
         """As a power cut would; `podracer up` starts it again."""
-        (orchestrator,) = wait_until(lambda: self.up.services("podracer_orchestrator"), 60, "the orchestrator")
+        (orchestrator,) = wait_until(
+            lambda: self.up.services("podracer_orchestrator"), 60, "the orchestrator"
+        )
         orchestrator.send_signal(signal.SIGKILL)
         orchestrator.wait(60)
 
@@ -85,7 +91,9 @@ class Site:
         """What a policy server follows."""
         board = f"projects/default/leaderboards/{job}"
         request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=board, alias="champion")
-        changes = self.ask(lambda client: client.leaderboard_service.ListAliasHistory(request).changes)
+        changes = self.ask(
+            lambda client: client.leaderboard_service.ListAliasHistory(request).changes
+        )
         return changes[0] if changes else None
 
     def env_steps(self, job: str) -> int:
@@ -100,9 +108,14 @@ class Site:
 
     def open_contest_works(self, job: str) -> int:
         """Incomplete evaluations of the contest of `job`, as the database on disk has them."""
-        query = "SELECT count(*) FROM works JOIN jobs ON works.job_uid = jobs.uid WHERE job_id = ? AND contest != ''"
+        query = (
+            "SELECT count(*) FROM works JOIN jobs ON works.job_uid = jobs.uid WHERE job_id = "
+            "? AND contest != ''"
+        )
         query += " AND works.state IN ('READY', 'LEASED')"
-        with sqlite3.connect(f"file:{self.folder}/orchestrator.sqlite?mode=ro", uri=True, timeout=30) as database:
+        with sqlite3.connect(
+            f"file:{self.folder}/orchestrator.sqlite?mode=ro", uri=True, timeout=30
+        ) as database:
             return int(database.execute(query, (job,)).fetchone()[0])
 
 
@@ -114,7 +127,9 @@ def site(up: Callable[..., Command], tmp_path: Path) -> Any:
 
 
 @pytest.mark.thorough
-def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
+def test_agents_keep_learning_whatever_dies(
+    site: Site, run: Callable[..., Command], tmp_path: Path
+) -> None:
     """Two jobs watch one data set: `trader` promotes any better policy, `careful` none."""
 
     def fine(*words: str) -> Command:
@@ -135,19 +150,27 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     fine("data", "import", "first.csv", "--name", "market", "--json")
     for name in ("trader", "careful"):
         fine("submit", f"{name}.yaml", "--id", name)
-    wait_until(lambda: site.decisions("trader") and site.decisions("careful"), 180, "the first champions")
+    wait_until(
+        lambda: site.decisions("trader") and site.decisions("careful"), 180, "the first champions"
+    )
     first = {name: site.decisions(name)[0] for name in ("trader", "careful")}
     for name, promotion in first.items():
-        assert (promotion.generation, promotion.challenger.agent) == (1, promotion.policy.agent), name
+        assert (promotion.generation, promotion.challenger.agent) == (1, promotion.policy.agent), (
+            name
+        )
 
-    # New days. The orchestrator is killed before it has begun anything, while a challenger learns, and in the middle of
-    # both contests.
+    # New days. The orchestrator is killed before it has begun anything, while a challenger learns,
+    # and in the middle of both contests.
     (added,) = fine("data", "import", "newer.csv", "--name", "market", "--append", "--json").events
     assert added["added_rows"] == 2 * 190
     site.kill_orchestrator()
     for name in ("trader", "careful"):
         site.wait_for_event(f"{name}-2", "JOB_CREATED")
-    wait_until(lambda: any(site.env_steps(f"{name}-2") for name in first), 120, "the first steps of a challenger")
+    wait_until(
+        lambda: any(site.env_steps(f"{name}-2") for name in first),
+        120,
+        "the first steps of a challenger",
+    )
     site.kill_orchestrator()
     interrupted = {}
     waiting = list(first)
@@ -172,7 +195,11 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
         agents = site.client.agents(f"projects/default/leaderboards/{name}-2")
         assert list(agents[0].parents) == [first[name].policy.agent], "it began with the champion"
         assert agents[0].env_steps and not agents[0].failure, agents[0].failure
-        generations = [job.message.generation for job in site.client.jobs() if job.message.parent.endswith(name)]
+        generations = [
+            job.message.generation
+            for job in site.client.jobs()
+            if job.message.parent.endswith(name)
+        ]
         assert generations == [2, 1]
     assert (won.decision, won.policy.agent) == (PROMOTED, won.challenger.agent), won.reason
     assert (kept.decision, kept.policy.agent) == (KEPT, kept.champion.agent), kept.reason
@@ -196,7 +223,12 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     assert promoted["policy"].startswith(won.policy.agent)
     wait_until(lambda: site.champion("trader").agent == won.policy.agent, 60, "the alias")
     listed = [json.loads(line) for line in fine("history", "trader", "--json").lines]
-    assert [each["decision"] for each in listed] == ["PROMOTED", "ROLLED_BACK", "PROMOTED", "PROMOTED"]
+    assert [each["decision"] for each in listed] == [
+        "PROMOTED",
+        "ROLLED_BACK",
+        "PROMOTED",
+        "PROMOTED",
+    ]
     shown = "\n".join(fine("job", "trader").lines)
     assert "waits for    other data" in shown and "champion     trader-2/" in shown
     assert "by hand" in "\n".join(fine("history", "trader").lines)
@@ -211,7 +243,10 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     refused = run("data", "delete", "market")
     assert refused.returncode != 0 and "is needed by projects/default/jobs/" in refused.stderr
     refused = run("delete", "trader")
-    assert refused.returncode != 0 and "the job is RUNNING: cancel it before it is deleted" in refused.stderr
+    assert (
+        refused.returncode != 0
+        and "the job is RUNNING: cancel it before it is deleted" in refused.stderr
+    )
     refused = run("delete", "trader-1")
     assert refused.returncode != 0 and "needs the checkpoint" in refused.stderr
     for name in first:
@@ -224,7 +259,9 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
 
 
 @pytest.mark.thorough
-def test_a_schedule_begins_generations(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_schedule_begins_generations(
+    site: Site, run: Callable[..., Command], tmp_path: Path
+) -> None:
     (tmp_path / "clock.yaml").write_text(SCHEDULED)
     submitted = run("submit", "clock.yaml", "--id", "clock")
     assert submitted.returncode == 0, submitted.stderr
@@ -234,12 +271,16 @@ def test_a_schedule_begins_generations(site: Site, run: Callable[..., Command], 
     wait_until(lambda: len(site.decisions("clock")) >= 3, 180, "the third generation")
     assert run("cancel", "clock").returncode == 0
     decisions = site.decisions("clock")[::-1]
-    assert [each.generation for each in decisions] == list(range(1, len(decisions) + 1)), "each once"
+    assert [each.generation for each in decisions] == list(range(1, len(decisions) + 1)), (
+        "each once"
+    )
     assert decisions[0].decision == PROMOTED
     for earlier, later in itertools.pairwise(decisions):
         assert later.decision in (PROMOTED, KEPT), later.reason
         assert later.champion.agent == earlier.policy.agent
         is_promoted = later.decision == PROMOTED
         assert later.policy.agent == (later.challenger if is_promoted else later.champion).agent
-    names = sorted(job.message.name.rpartition("/")[2] for job in site.client.jobs() if job.message.parent)
+    names = sorted(
+        job.message.name.rpartition("/")[2] for job in site.client.jobs() if job.message.parent
+    )
     assert names[: len(decisions)] == [f"clock-{each.generation}" for each in decisions]

@@ -1,9 +1,9 @@
-"""What the documents show is what works: their commands are run in the order in which they stand, and their programs.
+"""What the documents show is what works: their commands are run in the order in which they stand,
+and their programs.
 
-The commands are the documents' own, but jobs are given a smaller budget, servers ports of the system's choice.
-Documents share one server where they talk to a server, and one finished job where they look at its results.
-What needs no running is in tests/unit/test_documents.py.
-"""
+The commands are the documents' own, but jobs are given a smaller budget, servers ports of the
+system's choice. Documents share one server where they talk to a server, and one finished job where
+they look at its results. What needs no running is in tests/unit/test_documents.py."""
 
 from __future__ import annotations
 
@@ -32,8 +32,12 @@ from tests.e2e.conftest import commands_in, start_up
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 README = (ROOT / "README.md").read_text()
-SMALL_PODS = "pod: {count: 1, layout: fused, members: 2, envs_per_member: 16}\nevaluation: {episodes: 8}\n"
-SMALL_JOB = "evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 2_048}}\n" + SMALL_PODS
+SMALL_PODS = (
+    "pod: {count: 1, layout: fused, members: 2, envs_per_member: 16}\nevaluation: {episodes: 8}\n"
+)
+SMALL_JOB = (
+    "evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 2_048}}\n" + SMALL_PODS
+)
 TRADING = """\
 evolution: {population: 3, leaderboard_size: 3, round: {env_steps: 1_024}}
 pod: {count: 1, layout: fused, envs_per_member: 16}
@@ -42,9 +46,14 @@ evaluation: {episodes: 8}
 
 
 def smaller(text: str, objective: str, rest: str = SMALL_JOB) -> str:
-    """A job file with another end; `rest` stands for its sections `evolution`, `pod` and `evaluation`."""
+    """A job file with another end; `rest` stands for its sections `evolution`, `pod` and
+    `evaluation`."""
     lines = re.sub(r"^objective: .*$", f"objective: {objective}", text, flags=re.MULTILINE)
-    kept = [line for line in lines.splitlines() if not line.startswith(("evolution:", "pod:", "evaluation:"))]
+    kept = [
+        line
+        for line in lines.splitlines()
+        if not line.startswith(("evolution:", "pod:", "evaluation:"))
+    ]
     return "\n".join(kept) + "\n" + rest
 
 
@@ -58,7 +67,9 @@ def write_examples(folder: Path) -> None:
     }
     for name, objective in objectives.items():
         file = copy / f"{name}.yaml"
-        file.write_text(smaller(file.read_text(), objective, TRADING if name == "trading" else SMALL_JOB))
+        file.write_text(
+            smaller(file.read_text(), objective, TRADING if name == "trading" else SMALL_JOB)
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,7 +105,8 @@ def newest_job(folder: Path) -> str:
 
 
 class Terminal:
-    """Executes what a document shows, in a folder: each command to its end, but those that end with & until they serve.
+    """Executes what a document shows, in a folder: each command to its end, but those that end with
+    & until they serve.
 
     job      what stands for JOB
     ended    what has ended, by its line
@@ -108,10 +120,16 @@ class Terminal:
         self.ended: dict[str, Command | Result] = {}
 
     def execute(self, line: str) -> Command | Result | None:
-        program, *arguments = [word.replace("JOB", self.job) for word in shlex.split(line, comments=True)]
+        program, *arguments = [
+            word.replace("JOB", self.job) for word in shlex.split(line, comments=True)
+        ]
         assert program == "podracer", line
         if arguments[-1] != "&":
-            ended = self._run(arguments) if arguments[0] in ("run", "demo") else run_here(*arguments, cwd=self.folder)
+            ended = (
+                self._run(arguments)
+                if arguments[0] in ("run", "demo")
+                else run_here(*arguments, cwd=self.folder)
+            )
             assert ended.returncode in (0, TARGET_MISSED), (line, ended.stderr)
             self.ended[line] = ended
             return ended
@@ -141,11 +159,20 @@ class Terminal:
 
 def told(command: Command, title: str) -> str:
     """What a command has said beside a title so far."""
-    return next((line.removeprefix(title).strip() for line in list(command.lines) if line.startswith(title)), "")
+    return next(
+        (
+            line.removeprefix(title).strip()
+            for line in list(command.lines)
+            if line.startswith(title)
+        ),
+        "",
+    )
 
 
 def printed(call: Callable[[], object], folder: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
     with (
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, environment, clear=True),
@@ -158,7 +185,9 @@ def printed(call: Callable[[], object], folder: Path) -> str:
 def commands_of(document: str, section: str = "") -> list[str]:
     """The lines of the one block of commands of a document, or of its section."""
     text = (ROOT / document).read_text()
-    (commands,) = blocks(text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text, "sh")
+    (commands,) = blocks(
+        text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text, "sh"
+    )
     return commands.splitlines()
 
 
@@ -173,8 +202,14 @@ def test_the_commands_of_the_first_minute(podracer: Callable[..., Command], tmp_
 def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path: Path) -> None:
     (shown,) = blocks(README.split("## Your own job")[1].split("\n## ")[0], "yaml")
     assert "{target_return: -200, max_duration: 10m}" in shown
-    rest = SMALL_JOB.replace("population: 2, leaderboard_size: 2", "population: 4, leaderboard_size: 4")
-    text = smaller(shown, "{target_return: -200, max_env_steps: 12_800}", rest.replace("members: 2", "members: 1"))
+    rest = SMALL_JOB.replace(
+        "population: 2, leaderboard_size: 2", "population: 4, leaderboard_size: 4"
+    )
+    text = smaller(
+        shown,
+        "{target_return: -200, max_env_steps: 12_800}",
+        rest.replace("members: 2", "members: 1"),
+    )
     (tmp_path / "pendulum.yaml").write_text(text)
     terminal = Terminal(tmp_path, podracer)
     checkpoint = ""
@@ -189,7 +224,9 @@ def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path
     assert (tmp_path / "policy.mp4").stat().st_size > 0
 
 
-def test_the_commands_of_several_jobs_at_once(podracer: Callable[..., Command], tmp_path: Path, server: Path) -> None:
+def test_the_commands_of_several_jobs_at_once(
+    podracer: Callable[..., Command], tmp_path: Path, server: Path
+) -> None:
     write_examples(tmp_path)
     alone, at_server = Terminal(tmp_path, podracer), Terminal(server, podracer)
     for line in commands_of("docs/job-file.md", "Several jobs at once"):
@@ -225,18 +262,24 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], tmp_path: Pat
     page = (tmp_path / f"{terminal.job}-backtest" / "index.html").read_text()
     assert "equal weight, monthly" in page
     equity = (tmp_path / f"{terminal.job}-backtest" / "equity.csv").read_text().splitlines()
-    # Numbers of shares are rounded: a policy at the edge buys one more or less where it is calculated otherwise.
-    assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-4), "on paper as in the back-test"
+    # Numbers of shares are rounded: a policy at the edge buys one more or less where it is
+    # calculated otherwise.
+    assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-4), (
+        "on paper as in the back-test"
+    )
     assert {path.name for path in (tmp_path / "spring").iterdir()} == {
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
     }  # fmt: skip
     pictures = {path.name for path in (ROOT / "docs" / "images" / "trading").iterdir()}
-    assert pictures <= {path.name for path in (tmp_path / "pictures").iterdir()}, "made by these commands"
+    assert pictures <= {path.name for path in (tmp_path / "pictures").iterdir()}, (
+        "made by these commands"
+    )
     assert (tmp_path / "trader.pt2").stat().st_size > 0
 
 
 def look_at(job: str, document: str, folder: Path, podracer: Callable[..., Command]) -> Terminal:
-    """Execute the commands of a document but the first, which makes a job as the one that has ended."""
+    """Execute the commands of a document but the first, which makes a job as the one that has
+    ended."""
     first, *others = commands_of(document)
     assert shlex.split(first, comments=True) in (
         ["podracer", "run", "examples/cartpole.yaml"],
@@ -249,27 +292,45 @@ def look_at(job: str, document: str, folder: Path, podracer: Callable[..., Comma
     return terminal
 
 
-def test_the_commands_of_telemetry(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
+def test_the_commands_of_telemetry(
+    podracer: Callable[..., Command], server: Path, cartpole: str
+) -> None:
     terminal = look_at(cartpole, "docs/telemetry.md", server, podracer)
-    (tree,) = [ended.lines for line, ended in terminal.ended.items() if line.startswith("podracer trace JOB  ")]
-    assert all(name in "\n".join(tree) for name in ("JobService/CreateJob", "train", "gradient steps"))
+    (tree,) = [
+        ended.lines
+        for line, ended in terminal.ended.items()
+        if line.startswith("podracer trace JOB  ")
+    ]
+    assert all(
+        name in "\n".join(tree) for name in ("JobService/CreateJob", "train", "gradient steps")
+    )
     assert "</html>" in (server / f"{terminal.job}-trace.html").read_text()
     assert "</html>" in (server / "page.html").read_text()
 
 
-def test_the_commands_of_results(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
+def test_the_commands_of_results(
+    podracer: Callable[..., Command], server: Path, cartpole: str
+) -> None:
     terminal = look_at(cartpole, "docs/results.md", server, podracer)
-    (ranking,) = [ended for line, ended in terminal.ended.items() if line.startswith("podracer leaderboard ")]
+    (ranking,) = [
+        ended for line, ended in terminal.ended.items() if line.startswith("podracer leaderboard ")
+    ]
     assert any(line.split()[:2] == ["rank", "agent"] for line in ranking.lines)
     assert "</html>" in (server / f"{terminal.job}-report.html").read_text()
     assert (server / "figures" / "lineage.svg").stat().st_size > 0
     assert (server / "champion.gif").read_bytes().startswith(b"GIF89a")
 
 
-def test_the_commands_of_loggers(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
+def test_the_commands_of_loggers(
+    podracer: Callable[..., Command], server: Path, cartpole: str
+) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     terminal = look_at(cartpole, "docs/loggers.md", server, podracer)
-    first, again = (ended.lines[-1] for line, ended in terminal.ended.items() if line.startswith("podracer log "))
+    first, again = (
+        ended.lines[-1]
+        for line, ended in terminal.ended.items()
+        if line.startswith("podracer log ")
+    )
     assert "evaluations in tensorboard" in first
     assert again.endswith(" 0 of them new")
     assert list((server / "board" / terminal.job).glob("*/events.out.tfevents.*"))
@@ -308,7 +369,9 @@ def test_the_commands_of_market_data(podracer: Callable[..., Command], server: P
     assert (server / "copy.parquet").stat().st_size > 0
 
 
-def test_the_commands_of_continuous_training(podracer: Callable[..., Command], server: Path) -> None:
+def test_the_commands_of_continuous_training(
+    podracer: Callable[..., Command], server: Path
+) -> None:
     shown = blocks((ROOT / "docs" / "continuous-training.md").read_text(), "yaml")[0]
     assert "{max_duration: 20m}" in shown
     (server / "trader.yaml").write_text(smaller(shown, "{max_env_steps: 4_096}"))

@@ -1,4 +1,5 @@
-"""Pods join and leave in the middle of anything; nothing is lost or counted twice, and jobs share by weight."""
+"""Pods join and leave in the middle of anything; nothing is lost or counted twice, and jobs share
+by weight."""
 
 from __future__ import annotations
 
@@ -44,9 +45,13 @@ def test_one_pod_and_three_more_and_three_fewer_and_one_is_killed(
         assert (capacity["pods"], capacity["shares"][0]["max"]) == (4, 4)
         assert {pod.name.rpartition("/")[2] for pod in job.pods()} == everyone
         working_learner(command, tmp_path).send_signal(signal.SIGKILL)
-        wait_until(lambda: rows(tmp_path, "SELECT 1 FROM pods WHERE restart_count > 0"), 60, "the loss")
+        wait_until(
+            lambda: rows(tmp_path, "SELECT 1 FROM pods WHERE restart_count > 0"), 60, "the loss"
+        )
         assert run("scale", job.name, "--max", 1).lines == [f"{job.name}: 1 pod"]
-        wait_until(lambda: len(command.services("podracer_learner")) == 1, 60, "three pods to leave")
+        wait_until(
+            lambda: len(command.services("podracer_learner")) == 1, 60, "three pods to leave"
+        )
         limit = end_after(job, 32)
         assert command.wait(120) == 0, command.stderr
     assert_ended_at(limit, tmp_path, command.events[-1]["env_steps"])

@@ -1,6 +1,6 @@
-"""Packages that are not ours bring an algorithm, a generator, a fusion, an environment: found by their entry points,
-and trained with by the services of one `podracer up`. The packages are the examples of docs/write-a-*.md.
-"""
+"""Packages that are not ours bring an algorithm, a generator, a fusion, an environment: found by
+their entry points, and trained with by the services of one `podracer up`. The packages are the
+examples of docs/write-a-*.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `podracer up` was called. Of what the user has there no service imports anything."""
+    """The folder in which `podracer up` was called. Of what the user has there no service imports
+    anything."""
     folder = tmp_path_factory.mktemp("extensions")
     write_modules_of_the_user(folder)
     return folder
@@ -46,9 +47,15 @@ def client(folder: Path) -> Iterator[Client]:
         packages = Packages(folder / "packages", monkeypatch)
         for example in (ALGORITHM, GENERATOR, FUSION, MAZE):
             packages.install(example)
-        packages.install_variant(GENERATOR, "generator", "odd_stopping", "median(peers)", "median(population)")
         packages.install_variant(
-            GENERATOR, "generator", "absent_stopping", "statistics import", "a_package_that_is_not_there import"
+            GENERATOR, "generator", "odd_stopping", "median(peers)", "median(population)"
+        )
+        packages.install_variant(
+            GENERATOR,
+            "generator",
+            "absent_stopping",
+            "statistics import",
+            "a_package_that_is_not_there import",
         )
         with commands_in(folder) as start:
             start_up(start, folder)
@@ -93,7 +100,9 @@ def agents_of(folder: Path, job: Job) -> list[tuple]:
 
 def generator_problems(folder: Path, job: Job) -> list[str]:
     with Client.connect(folder=folder / "runs") as client:
-        return [event.message for event in client.events(job.name) if event.kind == "GENERATOR_FAILED"]
+        return [
+            event.message for event in client.events(job.name) if event.kind == "GENERATOR_FAILED"
+        ]
 
 
 def test_an_algorithm(client: Client, example: Path) -> None:
@@ -141,7 +150,10 @@ def test_a_fusion(client: Client, example: Path) -> None:
 def test_an_environment(client: Client, example: Path) -> None:
     """By the id under which it is installed."""
     shutil.copytree(MAZE, example)
-    changes = [("max_duration: 3m", "max_env_steps: 4_096"), ("round: {seconds: 20}", "round: {env_steps: 2_048}")]
+    changes = [
+        ("max_duration: 3m", "max_env_steps: 4_096"),
+        ("round: {seconds: 20}", "round: {env_steps: 2_048}"),
+    ]
     job = finished(client, job_file(example, "installed.yaml", *changes))
     assert job.message.spec.environment.id == "Maze-v0"
     assert 0 < job.progress.env_steps <= 4_096
@@ -149,7 +161,8 @@ def test_an_environment(client: Client, example: Path) -> None:
 
 @pytest.mark.thorough
 def test_an_algorithm_learns(client: Client, example: Path) -> None:
-    """To a target between that of a random policy, 22, and that of the example, 475; judged more often than there."""
+    """To a target between that of a random policy, 22, and that of the example, 475; judged more
+    often than there."""
     shutil.copytree(ALGORITHM, example)
     changes = [
         ("target_return: 475", "target_return: 300"),
@@ -170,14 +183,18 @@ def test_a_generator_that_raises_does_not_stop_the_job_and_is_named(
     changes = [*STOPPING, ("generator: median_stopping", "generator: odd_stopping")]
     job = finished(client, job_file(example, "cartpole.yaml", *changes))
     (message,) = generator_problems(folder, job)
-    assert message.startswith("generator odd_stopping raised TypeError: 'Population' object is not iterable")
+    assert message.startswith(
+        "generator odd_stopping raised TypeError: 'Population' object is not iterable"
+    )
     assert message.endswith("; Tournament proposes in its place")
 
 
 @pytest.mark.usefixtures("client")
 def test_a_generator_that_is_not_there_is_refused(folder: Path, example: Path) -> None:
     shutil.copytree(GENERATOR, example)
-    file = job_file(example, "cartpole.yaml", ("generator: median_stopping", "generator: median_stoping"))
+    file = job_file(
+        example, "cartpole.yaml", ("generator: median_stopping", "generator: median_stoping")
+    )
     submitted = run_here("submit", file, cwd=folder)
     assert submitted.returncode == 2
     assert "no generator 'median_stoping' is installed" in submitted.stderr
@@ -201,7 +218,9 @@ def test_a_package_folder_with_a_data_set_reaches_its_target_and_is_evaluated(
     write_modules_of_the_user(tmp_path)
     shutil.copytree(MAZE, example)
     command = run(
-        "run", job_file(example, "maze.yaml", ("pod: {members: 2", "pod: {layout: fused, members: 2")), "--json"
+        "run",
+        job_file(example, "maze.yaml", ("pod: {members: 2", "pod: {layout: fused, members: 2")),
+        "--json",
     )
     assert command.returncode == 0, command.stderr
     final = command.events[-1]
@@ -268,7 +287,10 @@ def test_an_archive_that_our_client_did_not_pack_is_refused(client: Client, fold
         sha256=hashlib.sha256(packed).hexdigest(),
         size_bytes=len(packed),
     )
-    requests = [artifact_service_pb2.UploadRequest(header=header), artifact_service_pb2.UploadRequest(data=packed)]
+    requests = [
+        artifact_service_pb2.UploadRequest(header=header),
+        artifact_service_pb2.UploadRequest(data=packed),
+    ]
     artifact = client.artifact_service.Upload(iter(requests)).artifact
     spec.environment.code.key, spec.environment.code.sha256 = artifact.uri, artifact.sha256
     spec.environment.code.size_bytes = artifact.size_bytes

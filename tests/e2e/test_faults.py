@@ -16,7 +16,14 @@ from podracer.common.v1.agent_pb2 import AgentSpec
 from podracer_core.storage.manifest import Manifest
 from support.commands import run_here
 from support.documents import blocks
-from support.endless_job import assert_ended_at, committed, end_running, rows, wait_for_rounds, write_job
+from support.endless_job import (
+    assert_ended_at,
+    committed,
+    end_running,
+    rows,
+    wait_for_rounds,
+    write_job,
+)
 from support.processes import ROOT, Command, wait_until
 
 pytestmark = pytest.mark.processes
@@ -29,14 +36,18 @@ REST = 4 * ROUND
 
 @pytest.fixture
 def start(podracer: Callable[..., Command], tmp_path: Path) -> Callable[[], Command]:
-    """InitialAgents `podracer run` of a job in a split pod, or continues it; returns once it trains."""
+    """InitialAgents `podracer run` of a job in a split pod, or continues it; returns once it
+    trains."""
 
     def start() -> Command:
         before = len(lease_states(tmp_path)) if (tmp_path / "runs").exists() else 0
         job = write_job(tmp_path, "faults", ROUND, members=2, layout="split")
         command = podracer("run", job, "--json")
         wait_until(
-            lambda: (tmp_path / "runs" / "connection.json").exists() and len(lease_states(tmp_path)) > before,
+            lambda: (
+                (tmp_path / "runs" / "connection.json").exists()
+                and len(lease_states(tmp_path)) > before
+            ),
             120,
             "a lease",
         )
@@ -54,7 +65,9 @@ def finish(command: Command, folder: Path) -> None:
     assert_ended_at(limit, folder, command.events[-1]["env_steps"], members=2)
 
 
-def test_a_killed_process_costs_nothing_that_was_acknowledged(start: Callable[[], Command], tmp_path: Path) -> None:
+def test_a_killed_process_costs_nothing_that_was_acknowledged(
+    start: Callable[[], Command], tmp_path: Path
+) -> None:
     command = start()
     for service in SERVICES:
         wait_for_rounds(tmp_path, 1, f"a round before the {service} is killed")
@@ -65,7 +78,9 @@ def test_a_killed_process_costs_nothing_that_was_acknowledged(start: Callable[[]
 
 
 @pytest.mark.thorough
-def test_a_frozen_learner_writes_nothing_after_its_term(start: Callable[[], Command], tmp_path: Path) -> None:
+def test_a_frozen_learner_writes_nothing_after_its_term(
+    start: Callable[[], Command], tmp_path: Path
+) -> None:
     command = start()
     wait_for_rounds(tmp_path, 1, "the first round")
     (learner,) = command.services("podracer_learner")
@@ -119,9 +134,13 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
     wait_for_rounds(tmp_path, 2, "two rounds of the second run")
     finish(again, tmp_path)
     assert committed(tmp_path) >= kept
-    refused = {prefix for (prefix,) in rows(tmp_path, "SELECT prefix FROM checkpoints WHERE refused")}
+    refused = {
+        prefix for (prefix,) in rows(tmp_path, "SELECT prefix FROM checkpoints WHERE refused")
+    }
     assert refused and refused <= damaged
-    assert len(rows(tmp_path, "SELECT message FROM events WHERE kind = 'CHECKPOINT_REFUSED'")) == len(refused)
+    assert len(
+        rows(tmp_path, "SELECT message FROM events WHERE kind = 'CHECKPOINT_REFUSED'")
+    ) == len(refused)
 
 
 HELD = """
@@ -144,7 +163,8 @@ if "podracer_orchestrator" in sys.orig_argv:
 
     stubs.LeaderboardServiceStub = HoldsForks
 """
-"""The leaderboard can be asked whether a fork is right, and cannot be told of it while there is a file `hold`."""
+"""The leaderboard can be asked whether a fork is right, and cannot be told of it while there is a
+file `hold`."""
 
 
 @pytest.mark.thorough
@@ -154,15 +174,19 @@ def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It dies between the acknowledgement and the delivery. The fork's learning rate is so small that its weights show
-    whose they were."""
+    """It dies between the acknowledgement and the delivery. The fork's learning rate is so small
+    that its weights show whose they were."""
     held = tmp_path_factory.mktemp("held")
     (held / "sitecustomize.py").write_text(HELD)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(held), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(held), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     command = start()
     wait_for_rounds(tmp_path, 2, "two rounds")
     (held / "hold").touch()
-    forked = run_here("agent", "fork", "faults", "a0001", "--set", "learning_rate=1e-7", cwd=tmp_path)
+    forked = run_here(
+        "agent", "fork", "faults", "a0001", "--set", "learning_rate=1e-7", cwd=tmp_path
+    )
     assert forked.returncode == 0, forked.stderr
     assert "the job's events will name the new agent" in forked.stdout
     (orchestrator,) = command.services("podracer_orchestrator")
@@ -176,14 +200,19 @@ def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
     query = f"SELECT prefix FROM checkpoints WHERE agent LIKE '%/{name}' ORDER BY env_steps"
     wait_until(lambda: rows(tmp_path, query), 120, "a checkpoint of the fork")
     ((first,), *_) = rows(tmp_path, query)
-    ((spec,),) = rows(tmp_path, f"SELECT spec FROM agents WHERE name LIKE '%/{name}'", "leaderboard")
+    ((spec,),) = rows(
+        tmp_path, f"SELECT spec FROM agents WHERE name LIKE '%/{name}'", "leaderboard"
+    )
     start_from = AgentSpec.FromString(spec).initialization.parents[0]
     assert start_from.agent.endswith("/a0001")
-    manifest = Manifest.from_json((checkpoint(tmp_path, first) / "manifest.json").read_bytes(), first)
+    manifest = Manifest.from_json(
+        (checkpoint(tmp_path, first) / "manifest.json").read_bytes(), first
+    )
     assert manifest.metadata["hyperparameters"]["learning_rate"] == 1e-7
     assert manifest.metadata["env_steps"] > start_from.checkpoint.env_steps > 0
     before, after = (
-        load_file(checkpoint(tmp_path, each) / "actor.safetensors") for each in (start_from.checkpoint.prefix, first)
+        load_file(checkpoint(tmp_path, each) / "actor.safetensors")
+        for each in (start_from.checkpoint.prefix, first)
     )
     trained = [key for key in before if before[key].dtype.kind == "f" and "weight" in key]
     assert trained
@@ -198,10 +227,19 @@ def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
 
 
 def execute_document(folder: Path) -> None:
-    """The commands of docs/steering.md, for two agents that were pinned before: they cannot be replaced meanwhile."""
-    alive = rows(folder, "SELECT name FROM agents WHERE state IN ('waiting', 'training') AND best_rung", "leaderboard")
+    """The commands of docs/steering.md, for two agents that were pinned before: they cannot be
+    replaced meanwhile."""
+    alive = rows(
+        folder,
+        "SELECT name FROM agents WHERE state IN ('waiting', 'training') AND best_rung",
+        "leaderboard",
+    )
     names = [name.rpartition("/")[2] for (name,) in alive]
-    pinned = [name for name in names if not run_here("agent", "pin", "faults", name, cwd=folder).returncode]
+    pinned = [
+        name
+        for name in names
+        if not run_here("agent", "pin", "faults", name, cwd=folder).returncode
+    ]
     (commands,) = blocks((ROOT / "docs" / "steering.md").read_text(), "sh")
     for line in commands.splitlines():
         words = {"JOB": "faults", "a0003": pinned[0], "a0007": pinned[1]}
@@ -225,7 +263,9 @@ def test_everything_dies_with_a_killed_command(start: Callable[[], Command]) -> 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
     """The kernel takes a killed process apart after its parent has ended."""
-    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+    return not any(
+        each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes
+    )
 
 
 def freeze_under_a_lease(learner: psutil.Process, folder: Path) -> int:

@@ -1,4 +1,5 @@
-"""Jobs trained by pods of a cluster: the orchestrator makes Jobs, a kubelet runs their containers as processes."""
+"""Jobs trained by pods of a cluster: the orchestrator makes Jobs, a kubelet runs their containers
+as processes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ JOB = {
     "environment": {"id": "CartPole-v1"},
     "search": {
         "algorithms": ["ppo"],
-        "space": {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": {"log_uniform": [1e-4, 1e-2]}},
+        "space": {
+            "horizon": 32,
+            "minibatch_size": 256,
+            "epochs": 4,
+            "learning_rate": {"log_uniform": [1e-4, 1e-2]},
+        },
     },
     "evolution": {"population": 2, "leaderboard_size": 2, "round": {"env_steps": 8192}},
     "evaluation": {"episodes": 8},
@@ -39,7 +45,8 @@ class Site(Deployment):
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         super().__init__(folder, (folder / "store").as_uri())
         self._socket = f"unix://{folder}/orchestrator.sock"
-        variables = self.common | {"orchestrator": self._socket, "shm_dir": "/dev/shm"}  # a volume of each pod
+        # a volume of each pod
+        variables = self.common | {"orchestrator": self._socket, "shm_dir": "/dev/shm"}
         apply(cluster.store, **variables)
         self._kubernetes = {"kubeconfig": str(cluster.api.kubeconfig(folder / "kubeconfig"))}
 
@@ -67,7 +74,8 @@ def cluster(kubelet: Processes) -> Iterator[Cluster]:
 
 @pytest.fixture
 def site(cluster: Cluster) -> Iterator[Site]:
-    folder = Path(tempfile.mkdtemp(prefix="k8s-"))  # short: a unix socket's path has room for 107 bytes
+    # short: a unix socket's path has room for 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="k8s-"))
     site = Site(folder, cluster)
     try:
         site.start_control_plane()
@@ -98,22 +106,32 @@ def test_a_team_of_pods_trains_on_while_the_orchestrator_is_killed_and_comes_aga
         site.restart("orchestrator")
     with site.client() as client:
         job = client.job(job.name)
-        wait_until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job")
+        wait_until(
+            lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job"
+        )
         assert job.state == "SUCCEEDED", kubelet.logs()
         assert cluster.api.calls.count(("create", "jobs")) == 2
-        assert "FOLLOW_ENDED" in {event.kind for event in client.events(job.name)}  # they have reached each other
-        assert made.items() <= {name: each["metadata"]["uid"] for name, each in cluster.jobs().items()}.items()
+        # they have reached each other
+        assert "FOLLOW_ENDED" in {event.kind for event in client.events(job.name)}
+        assert (
+            made.items()
+            <= {name: each["metadata"]["uid"] for name, each in cluster.jobs().items()}.items()
+        )
         wait_until(lambda: not cluster.jobs(), 60, "its pods to end")
     assert "Traceback" not in site.log("orchestrator")
 
 
-def test_a_split_pod_trains_with_its_sidecars(site: Site, cluster: Cluster, kubelet: Processes) -> None:
+def test_a_split_pod_trains_with_its_sidecars(
+    site: Site, cluster: Cluster, kubelet: Processes
+) -> None:
     with site.client() as client:
         job = submit(
             site, client, "split", objective={"max_env_steps": 16_384},
             pod={"count": 1, "layout": "split", "workers": 1, "members": 2, "envs_per_member": 16},
         )  # fmt: skip
-        wait_until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job")
+        wait_until(
+            lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job"
+        )
         assert job.state == "SUCCEEDED", kubelet.logs()
         assert job.leaderboard()
         wait_until(lambda: not cluster.pods(), 60, "its pod to end")

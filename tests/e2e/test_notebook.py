@@ -1,4 +1,5 @@
-"""The tutorials, run from top to bottom by a kernel of their own. `make notebooks` also stores their outputs."""
+"""The tutorials, run from top to bottom by a kernel of their own. `make notebooks` also stores
+their outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ SLOW = {"trading"}  # its commands are those of docs/trading.md, which test_docu
 @pytest.mark.parametrize(
     "tutorial",
     [
-        pytest.param(path, id=path.stem, marks=getattr(pytest.mark, "slow" if path.stem in SLOW else "thorough"))
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=getattr(pytest.mark, "slow" if path.stem in SLOW else "thorough"),
+        )
         for path in TUTORIALS
     ],
 )

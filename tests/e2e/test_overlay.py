@@ -1,4 +1,5 @@
-"""The overlay for one node, run as far as it goes without a cluster: what its manifests say is what processes get."""
+"""The overlay for one node, run as far as it goes without a cluster: what its manifests say is what
+processes get."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ JOB = {
 
 @pytest.fixture
 def site() -> Iterator[OverlaySite]:
-    folder = Path(tempfile.mkdtemp(prefix="k8s-"))  # short: a unix socket's path has room for 107 bytes
+    # short: a unix socket's path has room for 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="k8s-"))
     site = OverlaySite(folder, "web")
     try:
         site.start()
@@ -45,18 +47,23 @@ def site() -> Iterator[OverlaySite]:
 
 
 def test_a_job_is_trained_by_what_the_manifests_say(site: OverlaySite) -> None:
-    """TLS and tokens from the Secrets, the store's keys from files, digests for sidecars, the Role, probes, metrics."""
+    """TLS and tokens from the Secrets, the store's keys from files, digests for sidecars, the Role,
+    probes, metrics."""
     for role in ("leaderboard", "orchestrator"):
         for service in ([], ["liveness"]):
             asked = [f"{site.host(role)}:8081", *service]
-            wait_until(lambda asked=asked: probe.main(asked) == 0, PATIENCE_S, f"the {role} to be ready")
+            wait_until(
+                lambda asked=asked: probe.main(asked) == 0, PATIENCE_S, f"the {role} to be ready"
+            )
         with urllib.request.urlopen(f"http://{site.host(role)}:9464/metrics", timeout=30) as answer:
             assert b"# TYPE podracer_" in answer.read()
     look_at_the_page(site)
     (site.folder / "job.json").write_text(json.dumps(JOB))
     with site.client() as client:
         job = client.submit(site.folder / "job.json")
-        wait_until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job")
+        wait_until(
+            lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job"
+        )
         assert job.state == "SUCCEEDED", site.log("orchestrator") + site.kubelet.logs()
         assert job.leaderboard()
         job.download_best(site.folder / "best")
@@ -68,7 +75,8 @@ def test_a_job_is_trained_by_what_the_manifests_say(site: OverlaySite) -> None:
 
 
 def look_at_the_page(site: OverlaySite) -> None:
-    """Its probes need no key, all else does; with the key it has heard of the orchestrator, over TLS."""
+    """Its probes need no key, all else does; with the key it has heard of the orchestrator, over
+    TLS."""
     url = site.start_page().removesuffix("/")
     assert url == f"http://{site.host('web')}:8080"
     (pod,) = [pod for pod in pod_specs(site.objects) if pod.owner == "podracer-web"]

@@ -29,7 +29,9 @@ retrain: {{kwargs: {{train_end: {validation_end}}}, env_steps: 2_048}}
 
 
 @pytest.mark.thorough
-def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_back_test_plays_the_retrained_policy(
+    run: Callable[..., Command], tmp_path: Path
+) -> None:
     rows = market_rows(3, 160, seed=4)
     days = days_of(rows)
     write_csv(tmp_path / "prices.csv", rows)
@@ -43,17 +45,27 @@ def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp
     assert found["environment"]["kwargs"]["train_end"] == days[120]
     job = next(event["job"] for event in command.events if event["event"] == "progress")
     with one_evaluator():
-        tests = [run("backtest", policy, "--json", "--against", "cash") for policy in (job, checkpoint)]
+        tests = [
+            run("backtest", policy, "--json", "--against", "cash") for policy in (job, checkpoint)
+        ]
         evaluated = run("evaluate", checkpoint, "--json")
     for tested in tests:
         assert tested.returncode == 0, tested.stderr
         values = tested.events[-1]
         assert values["agent"].endswith("/a0001-retrained")
-        assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (0, 0, days[121])
+        assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (
+            0,
+            0,
+            days[121],
+        )
     edges = [tested.events[-1]["validation"] for tested in tests]
-    assert 1 <= edges[0]["independent_trials"] <= edges[0]["trials"], "of the candidate, in the days that selected it"
+    assert 1 <= edges[0]["independent_trials"] <= edges[0]["trials"], (
+        "of the candidate, in the days that selected it"
+    )
     assert edges[1] is None, "of a checkpoint"
     assert evaluated.returncode == 0, "it has no stored evaluation"
     shown = run("job", job)
     line = rf"retrained    a0001-retrained, [\d,]+ environment steps, train_end {days[120]}"
-    assert re.search(line, "\n".join(shown.lines)), "the best snapshot's steps, and those of the last training"
+    assert re.search(line, "\n".join(shown.lines)), (
+        "the best snapshot's steps, and those of the last training"
+    )

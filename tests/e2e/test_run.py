@@ -15,8 +15,8 @@ from support.commands import one_evaluator
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 FINAL_KEYS = {
-    "event", "state", "best_return", "env_steps", "train_seconds", "seconds_to_target", "env_steps_per_second",
-    "agents", "checkpoint",
+    "event", "state", "best_return", "env_steps", "train_seconds", "seconds_to_target",
+    "env_steps_per_second", "agents", "checkpoint",
 }  # fmt: skip
 
 
@@ -48,7 +48,11 @@ def test_cartpole_from_the_command_to_a_policy_that_acts(run: Callable, tmp_path
         "print(sorted(name for name in sys.modules if name.startswith('podracer')))"
     )
     shown = subprocess.run(
-        [sys.executable, "-c", acts, tmp_path / "policy.pt2"], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-c", acts, tmp_path / "policy.pt2"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     ).stdout.splitlines()
     assert json.loads(shown[0]) == [1, 0]  # pushes under the pole
     assert shown[1] == "[]"
@@ -126,7 +130,9 @@ def _user_job(folder: Path, broken: bool) -> Path:
 
 
 @pytest.mark.thorough
-def test_a_users_environment_that_cannot_start_fails_before_any_agent(run: Callable, user_package: Path) -> None:
+def test_a_users_environment_that_cannot_start_fails_before_any_agent(
+    run: Callable, user_package: Path
+) -> None:
     command = run("run", _user_job(user_package, broken=True), "--json")
     assert command.returncode == 1
     final = command.events[-1]
@@ -144,4 +150,8 @@ def test_the_examples_are_what_the_issue_of_their_kind_asks() -> None:
     assert pendulum.objective.statistic == "lower_bound"
     assert pendulum.evaluation.episodes == 32
     cartpole = load_job_file(EXAMPLES / "cartpole.yaml")
-    assert (cartpole.pod.layout, cartpole.pod.members, cartpole.evaluation.episodes) == ("fused", 8, 100)
+    assert (cartpole.pod.layout, cartpole.pod.members, cartpole.evaluation.episodes) == (
+        "fused",
+        8,
+        100,
+    )

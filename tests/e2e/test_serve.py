@@ -1,4 +1,5 @@
-"""`podracer serve`: the policies of a job, and an alias that is moved while the policy server acts."""
+"""`podracer serve`: the policies of a job, and an alias that is moved while the policy server
+acts."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
 
 
 def test_an_alias_is_followed_and_what_is_served_stays(
-    podracer: Callable[..., Command], up: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+    podracer: Callable[..., Command],
+    up: Callable[..., Command],
+    run: Callable[..., Command],
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "served.yaml").write_text(JOB)
     server = up()
@@ -43,7 +47,11 @@ def test_an_alias_is_followed_and_what_is_served_stays(
     def point_at(agent: str) -> None:
         with open_channel(leaderboard, FileToken(tokens / "control")) as channel:
             stub = leaderboard_service_pb2_grpc.LeaderboardServiceStub(channel)
-            stub.SetAlias(leaderboard_service_pb2.SetAliasRequest(leaderboard=board, alias="champion", agent=agent))
+            stub.SetAlias(
+                leaderboard_service_pb2.SetAliasRequest(
+                    leaderboard=board, alias="champion", agent=agent
+                )
+            )
 
     refused = run("serve", f"{job}@champion")
     assert refused.returncode == 2
@@ -51,19 +59,29 @@ def test_an_alias_is_followed_and_what_is_served_stays(
     point_at(first.agent.name)
     policies = (f"live={job}@champion", f"best={job}")
     serve = podracer("serve", *policies, "--listen", "127.0.0.1:0", "--follow-interval", "0.2")
-    wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 120, "the policy server")
+    wait_until(
+        lambda: any(line.startswith("stop") for line in serve.lines), 120, "the policy server"
+    )
     listen = next(line.split()[-1] for line in serve.lines if line.startswith("policy server"))
     with PolicyClient(listen, token_file=tokens / "client") as policies:
         before = policies.answer(OBSERVATIONS, policy="live")
         assert before.version.startswith(first.agent.name.rpartition("/")[2])
         np.testing.assert_array_equal(before.actions, policies.act(OBSERVATIONS, policy="best"))
         point_at(second.agent.name)
-        wait_until(lambda: policies.policy("live").version != before.version, 60, "the new champion")
+        wait_until(
+            lambda: policies.policy("live").version != before.version, 60, "the new champion"
+        )
         after = policies.answer(OBSERVATIONS, policy="live")
         assert after.version.startswith(second.agent.name.rpartition("/")[2])
-        np.testing.assert_array_equal(policies.act(OBSERVATIONS, policy="live", version=before.version), before.actions)
+        np.testing.assert_array_equal(
+            policies.act(OBSERVATIONS, policy="live", version=before.version), before.actions
+        )
         point_at(first.agent.name)
-        wait_until(lambda: policies.policy("live").version == before.version, 60, "the champion that is back")
+        wait_until(
+            lambda: policies.policy("live").version == before.version,
+            60,
+            "the champion that is back",
+        )
 
         (policy_server,) = serve.services("podracer_policy")
         policy_server.send_signal(signal.SIGKILL)

@@ -44,7 +44,9 @@ def server(folder: Path) -> Iterator[Command]:
 
 @pytest.mark.usefixtures("server")
 def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
     client = subprocess.run(
         [sys.executable, EXAMPLES / "clients" / "python" / "submit_job.py", "30"],
         check=False,
@@ -80,7 +82,10 @@ def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> Non
 @pytest.mark.usefixtures("server")
 def test_a_wrong_token_is_refused(folder: Path) -> None:
     orchestrator = json.loads((folder / "runs" / "connection.json").read_text())["orchestrator"]
-    with Client.connect(orchestrator=orchestrator, token="wrong") as sdk, pytest.raises(Unauthenticated):
+    with (
+        Client.connect(orchestrator=orchestrator, token="wrong") as sdk,
+        pytest.raises(Unauthenticated),
+    ):
         sdk.jobs()
 
 
@@ -88,25 +93,38 @@ def test_a_port_that_another_podracer_has_is_one_message_with_a_way_out(
     server: Command, folder: Path, tmp_path: Path
 ) -> None:
     connection = json.loads((folder / "runs" / "connection.json").read_text())
-    taken = ("--listen", connection["orchestrator"], "--leaderboard-listen", connection["leaderboard"])
+    taken = (
+        "--listen",
+        connection["orchestrator"],
+        "--leaderboard-listen",
+        connection["leaderboard"],
+    )
     refused = run_here("up", *taken, cwd=tmp_path)
     (orchestrator,) = server.services("podracer_orchestrator")
     assert refused.returncode == 2
-    assert f"process {orchestrator.pid}, the Podracer of {folder / 'runs'}; these are free: " in refused.stderr
-    assert re.search(r"--listen 127\.0\.0\.1:\d+ --leaderboard-listen 127\.0\.0\.1:\d+$", refused.stderr.strip())
+    assert (
+        f"process {orchestrator.pid}, the Podracer of {folder / 'runs'}; these are free: "
+        in refused.stderr
+    )
+    assert re.search(
+        r"--listen 127\.0\.0\.1:\d+ --leaderboard-listen 127\.0\.0\.1:\d+$", refused.stderr.strip()
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("server")
 def test_one_folder_one_service(folder: Path) -> None:
-    second = run_here("up", "--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0", cwd=folder)
+    second = run_here(
+        "up", "--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0", cwd=folder
+    )
     assert second.returncode == 2
     assert "the state folder" in second.stderr and "in use by process" in second.stderr
 
 
 def test_cancel(server: Command, folder: Path) -> None:
     (folder / "long.yaml").write_text(
-        "name: long\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 1h}\npod: {layout: fused}\n"
+        "name: long\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 1h}\npod: {layout: "
+        "fused}\n"
     )
     with Client.connect(folder=folder / "runs") as sdk:
         job = sdk.submit(folder / "long.yaml")

@@ -1,4 +1,5 @@
-"""One trace across all services, metrics of each, logs that know their trace: real processes, a real collector."""
+"""One trace across all services, metrics of each, logs that know their trace: real processes, a
+real collector."""
 
 from __future__ import annotations
 
@@ -28,9 +29,14 @@ SERVICES = {"orchestrator", "leaderboard", "learner", "worker", "evaluator"}
 ROOT = "orchestrator JobService/CreateJob"
 TRAIN = ["learner train", "orchestrator grant", ROOT]
 COMPLETE = ["orchestrator PodService/CompleteWork", "learner PodService/CompleteWork", *TRAIN]
-HEARD_OF_PROPOSAL = [f"{service} LeaderboardService/ProposeCohort" for service in ("leaderboard", "orchestrator")]
+HEARD_OF_PROPOSAL = [
+    f"{service} LeaderboardService/ProposeCohort" for service in ("leaderboard", "orchestrator")
+]
 HEARD_OF_CANDIDATE = [
-    [*(f"{service} LeaderboardService/{method}" for service in ("leaderboard", "orchestrator")), "orchestrator deliver"]
+    [
+        *(f"{service} LeaderboardService/{method}" for service in ("leaderboard", "orchestrator")),
+        "orchestrator deliver",
+    ]
     for method in ("Exchange", "SubmitCandidate")
 ]
 """Together with evaluations, or by itself."""
@@ -89,7 +95,9 @@ def test_one_trace_from_the_client_to_a_gradient_step(
     def missing() -> list[list[str]]:
         there = lineages(collector.spans)
         heard = [[*line, *COMPLETE] for line in HEARD_OF_CANDIDATE]
-        return [line for line in LINES if line not in there] + ([] if any(each in there for each in heard) else heard)
+        return [line for line in LINES if line not in there] + (
+            [] if any(each in there for each in heard) else heard
+        )
 
     wait_until(lambda: not missing(), 60, f"the spans {missing()}")
     spans = collector.spans
@@ -99,7 +107,10 @@ def test_one_trace_from_the_client_to_a_gradient_step(
     assert {one.trace_id for one in spans} == {created.trace_id}
     assert {one.service for one in spans} == SERVICES
     rounds = [one for one in spans if one.name == "train"]
-    assert all(one.attributes["seconds.update"] > 0.0 and one.attributes["iterations"] > 0 for one in rounds)
+    assert all(
+        one.attributes["seconds.update"] > 0.0 and one.attributes["iterations"] > 0
+        for one in rounds
+    )
     updates = [one.parent_id for one in spans if one.name == "update"]
     assert all(updates.count(one.span_id) <= 12 for one in rounds)  # however many there were
 
@@ -131,10 +142,14 @@ def check_metrics(deployment: Deployment, collector: Collector, job: str) -> Non
             r'podracer_leases_total{event="completed"} [1-9]',
             r'podracer_jobs{state="SUCCEEDED"} 1.0',
             r'podracer_pods{state="IDLE"} 1.0',
-            r'podracer_rpc_server_duration_seconds_count{code="OK",method="JobService/CreateJob"} 1.0',
+            r'podracer_rpc_server_duration_seconds_count{code="OK",method="JobService/CreateJob"} '
+            r"1.0",
             r"podracer_outbox_size 0.0",
         ],
-        "leaderboard": [r'podracer_proposals_total{action="fresh"} [1-9]', r"podracer_candidates_total{"],
+        "leaderboard": [
+            r'podracer_proposals_total{action="fresh"} [1-9]',
+            r"podracer_candidates_total{",
+        ],
         "a-learner": [
             r'podracer_steps_total{algorithm="ppo"} [1-9]',
             r'podracer_phase_time_seconds_total{algorithm="ppo",phase="update"} ',
@@ -151,14 +166,26 @@ def check_metrics(deployment: Deployment, collector: Collector, job: str) -> Non
             with urllib.request.urlopen(url, timeout=30) as answer:
                 text = answer.read().decode()
             assert job.rpartition("/")[2] not in text
-            return [one for one in patterns if not re.search(one.replace("{", r"\{").replace("}", r"\}"), text)]
+            return [
+                one
+                for one in patterns
+                if not re.search(one.replace("{", r"\{").replace("}", r"\}"), text)
+            ]
 
         wait_until(lambda missing=missing: not missing(), 60, f"{missing()} of {name}")
-    wait_until(lambda: {service for service, _ in collector.metrics} == SERVICES, 60, "metrics of all services")
+    wait_until(
+        lambda: {service for service, _ in collector.metrics} == SERVICES,
+        60,
+        "metrics of all services",
+    )
 
 
 def check_logs(deployment: Deployment, trace_id: str) -> None:
-    lines = [json.loads(line) for line in deployment.log("a-learner").splitlines() if line.startswith("{")]
+    lines = [
+        json.loads(line)
+        for line in deployment.log("a-learner").splitlines()
+        if line.startswith("{")
+    ]
     leased = [line for line in lines if line["message"].startswith("leased ")]
     assert leased
     assert {line["trace_id"] for line in leased} == {trace_id}

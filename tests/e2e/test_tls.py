@@ -1,4 +1,5 @@
-"""Every hop speaks TLS: client, control plane and pod, each process with a certificate of its own."""
+"""Every hop speaks TLS: client, control plane and pod, each process with a certificate of its
+own."""
 
 from __future__ import annotations
 
@@ -45,7 +46,13 @@ def test_a_job_is_trained_by_services_that_speak_only_tls(
     options += ["--leaderboard", deployment.addresses["leaderboard"]]
     options += ["--token-file", str(deployment.secrets / "tokens" / "client")]
     command = run(
-        "submit", "job.json", "--watch", "--json", *options, "--tls", str(deployment.secrets / "tls" / "client")
+        "submit",
+        "job.json",
+        "--watch",
+        "--json",
+        *options,
+        "--tls",
+        str(deployment.secrets / "tls" / "client"),
     )
     assert command.returncode == 0, command.stderr
     assert any("SUCCEEDED" in line for line in command.lines)
@@ -55,4 +62,8 @@ def test_a_job_is_trained_by_services_that_speak_only_tls(
     for address in deployment.addresses.values():
         with open_channel(address, "token") as channel, pytest.raises(PodracerError):
             channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5.0)
-    wait_until(lambda: "Traceback" not in "".join(map(deployment.log, deployment.addresses)), 1.0, "clean logs")
+    wait_until(
+        lambda: "Traceback" not in "".join(map(deployment.log, deployment.addresses)),
+        1.0,
+        "clean logs",
+    )

@@ -1,10 +1,10 @@
-"""The live page in Chromium: every view, every act, a killed orchestrator; and what axe says of all of it.
+"""The live page in Chromium: every view, every act, a killed orchestrator; and what axe says of all
+of it.
 
-Needs Debian's `chromium` or Chrome (Playwright's own Chromium plays no MP4); without one the tests are skipped, but not
-where CI is set. axe is a file of the package axe-playwright-python; nothing is fetched.
-PODRACER_SCREENSHOTS names a folder for pictures of every view, light and dark, on a desktop and on a phone;
-docs/images has `lineage_light` and `leaderboard_phone` of them.
-"""
+Needs Debian's `chromium` or Chrome (Playwright's own Chromium plays no MP4); without one the tests
+are skipped, but not where CI is set. axe is a file of the package axe-playwright-python; nothing is
+fetched. PODRACER_SCREENSHOTS names a folder for pictures of every view, light and dark, on a
+desktop and on a phone; docs/images has `lineage_light` and `leaderboard_phone` of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,25 @@ from support.commands import run_here
 from support.processes import Command, descendants, wait_until
 from tests.e2e.conftest import commands_in, start_up
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, and a chromium on PATH")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="pip install playwright, and a chromium on PATH"
+)
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes, pytest.mark.timeout(900)]
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 VIEWS = ("pods", "curves", "lineage", "leaderboard", "hyperparameters", "events")
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "color_scheme": "dark"}
-THEME = "theme => { document.documentElement.dataset.theme = theme; dispatchEvent(new Event('resize')) }"
-AXE = "rules => axe.run({resultTypes: ['violations'], ...(rules && {runOnly: rules})}).then(found => found.violations)"
+THEME = (
+    "theme => { document.documentElement.dataset.theme = theme; dispatchEvent(new "
+    "Event('resize')) }"
+)
+AXE = (
+    "rules => axe.run({resultTypes: ['violations'], ...(rules && {runOnly: rules})}).then(found "
+    "=> found.violations)"
+)
 LIMIT_MS = 180_000
 JOB = """name: live
 environment: CartPole-v1
@@ -83,7 +93,10 @@ def opened(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
     context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     errors: list[str] = []
-    page.on("console", lambda said: _is_error(said) and errors.append(f"{said.text} {said.location['url']}"))
+    page.on(
+        "console",
+        lambda said: _is_error(said) and errors.append(f"{said.text} {said.location['url']}"),
+    )
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(url)
     page.wait_for_selector("#connection.live")
@@ -121,7 +134,8 @@ def job(page: Any) -> str:
 
 
 def act(page: Any, name: str, **fields: str) -> str:
-    """Open the act's dialog, fill its fields, and confirm; returns the dialog's title. `name` may be a selector."""
+    """Open the act's dialog, fill its fields, and confirm; returns the dialog's title. `name` may
+    be a selector."""
     page.click(name if name.startswith("[") else f"#act-{name}" if "-" not in name else f"#{name}")
     title: str = page.inner_text("#ask-title")
     for field, value in fields.items():
@@ -141,7 +155,10 @@ def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, 
     page = context.new_page()
     assert page.goto(server[1].partition("#")[0]).status == 401
     assert "Open the URL" in page.inner_text("main")
-    for key, then in (("guess", "text=wrong key"), (server[1].partition("#key=")[2], "#connection.live")):
+    for key, then in (
+        ("guess", "text=wrong key"),
+        (server[1].partition("#key=")[2], "#connection.live"),
+    ):
         page.fill("#key", key)
         page.click("form button")
         page.wait_for_selector(then)
@@ -196,7 +213,9 @@ def test_every_act(page: Any, job: str, folder: Path) -> None:
 
 def living(page: Any) -> str:
     """The youngest agent that can be pinned, with its panel open: the best one may have ended."""
-    for name in reversed(page.eval_on_selector_all("[id^=agent-]", "nodes => nodes.map(node => node.id.slice(6))")):
+    for name in reversed(
+        page.eval_on_selector_all("[id^=agent-]", "nodes => nodes.map(node => node.id.slice(6))")
+    ):
         page.click(f"#agent-{name}")
         page.wait_for_selector(f"section.panel h2 >> text={name}")
         if page.query_selector(f"#pin-{name}"):
@@ -216,7 +235,9 @@ def test_the_keyboard_reaches_everything(page: Any, job: str) -> None:
     assert page.evaluate("document.activeElement.id") == "act-suspend"
 
 
-def test_a_killed_orchestrator_is_found_again(page: Any, job: str, server: tuple[Command, str]) -> None:
+def test_a_killed_orchestrator_is_found_again(
+    page: Any, job: str, server: tuple[Command, str]
+) -> None:
     up, _ = server
     see(page, "events", text="ROUND_COMPLETED")
     (orchestrator,) = [each for each in descendants(up.process.pid) if _is_orchestrator(each)]
@@ -224,7 +245,9 @@ def test_a_killed_orchestrator_is_found_again(page: Any, job: str, server: tuple
     orchestrator.kill()
     page.wait_for_selector("#connection.reconnecting")
     page.wait_for_selector("#connection.live")
-    page.wait_for_function("text => document.querySelector('section tbody tr').innerText !== text", arg=newest)
+    page.wait_for_function(
+        "text => document.querySelector('section tbody tr').innerText !== text", arg=newest
+    )
 
 
 def _is_orchestrator(process: psutil.Process) -> bool:
@@ -235,11 +258,20 @@ def _is_orchestrator(process: psutil.Process) -> bool:
 
 
 def test_every_view_is_accessible(chromium: Any, server: tuple[Command, str], job: str) -> None:
-    """In a narrow window and with dark colours too. Pods end once they were seen: a still page is looked at sooner."""
-    with opened(chromium, server[1], color_scheme="light") as desktop, opened(chromium, server[1], **PHONE) as phone:
-        themes = [page.evaluate("document.documentElement.dataset.theme") for page in (desktop, phone)]
+    """In a narrow window and with dark colours too. Pods end once they were seen: a still page is
+    looked at sooner."""
+    with (
+        opened(chromium, server[1], color_scheme="light") as desktop,
+        opened(chromium, server[1], **PHONE) as phone,
+    ):
+        themes = [
+            page.evaluate("document.documentElement.dataset.theme") for page in (desktop, phone)
+        ]
         assert themes == ["light", "dark"]
-        pages = ((desktop, _looker(desktop, "light", "dark")), (phone, _looker(phone, "phone", "dark_phone")))
+        pages = (
+            (desktop, _looker(desktop, "light", "dark")),
+            (phone, _looker(phone, "phone", "dark_phone")),
+        )
         for page, look in pages:
             page.wait_for_selector("tbody a")
             look("jobs")
@@ -271,7 +303,8 @@ def watch(page: Any) -> None:
 
 
 def _looker(page: Any, light: str, dark: str) -> Callable[[str], None]:
-    """Of a page in both themes, by what its pictures are called; colours are all that the second look can find."""
+    """Of a page in both themes, by what its pictures are called; colours are all that the second
+    look can find."""
     found = find_spec("axe_playwright_python")
     assert found is not None, "requirements-dev.txt has axe-playwright-python"
     axe = Path(str(found.origin)).with_name("axe.min.js").read_text(encoding="utf-8")
@@ -279,7 +312,10 @@ def _looker(page: Any, light: str, dark: str) -> Callable[[str], None]:
 
     def look(view: str) -> None:
         page.evaluate(axe)
-        for theme, name, rules in (("dark", dark, ["color-contrast", "link-in-text-block"]), ("light", light, None)):
+        for theme, name, rules in (
+            ("dark", dark, ["color-contrast", "link-in-text-block"]),
+            ("light", light, None),
+        ):
             page.evaluate(THEME, theme)
             if shots:
                 page.wait_for_timeout(500)  # for a picture of what has come, not for a test of it
@@ -297,12 +333,16 @@ def _looker(page: Any, light: str, dark: str) -> Callable[[str], None]:
 def test_the_report_has_the_champion(job: str, folder: Path) -> None:
     made = run_here("report", job, "report.html", cwd=folder)
     assert made.returncode == 0, made.stderr
-    found = re.search(r'<video src="data:video/mp4;base64,([^"]+)"', (folder / "report.html").read_text())
+    found = re.search(
+        r'<video src="data:video/mp4;base64,([^"]+)"', (folder / "report.html").read_text()
+    )
     assert found, made.stderr
     assert b"ftyp" in base64.b64decode(found[1])[:16]
 
 
-def test_a_run_has_a_page_of_its_own(podracer: Callable[..., Command], chromium: Any, tmp_path: Path) -> None:
+def test_a_run_has_a_page_of_its_own(
+    podracer: Callable[..., Command], chromium: Any, tmp_path: Path
+) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     run = podracer("run", "job.yaml", "--web", "--plain")
     wait_until(lambda: run.errors or run.process.poll() is not None, 120, "the page")

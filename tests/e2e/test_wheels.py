@@ -1,8 +1,8 @@
-"""What a user does first: wheels into an empty environment, `podracer demo`, and the champion moves in a browser.
+"""What a user does first: wheels into an empty environment, `podracer demo`, and the champion moves
+in a browser.
 
-pip takes all but torch from its index. torch and what it needs are this environment's: a folder of links, named by a
-`.pth` file, which pip reads and never writes to.
-"""
+pip takes all but torch from its index. torch and what it needs are this environment's: a folder of
+links, named by a `.pth` file, which pip reads and never writes to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("source")
     shutil.copy(ROOT / "Makefile", copy)
     for name in ("libs", "services"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
+        shutil.copytree(
+            ROOT / name,
+            copy / name,
+            ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"),
+        )
     subprocess.run(["make", "-C", copy, "-o", "setup", f"VENV={sys.prefix}", "wheels"], check=True)
     return copy / "dist"
 
@@ -48,19 +52,31 @@ class Installation:
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         ours = {"PYTHONPATH", "VIRTUAL_ENV"}
         kept = {name: value for name, value in os.environ.items() if name not in ours}
-        self.environment = {name: value for name, value in kept.items() if not name.startswith("PODRACER_")}
+        self.environment = {
+            name: value for name, value in kept.items() if not name.startswith("PODRACER_")
+        }
         self.environment["BROWSER"] = "true"  # the test opens the page
 
     def install(self, wheels: Path, wanted: str) -> float:
         """Seconds that pip took."""
         begin = time.monotonic()
-        command = [self.folder / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--find-links", wheels]
+        command = [
+            self.folder / "venv" / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--find-links",
+            wheels,
+        ]
         subprocess.run([*command, wanted], env=self.environment, check=True)
         return time.monotonic() - begin
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         command = [self.folder / "venv" / "bin" / "podracer", *arguments]
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **options)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, text=True, **options
+        )
 
     def lend_torch(self) -> None:
         lent = self.folder / "lent"
@@ -88,7 +104,9 @@ def torch_entries() -> Iterator[tuple[str, Path]]:
             yield name, Path(str(found.locate_file(name)))
         for each in map(Requirement, found.requires or ()):
             extras = wanted.extras or {""}
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+            if each.marker is None or any(
+                each.marker.evaluate({"extra": extra}) for extra in extras
+            ):
                 waiting.append(each)
 
 
@@ -100,7 +118,8 @@ def test_the_client_alone_names_the_missing_extra(wheels: Path, tmp_path: Path) 
     said = refused.communicate(timeout=LIMIT_S)[1]
     assert refused.returncode == 2
     assert said == (
-        "podracer: this command needs the extra `local`, which is not installed: pip install 'podracer-client[local]'\n"
+        "podracer: this command needs the extra `local`, which is not installed: pip install "
+        "'podracer-client[local]'\n"
     )
 
 
@@ -111,13 +130,18 @@ def test_two_commands_to_a_champion_that_moves(wheels: Path, tmp_path: Path, chr
     begin = time.monotonic()
     demo = installation.start("demo", "--plain", "--open", stdout=(tmp_path / "said").open("w"))
     try:
-        wait_until(lambda: "#key=" in said(tmp_path) or demo.poll() is not None, LIMIT_S, "the page")
+        wait_until(
+            lambda: "#key=" in said(tmp_path) or demo.poll() is not None, LIMIT_S, "the page"
+        )
         url = next(line for line in said(tmp_path).splitlines() if "#key=" in line)
         with opened(chromium, url) as page:
             wait_until(lambda: page.evaluate(f"{VIDEO}?.currentTime > 0"), LIMIT_S, "the video")
             first = page.evaluate(PIXELS)
             wait_until(lambda: page.evaluate(PIXELS) != first, LIMIT_S, "another picture")
-            print(f"\ninstalled in {installed_s:.0f} s; the champion moves {time.monotonic() - begin:.0f} s later")
+            print(
+                f"\ninstalled in {installed_s:.0f} s; the champion moves "
+                f"{time.monotonic() - begin:.0f} s later"
+            )
     finally:
         demo.send_signal(signal.SIGINT)
         demo.wait(LIMIT_S)

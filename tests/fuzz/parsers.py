@@ -1,7 +1,8 @@
-"""Coverage-guided inputs for what reads bytes from anywhere: `python parsers.py TARGET [libFuzzer's options] [CORPUS]`.
+"""Coverage-guided inputs for what reads bytes from anywhere: `python parsers.py TARGET [libFuzzer's
+options] [CORPUS]`.
 
-Ends with another status than 0 at the first input that is neither read nor refused; libFuzzer keeps it as a file.
-"""
+Ends with another status than 0 at the first input that is neither read nor refused; libFuzzer keeps
+it as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files from anywhere, broken in every way: each is read, or refused with a message; nothing is written outside.
+"""Files from anywhere, broken in every way: each is read, or refused with a message; nothing is
+written outside.
 
 PODRACER_FUZZ says how many of each kind; `make fuzz` has many.
 """
@@ -28,9 +29,9 @@ COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PIECES = (
-    b"", b"\0", b"{", b"}", b"[", b"]", b":", b"- ", b"&a ", b"*a", b"!!python/object:os.system ", b"|\n", b"\t",
-    b"\xff\xfe", b"1e999", b"-1", b".nan", b"null", b"true", b"1_000", b"~", b"<<: *a\n", b"# ", b"\n", b"'", b'"',
-    b"../", b"%YAML 1.1\n",
+    b"", b"\0", b"{", b"}", b"[", b"]", b":", b"- ", b"&a ", b"*a", b"!!python/object:os.system ",
+    b"|\n", b"\t", b"\xff\xfe", b"1e999", b"-1", b".nan", b"null", b"true", b"1_000", b"~",
+    b"<<: *a\n", b"# ", b"\n", b"'", b'"', b"../", b"%YAML 1.1\n",
     b"9" * 400, b"a" * 5000, b"\xe2\x80\xa8", b"---\n", b"? ",
 )  # fmt: skip
 
@@ -63,8 +64,13 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def bombard(originals: list[bytes], read: Callable[[bytes], object], refused: tuple[type[PodracerError], ...]) -> None:
-    """`read` may take what it can, and raise these; whatever else it raises is a mistake, and is shown."""
+def bombard(
+    originals: list[bytes],
+    read: Callable[[bytes], object],
+    refused: tuple[type[PodracerError], ...],
+) -> None:
+    """`read` may take what it can, and raise these; whatever else it raises is a mistake, and is
+    shown."""
     chance = random.Random(SEED)
     for number in range(COUNT):
         data = mutated(chance.choice(originals), chance)
@@ -86,12 +92,17 @@ def test_job_files(parse: Callable[..., object]) -> None:
 
 @pytest.mark.timeout(7200)
 def test_manifests() -> None:
-    original = Manifest((), {"agent": "a", "spaces": {"low": [1.0, -2.5], "name": "ä"}}, {"torch": "2"}).to_json()
+    original = Manifest(
+        (), {"agent": "a", "spaces": {"low": [1.0, -2.5], "name": "ä"}}, {"torch": "2"}
+    ).to_json()
     bombard([original], Manifest.from_json, (DataCorrupted, InvalidInput))
 
 
 def stored(store: ObjectStore) -> str:
-    groups = {"actor": {"weight": torch.arange(6.0)}, "optimizer": {"step": torch.zeros(1, dtype=torch.int64)}}
+    groups = {
+        "actor": {"weight": torch.arange(6.0)},
+        "optimizer": {"step": torch.zeros(1, dtype=torch.int64)},
+    }
     return save_checkpoint(store, "c/", groups, {"agent": "a"}).manifest_sha256
 
 
@@ -147,10 +158,17 @@ def test_archives_of_code(tmp_path: Path) -> None:
         try:
             unpack_code(archive, target)
         finally:
-            assert {path.name for path in tmp_path.iterdir()} == {"code", "evil.zip", "outer", "archive.zip"}
+            assert {path.name for path in tmp_path.iterdir()} == {
+                "code",
+                "evil.zip",
+                "outer",
+                "archive.zip",
+            }
             assert all(path.parent == outer for path in outer.iterdir())
 
-    bombard([pack_code(folder, "module:Thing"), evil.read_bytes()], read, (InvalidInput, DataCorrupted))
+    bombard(
+        [pack_code(folder, "module:Thing"), evil.read_bytes()], read, (InvalidInput, DataCorrupted)
+    )
 
 
 @pytest.mark.timeout(7200)

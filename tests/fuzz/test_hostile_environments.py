@@ -1,5 +1,5 @@
-"""Environments that do random wrong things (code/hostile.py): every call to them ends with a valid step, or one error
-that names them, and nothing of theirs is left.
+"""Environments that do random wrong things (code/hostile.py): every call to them ends with a valid
+step, or one error that names them, and nothing of theirs is left.
 
 PODRACER_FUZZ says how many, PODRACER_FUZZ_SEED which; `make fuzz` has many.
 """
@@ -38,7 +38,8 @@ def spec(**kwargs: object) -> EnvironmentSpec:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A word in the environment of all processes of a program, none of which outlives it, nor a descriptor."""
+    """A word in the environment of all processes of a program, none of which outlives it, nor a
+    descriptor."""
     before = psutil.Process().num_fds(), psutil.Process().memory_info().rss
     with tempfile.NamedTemporaryFile(prefix="hostile-") as file:
         word = Path(file.name).name
@@ -69,7 +70,11 @@ def test_whatever_an_environment_does_every_call_ends_in_order(
     monkeypatch.setattr(ChildOutput, "is_kept", not box.missing() and chance.random() < 0.3)
     tampers = chance.random() < 0.4
     try:
-        play(chance, spec(number=number, rate=chance.choice((0.02, 0.1, 0.3)), tampers=tampers), tampers)
+        play(
+            chance,
+            spec(number=number, rate=chance.choice((0.02, 0.1, 0.3)), tampers=tampers),
+            tampers,
+        )
     except (UserCodeFailed, InvalidInput, Exhausted) as error:
         assert "hostile:Hostile" in error.message
         assert len(error.message) < 3_000
@@ -87,17 +92,28 @@ def play(chance: random.Random, environment: EnvironmentSpec, tampers: bool) -> 
         for _ in range(chance.choice((1, 2, 3))):
             check_numbers(batch.reset(torch.arange(count)), tampers, count, shown)
             for _ in range(chance.choice((1, 5, 20))):
-                check(batch.step(torch.zeros(shape, dtype=dtype)), tampers, count, shown, batch.take_breaks())
+                check(
+                    batch.step(torch.zeros(shape, dtype=dtype)),
+                    tampers,
+                    count,
+                    shown,
+                    batch.take_breaks(),
+                )
     finally:
         batch.close()
 
 
-def check(step: Step, tampers: bool, count: int, shown: gymnasium.spaces.Box, breaks: list[Break]) -> None:
+def check(
+    step: Step, tampers: bool, count: int, shown: gymnasium.spaces.Box, breaks: list[Break]
+) -> None:
     check_numbers(step.observation, tampers, count, shown)
     check_numbers(step.final_observation, tampers, count, shown)
     check_numbers(step.reward, tampers, count)
     assert (step.terminated.dtype, step.truncated.dtype, step.valid.dtype) == (torch.bool,) * 3
-    assert all(0 <= each.row < count and len(each.text) < 500 and len(each.traceback) < 30_000 for each in breaks)
+    assert all(
+        0 <= each.row < count and len(each.text) < 500 and len(each.traceback) < 30_000
+        for each in breaks
+    )
     if not tampers:
         broken = ~step.valid
         assert step.truncated[broken].all()
@@ -105,7 +121,9 @@ def check(step: Step, tampers: bool, count: int, shown: gymnasium.spaces.Box, br
         assert set(torch.nonzero(broken).flatten().tolist()) <= {each.row for each in breaks}
 
 
-def check_numbers(found: torch.Tensor, tampers: bool, count: int, shown: gymnasium.spaces.Box | None = None) -> None:
+def check_numbers(
+    found: torch.Tensor, tampers: bool, count: int, shown: gymnasium.spaces.Box | None = None
+) -> None:
     assert found.shape == (count, *(shown.shape if shown else ()))
     assert found.dtype == (torch.uint8 if shown and shown.dtype == "uint8" else torch.float32)
     assert tampers or found.isfinite().all()

@@ -34,7 +34,11 @@ def seeds(target: str, folder: Path) -> dict[str, bytes]:
             return {path.name: path.read_bytes() for path in EXAMPLES.rglob("*.yaml")}
         case "manifest":
             file = ManifestFile.describe("actor.safetensors", b"weights")
-            return {"whole": Manifest((file, file.seen_from_beside("a/64-1/")), {"a": [1.5]}, {"torch": "2"}).to_json()}
+            return {
+                "whole": Manifest(
+                    (file, file.seen_from_beside("a/64-1/")), {"a": [1.5]}, {"torch": "2"}
+                ).to_json()
+            }
         case "code":
             with zipfile.ZipFile(folder / "seed.zip", "w") as archive:
                 archive.writestr("module.py", "x = 1")
@@ -43,19 +47,39 @@ def seeds(target: str, folder: Path) -> dict[str, bytes]:
             store = open_store((folder / "store").as_uri())
             save_checkpoint(store, "c/", {"actor": {"weight": torch.arange(6.0)}}, {"agent": "a"})
             return {"whole": pack_policy(load_checkpoint(store, "c/"))}
-    return {"whole": b"projects/p/jobs/u/agents/a/checkpoints/64-1/" if target == "place" else b"unix:///tmp/a.sock"}
+    return {
+        "whole": b"projects/p/jobs/u/agents/a/checkpoints/64-1/"
+        if target == "place"
+        else b"unix:///tmp/a.sock"
+    }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris has no package for this Python")
-@pytest.mark.parametrize("target", ["job", "experiment", "manifest", "code", "policy", "address", "place"])
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris has no package for this Python"
+)
+@pytest.mark.parametrize(
+    "target", ["job", "experiment", "manifest", "code", "policy", "address", "place"]
+)
 def test_bytes_are_read_or_refused(target: str, tmp_path: Path) -> None:
     corpus, found = tmp_path / "corpus", tmp_path / "found"
     corpus.mkdir()
     found.mkdir()
     for name, data in seeds(target, tmp_path).items():
         (corpus / name).write_bytes(data)
-    options = [f"-runs={RUNS}", f"-seed={SEED}", "-max_len=8192", "-timeout=20", f"-artifact_prefix={found}/"]
-    command = [sys.executable, str(Path(__file__).with_name("parsers.py")), target, *options, str(corpus)]
+    options = [
+        f"-runs={RUNS}",
+        f"-seed={SEED}",
+        "-max_len=8192",
+        "-timeout=20",
+        f"-artifact_prefix={found}/",
+    ]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("parsers.py")),
+        target,
+        *options,
+        str(corpus),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     inputs = {path.name: path.read_bytes()[:500] for path in found.iterdir()}
     assert ran.returncode == 0, f"{inputs}\n{ran.stdout[-1000:]}\n{ran.stderr[-3000:]}"

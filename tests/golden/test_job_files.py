@@ -35,7 +35,7 @@ LEFT_OUT = {
 class Store:
     """An object store that has every file already."""
 
-    def GetArtifact(self, request: Any) -> Any:  # noqa: N802
+    def GetArtifact(self, request: Any) -> Any:
         artifact = artifact_service_pb2.Artifact(uri=f"{request.name}/content")
         return artifact_service_pb2.GetArtifactResponse(artifact=artifact)
 

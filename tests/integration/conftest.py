@@ -1,4 +1,5 @@
-"""The tests of a module run in one process: what they share, as a pod or a database, is made once."""
+"""The tests of a module run in one process: what they share, as a pod or a database, is made
+once."""
 
 from __future__ import annotations
 

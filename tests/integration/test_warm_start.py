@@ -1,4 +1,5 @@
-"""Services forked from a server: what they are given, what they end with, and a server that has one thread."""
+"""Services forked from a server: what they are given, what they end with, and a server that has one
+thread."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ class Launcher:
 
     def start(self, **variables: str) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
+        self.process.stdin.write(
+            " ".join(f"{name}={value}" for name, value in variables.items()) + "\n"
+        )
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
@@ -85,7 +88,10 @@ def launcher(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launche
 
 
 def gone(*pids: int) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    return not any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        for pid in pids
+    )
 
 
 @pytest.mark.parametrize("launcher", ["with torch"], indirect=True)
@@ -93,16 +99,24 @@ def test_a_service_is_what_python_m_makes_of_it(launcher: Launcher) -> None:
     assert launcher.start(CODE="7") == "7"
     pid = int(launcher.start(PODRACER_THREADS="1"))
     first, second = launcher.told(2)
-    assert (first["environment"], first["name"], len(first["arguments"])) == ({"CODE": "7"}, "__main__", 1)
+    assert (first["environment"], first["name"], len(first["arguments"])) == (
+        {"CODE": "7"},
+        "__main__",
+        1,
+    )
     assert second["environment"] == {"PODRACER_THREADS": "1"}
     assert second["pid"] == second["session"] == pid
     assert "told on stderr" in launcher.log.read_text()
     assert psutil.Process(pid).cmdline()[1:4] == ["-P", "-m", "its_service"]
-    assert [told["server_threads"] for told in (first, second)] == [1, 1], "the server has one task before each fork"
+    assert [told["server_threads"] for told in (first, second)] == [1, 1], (
+        "the server has one task before each fork"
+    )
     server = psutil.Process(second["server"])
     assert (server.ppid(), first["server"]) == (launcher.process.pid, server.pid)
     variables = server.environ()
-    assert not [name for name in variables if name.startswith("PODRACER_") and name != "PODRACER_PARENT_PID"]
+    assert not [
+        name for name in variables if name.startswith("PODRACER_") and name != "PODRACER_PARENT_PID"
+    ]
     assert variables["OPENBLAS_NUM_THREADS"] == "1"
     assert "torch" in Path(f"/proc/{server.pid}/maps").read_text()
 

@@ -57,7 +57,11 @@ def test_the_red_team_comes_back_with_nothing(
 ) -> None:
     monkeypatch.setenv("PODRACER_S3_SECRET_KEY", "SECRET")
     monkeypatch.setenv("MY_TOKEN", "SECRET")
-    secrets = [tmp_path / "tokens/pod", tmp_path / "tls/key.pem", tmp_path / "cache/others-code/victim/__init__.py"]
+    secrets = [
+        tmp_path / "tokens/pod",
+        tmp_path / "tls/key.pem",
+        tmp_path / "cache/others-code/victim/__init__.py",
+    ]
     for file in secrets:
         file.parent.mkdir(parents=True)
         file.write_text("SECRET")
@@ -78,7 +82,12 @@ def test_the_red_team_comes_back_with_nothing(
             "abstract": abstract,
         }
         message = _message_of(
-            EnvironmentSpec(entry_point="red_team:RedTeam", code_path=CODE, kwargs=kwargs, data={"own": str(own)})
+            EnvironmentSpec(
+                entry_point="red_team:RedTeam",
+                code_path=CODE,
+                kwargs=kwargs,
+                data={"own": str(own)},
+            )
         )
     assert "raised ValueError: loot: []" in message, message
     assert [stat.S_IMODE(file.stat().st_mode) for file in secrets] == [0o600] * 3
@@ -87,7 +96,8 @@ def test_the_red_team_comes_back_with_nothing(
 
 
 def _left_over(word: str) -> list[psutil.Process]:
-    """What runs with this in its command line; a process that is about to end has a moment for it."""
+    """What runs with this in its command line; a process that is about to end has a moment for
+    it."""
     deadline = time.monotonic() + 60
     while True:
         found = [each for each in psutil.process_iter() if _is_named(each, word)]
@@ -122,7 +132,9 @@ def test_what_code_has_started_ends_even_if_its_service_is_killed(tmp_path: Path
 def test_honest_code_does_not_notice_it(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("a table")
-    spec = EnvironmentSpec(entry_point="red_team:Honest", code_path=CODE, data={"table": str(table)})
+    spec = EnvironmentSpec(
+        entry_point="red_team:Honest", code_path=CODE, data={"table": str(table)}
+    )
     environment = PreprocessVecEnv(spec, 2, processes=2)
     try:
         environment.reset(torch.arange(2))
@@ -136,13 +148,19 @@ def test_code_that_is_a_package_opens_no_folder_beside_it(tmp_path: Path) -> Non
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
-    _, _, readable, _ = box.box_for(EnvironmentSpec(entry_point="package:A", code_path=str(package)), str(tmp_path))
+    _, _, readable, _ = box.box_for(
+        EnvironmentSpec(entry_point="package:A", code_path=str(package)), str(tmp_path)
+    )
     assert {str(package), str(tmp_path)} & set(readable.split(os.pathsep)) == {str(package)}
 
 
 def test_a_job_may_ask_for_the_network(port: int) -> None:
     kwargs: dict[str, Any] = {"port": port}
-    refused = _message_of(EnvironmentSpec(entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs))
+    refused = _message_of(
+        EnvironmentSpec(entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs)
+    )
     assert "`environment: {network: true}`" in refused
-    allowed = EnvironmentSpec(entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs, network=True)
+    allowed = EnvironmentSpec(
+        entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs, network=True
+    )
     assert "connected" in _message_of(allowed)

@@ -1,7 +1,8 @@
-"""Environments as people bring them (code/strange.py), each with the sentence that its user must read.
+"""Environments as people bring them (code/strange.py), each with the sentence that its user must
+read.
 
-All of them in the notebook; each kind once in a fused and once in a split pod, on services that keep running.
-"""
+All of them in the notebook; each kind once in a fused and once in a split pod, on services that
+keep running."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ import strange  # noqa: E402 - it lies where a job's code does
 
 MEMBERS, ENVS = 2, 4
 OPTIONS: dict[str, Any] = {
-    "members": MEMBERS, "envs_per_member": ENVS, "steps": 2_560, "episodes": 8, "seed": 1, "progress": False,
+    "members": MEMBERS, "envs_per_member": ENVS, "steps": 2_560, "episodes": 8, "seed": 1,
+    "progress": False,
 }  # fmt: skip
 
 
@@ -64,39 +66,72 @@ def _whole(result: Result) -> None:
 
 def _tells_times(result: Result) -> None:
     """float32 has one number for all of them."""
-    assert [int(result.policy(np.array([1_760_000_000.0 + seconds]))) for seconds in (0, 30, 70, 99)] == [0, 0, 1, 1]
+    assert [
+        int(result.policy(np.array([1_760_000_000.0 + seconds]))) for seconds in (0, 30, 70, 99)
+    ] == [0, 0, 1, 1]
     assert "float32 could not tell its values apart" in result.treatment
     assert result.evaluate(8).mean > 15
 
 
 def faulty(
-    part: str, fault: str, when: str, says: str, *, refused: bool = False, job: bool = False, **options: Any
+    part: str,
+    fault: str,
+    when: str,
+    says: str,
+    *,
+    refused: bool = False,
+    job: bool = False,
+    **options: Any,
 ) -> Case:
     arguments = {"part": part, "fault": fault, "when": when}
     if when == "evaluation":
         arguments["trained"] = MEMBERS * ENVS + 1  # and the one that the checker has made
-    return Case(f"{part} {fault} {when}", strange.Faulty, [says], arguments, refused, options, _whole, job)
+    return Case(
+        f"{part} {fault} {when}", strange.Faulty, [says], arguments, refused, options, _whole, job
+    )
 
 
 def form(name: str, says: str = "", *, refused: bool = False, job: bool = False) -> Case:
-    return Case(f"form {name}", strange.Forms, [says] if says else [], {"form": name}, refused, job=job)
+    return Case(
+        f"form {name}", strange.Forms, [says] if says else [], {"form": name}, refused, job=job
+    )
 
 
-def odd(kind: str, name: str, says: str = "", *, refused: bool = False, job: bool = False, **options: Any) -> Case:
+def odd(
+    kind: str,
+    name: str,
+    says: str = "",
+    *,
+    refused: bool = False,
+    job: bool = False,
+    **options: Any,
+) -> Case:
     said = [says] if says else []
     return Case(f"{kind} {name}", strange.Odd, said, {kind: name}, refused, options, job=job)
 
 
 def _both(fault: str, value: str, *, job: bool = False) -> list[Case]:
     """Numbers that are not finite, in observations and rewards."""
-    observation, reward = rf"step \d+: observation\[\d\] was {value}", rf"step \d+: the reward was {value}"
+    observation = rf"step \d+: observation\[\d\] was {value}"
+    reward = rf"step \d+: the reward was {value}"
     return [
-        faulty("observation", fault, "reset", rf"Faulty.*reset: observation\[\d\] was {value}", job=job),
+        faulty(
+            "observation", fault, "reset", rf"Faulty.*reset: observation\[\d\] was {value}", job=job
+        ),
         faulty("observation", fault, "step", rf"Faulty.*{observation}", job=job),
-        faulty("observation", fault, "always", "observation of reset has NaN or infinity", refused=True),
+        faulty(
+            "observation", fault, "always", "observation of reset has NaN or infinity", refused=True
+        ),
         faulty("observation", fault, "evaluation", rf"Faulty.*{observation}"),
         faulty("reward", fault, "step", rf"Faulty.*{reward}"),
-        faulty("reward", fault, "always", "the reward of step must be a finite number", refused=True, job=job),
+        faulty(
+            "reward",
+            fault,
+            "always",
+            "the reward of step must be a finite number",
+            refused=True,
+            job=job,
+        ),
         faulty("reward", fault, "evaluation", rf"Faulty.*{reward}"),
     ]
 
@@ -109,10 +144,24 @@ CASES = [
     Case("plain", strange.Plain, check=_whole, job=True),
     *_both("nan", "nan", job=True),
     *_both("infinite", "-inf"),
-    faulty("observation", "none", "reset", "Faulty.*reset: reset returned None in place of an observation"),
-    faulty("observation", "none", "step", r"Faulty.*step \d+: step returned None in place of an observation"),
     faulty(
-        "observation", "none", "always", "observation of reset must be an array of numbers, not NoneType", refused=True
+        "observation",
+        "none",
+        "reset",
+        "Faulty.*reset: reset returned None in place of an observation",
+    ),
+    faulty(
+        "observation",
+        "none",
+        "step",
+        r"Faulty.*step \d+: step returned None in place of an observation",
+    ),
+    faulty(
+        "observation",
+        "none",
+        "always",
+        "observation of reset must be an array of numbers, not NoneType",
+        refused=True,
     ),
     faulty("observation", "shape", "step", r"Faulty.*step \d+: .*shape \[3\]"),
     faulty(
@@ -123,17 +172,51 @@ CASES = [
         refused=True,
         job=True,
     ),
-    faulty("observation", "text", "always", "observation of reset must be an array of numbers, not str", refused=True),
-    faulty("reward", "none", "step", r"Faulty.*step \d+: the reward of step must be a finite number, not NoneType"),
-    faulty("reward", "none", "always", "the reward of step must be a finite number, not NoneType", refused=True),
-    faulty("reward", "text", "step", r"Faulty.*step \d+: the reward of step must be a finite number, not str '1.0'"),
-    faulty("reward", "text", "always", "the reward of step must be a finite number, not str", refused=True),
+    faulty(
+        "observation",
+        "text",
+        "always",
+        "observation of reset must be an array of numbers, not str",
+        refused=True,
+    ),
+    faulty(
+        "reward",
+        "none",
+        "step",
+        r"Faulty.*step \d+: the reward of step must be a finite number, not NoneType",
+    ),
+    faulty(
+        "reward",
+        "none",
+        "always",
+        "the reward of step must be a finite number, not NoneType",
+        refused=True,
+    ),
+    faulty(
+        "reward",
+        "text",
+        "step",
+        r"Faulty.*step \d+: the reward of step must be a finite number, not str '1.0'",
+    ),
+    faulty(
+        "reward",
+        "text",
+        "always",
+        "the reward of step must be a finite number, not str",
+        refused=True,
+    ),
     faulty("reward", "overflow", "step", r"Faulty.*step \d+: the reward was inf"),
     faulty("reward", "overflow", "always", "the reward of step must be", refused=True),
     faulty("flag", "none", "step", r"Faulty.*step \d+: terminated must be a bool, not NoneType"),
     faulty("flag", "none", "always", "terminated must be a bool, not NoneType", refused=True),
     faulty("code", "raise", "reset", "Faulty.*reset: ConnectionResetError: the simulator has gone"),
-    faulty("code", "raise", "step", r"Faulty.*step \d+: ConnectionResetError: the simulator has gone", job=True),
+    faulty(
+        "code",
+        "raise",
+        "step",
+        r"Faulty.*step \d+: ConnectionResetError: the simulator has gone",
+        job=True,
+    ),
     faulty("code", "raise", "always", "the simulator has gone", refused=True, job=True),
     faulty("code", "raise", "evaluation", r"Faulty.*step \d+: ConnectionResetError"),
     faulty("code", "raise", "same", "the simulator has gone", refused=True),
@@ -160,8 +243,15 @@ CASES = [
     Case("no spaces", strange.NoSpaces, ["observation_space"], refused=True),
     Case("no end", strange.Endless, ["no time limit.*ends episodes after 100 steps"], job=True),
     Case("ignores its seed", strange.IgnoresSeed, ["ignores its seed"], job=True),
-    Case("slow step", strange.Waits, arguments={"step_s": 0.02}, options={"seconds": 4.0, "envs_per_member": None}),
-    Case("slow start", strange.Waits, arguments={"start_s": 0.05}, options={"envs_per_member": None}),
+    Case(
+        "slow step",
+        strange.Waits,
+        arguments={"step_s": 0.02},
+        options={"seconds": 4.0, "envs_per_member": None},
+    ),
+    Case(
+        "slow start", strange.Waits, arguments={"start_s": 0.05}, options={"envs_per_member": None}
+    ),
     Case("one a process", strange.OnlyOne, ["one process"], job=True),
     Case("shared state", strange.Shared, ["share"], job=True),
     Case("a number for each", strange.HasPort, job=True),
@@ -184,7 +274,9 @@ CASES = [
     odd("observation", "graph", "Graph", refused=True),
     odd("observation", "one_of", "OneOf", refused=True),
     odd("observation", "camera_and_speed"),
-    odd("observation", "million", "GiB|MiB", refused=True, job=True, envs_per_member=None, members=8),
+    odd(
+        "observation", "million", "GiB|MiB", refused=True, job=True, envs_per_member=None, members=8
+    ),
     odd("observation", "million_places", "GiB|MiB", refused=True, envs_per_member=None, members=8),
     odd("action", "tuple", "Tuple", refused=True, job=True),
     odd("action", "dict", "Dict", refused=True),
@@ -196,7 +288,10 @@ CASES = [
     Case("an instance", strange.Plain(), ["not an instance of Plain"], refused=True),
     Case("a function", _lines),
     Case(
-        "a vector environment", lambda: gymnasium.vector.SyncVectorEnv([strange.Plain]), ["SyncVectorEnv"], refused=True
+        "a vector environment",
+        lambda: gymnasium.vector.SyncVectorEnv([strange.Plain]),
+        ["SyncVectorEnv"],
+        refused=True,
     ),
     Case("not an environment", object, ["returned object, not a gymnasium.Env"], refused=True),
     Case("an unknown id", "CartPoll-v1", ["did you mean CartPole-v1"], refused=True, job=True),
@@ -207,7 +302,10 @@ CASES = [
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[] if case.job else pytest.mark.thorough, id=case.name) for case in CASES],
+    [
+        pytest.param(case, marks=[] if case.job else pytest.mark.thorough, id=case.name)
+        for case in CASES
+    ],
 )
 def test_in_the_notebook(case: Case) -> None:
     strange.Faulty.made = 0
@@ -221,10 +319,13 @@ def test_in_the_notebook(case: Case) -> None:
                 podracer.train(case.environment, environment_arguments=case.arguments, **options)
             said = [str(error.value), *getattr(error.value, "__notes__", ())]
         else:
-            result = podracer.train(case.environment, environment_arguments=case.arguments, **options)
+            result = podracer.train(
+                case.environment, environment_arguments=case.arguments, **options
+            )
             assert result.best is not None
             case.check(result)
-            said = [str(each.message) for each in caught if each.category is not ResourceWarning]  # of other tests
+            # of other tests
+            said = [str(each.message) for each in caught if each.category is not ResourceWarning]
             assert bool(said) == bool(case.says), said
     for pattern in case.says:
         assert any(re.search(pattern, text, re.DOTALL) for text in said), said

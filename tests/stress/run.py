@@ -1,7 +1,8 @@
-"""`make test-stress`: the tests of real processes again and again, on cores that are busy, with delays at the seams.
+"""`make test-stress`: the tests of real processes again and again, on cores that are busy, with
+delays at the seams.
 
-Each round has a seed of its own. What has run is in runs/stress.jsonl and is not run again, until `--fresh`.
-"""
+Each round has a seed of its own. What has run is in runs/stress.jsonl and is not run again, until
+`--fresh`."""
 
 from __future__ import annotations
 
@@ -42,12 +43,18 @@ def main() -> int:
                 continue
             left_s = arguments.limit_min * 60 - (time.monotonic() - begun)
             if left_s <= _longest_round_s(results):
-                print(f"stopped before round {number}: {left_s / 60:.0f} min are left, a round takes more", flush=True)
+                print(
+                    f"stopped before round {number}: {left_s / 60:.0f} min are left, a round takes "
+                    "more",
+                    flush=True,
+                )
                 break
             round_begun = time.monotonic()
             code = _run_round(number, results, arguments)
             if code not in (0, 1, 5):  # good, failures, nothing left to run
-                print(f"pytest ended with {code} in round {number}: see {results.with_suffix('.log')}")
+                print(
+                    f"pytest ended with {code} in round {number}: see {results.with_suffix('.log')}"
+                )
                 return code
             took_s = round(time.monotonic() - round_begun, 1)
             with results.open("a") as lines:
@@ -61,8 +68,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--fresh", action="store_true", help="forget what has run")
     parser.add_argument("--seed", type=int, default=0, help="rounds have the seeds that follow it")
-    parser.add_argument("--limit-min", type=float, default=60.0, help="no round begins that would not end within it")
-    parser.add_argument("--thorough", action="store_true", help="run the tests marked `thorough`, too")
+    parser.add_argument(
+        "--limit-min", type=float, default=60.0, help="no round begins that would not end within it"
+    )
+    parser.add_argument(
+        "--thorough", action="store_true", help="run the tests marked `thorough`, too"
+    )
     parser.add_argument("--results", type=Path, default=ROOT / "runs" / "stress.jsonl")
     parser.add_argument("tests", nargs="*", help="files, folders or tests; all where none is given")
     return parser.parse_args()
@@ -81,7 +92,9 @@ def _run_round(number: int, results: Path, arguments: argparse.Namespace) -> int
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", selection]
     command += ["-p", "stress_results", "--timeout", str(TEST_TIMEOUT_S), *arguments.tests]
     with results.with_suffix(".log").open("a") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | variables, stdout=log, stderr=log
+        )
         try:
             return process.wait()
         finally:
@@ -92,7 +105,8 @@ def _run_round(number: int, results: Path, arguments: argparse.Namespace) -> int
 
 @contextmanager
 def _busy_cores() -> Iterator[None]:
-    """One process for each core that computes all the time; they end with this process, however it ends."""
+    """One process for each core that computes all the time; they end with this process, however it
+    ends."""
     processes = [_fork_busy_process() for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -120,10 +134,16 @@ def _longest_round_s(results: Path) -> float:
 
 
 def _tell_round(number: int, rounds: int, results: Path, took_s: float) -> None:
-    outcomes = Counter(line["outcome"] for line in read_lines(results) if line.get("round") == number)
+    outcomes = Counter(
+        line["outcome"] for line in read_lines(results) if line.get("round") == number
+    )
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     rest_min = (rounds - number) * _longest_round_s(results) / 60
-    print(f"round {number} of {rounds}: {counts}, {took_s / 60:.1f} min; about {rest_min:.0f} min to go", flush=True)
+    print(
+        f"round {number} of {rounds}: {counts}, {took_s / 60:.1f} min; about {rest_min:.0f} min to "
+        "go",
+        flush=True,
+    )
 
 
 def _tell_all(results: Path) -> int:

@@ -1,9 +1,10 @@
-"""Random delays at the seams of the product, in every Python process that has this folder in PYTHONPATH.
+"""Random delays at the seams of the product, in every Python process that has this folder in
+PYTHONPATH.
 
-`make test-stress` sets that variable and STRESS_SEED; without STRESS_SEED this module does nothing. A delay comes
-before a call or after it: the call takes longer. Nothing happens in an order that a slow machine could not bring about,
-so the table has no coroutine function that begins or ends without waiting.
-"""
+`make test-stress` sets that variable and STRESS_SEED; without STRESS_SEED this module does nothing.
+A delay comes before a call or after it: the call takes longer. Nothing happens in an order that a
+slow machine could not bring about, so the table has no coroutine function that begins or ends
+without waiting."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ SHORT_S = 0.005
 SHARE, LONG_SHARE = 0.2, 0.05
 """Of the calls that are delayed at all, and by up to their longest delay."""
 
-_RPC, _STORAGE, _ORCHESTRATOR = "podracer_core.rpc", "podracer_core.storage", "podracer_orchestrator"
+_RPC = "podracer_core.rpc"
+_STORAGE = "podracer_core.storage"
+_ORCHESTRATOR = "podracer_orchestrator"
 LONGEST_S = {
     # Calls on their way out, and their answers.
     f"{_RPC}.interceptors:CallInterceptor.intercept_unary_unary": 0.3,
@@ -84,14 +87,19 @@ class Delays:
         luck = self._chance.random()
         if luck >= SHARE:
             return 0.0, 0.0
-        delay_s = self._chance.uniform(0.0, longest_s if luck < LONG_SHARE else min(SHORT_S, longest_s))
+        delay_s = self._chance.uniform(
+            0.0, longest_s if luck < LONG_SHARE else min(SHORT_S, longest_s)
+        )
         return (delay_s, 0.0) if self._chance.random() < 0.5 else (0.0, delay_s)
 
 
 def delayed(function: Callable[..., Any], longest_s: float, delays: Delays) -> Callable[..., Any]:
-    """The same function with delays. Raises TypeError for a generator: only its first step would be delayed."""
+    """The same function with delays. Raises TypeError for a generator: only its first step would be
+    delayed."""
     if not isinstance(function, FunctionType) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{function!r} cannot be delayed: it is no plain function and no coroutine function")
+        raise TypeError(
+            f"{function!r} cannot be delayed: it is no plain function and no coroutine function"
+        )
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} cannot be delayed: it is a generator")
 
@@ -119,12 +127,17 @@ def delayed(function: Callable[..., Any], longest_s: float, delays: Delays) -> C
 
 
 def delay_module(module: ModuleType, delays: Delays) -> None:
-    """Put delays into the functions of a module that stand in the table. Raises AttributeError where one is missing."""
+    """Put delays into the functions of a module that stand in the table. Raises AttributeError
+    where one is missing."""
     for name, longest_s in LONGEST_S.items():
         module_name, _, path = name.partition(":")
         if module_name == module.__name__:
             owner, attribute = owner_of(module, path)
-            setattr(owner, attribute, delayed(inspect.getattr_static(owner, attribute), longest_s, delays))
+            setattr(
+                owner,
+                attribute,
+                delayed(inspect.getattr_static(owner, attribute), longest_s, delays),
+            )
 
 
 def owner_of(module: ModuleType, path: str) -> tuple[Any, str]:
@@ -146,7 +159,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname not in self._names:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
+        spec = next(
+            (found for finder in others if (found := finder.find_spec(fullname, path, target))),
+            None,
+        )
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module

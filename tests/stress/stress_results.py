@@ -1,7 +1,8 @@
-"""A plugin of pytest: one JSON line for each test's outcome in STRESS_RESULTS; what stands there already is left out.
+"""A plugin of pytest: one JSON line for each test's outcome in STRESS_RESULTS; what stands there
+already is left out.
 
-Lines are of one round, STRESS_ROUND. The texts of failures go to the file of the same name that ends in `.txt`.
-"""
+Lines are of one round, STRESS_ROUND. The texts of failures go to the file of the same name that
+ends in `.txt`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ROUND, RESULTS = "STRESS_ROUND", "STRESS_RESULTS"
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of results; a line that a killed process left unfinished does not count."""
+    """The whole lines of a file of results; a line that a killed process left unfinished does not
+    count."""
     if not file.exists():
         return []
     found = []
@@ -33,7 +35,11 @@ class _Results:
 
     def __init__(self, file: Path, round_number: int) -> None:
         self._file, self._round = file, round_number
-        self.done = [line["test"] for line in read_lines(file) if line.get("round") == round_number and "test" in line]
+        self.done = [
+            line["test"]
+            for line in read_lines(file)
+            if line.get("round") == round_number and "test" in line
+        ]
         self._outcomes: dict[str, list[pytest.TestReport]] = defaultdict(list)
 
     @pytest.hookimpl(optionalhook=True)
@@ -43,15 +49,20 @@ class _Results:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reports = self._outcomes[report.nodeid]
         reports.append(report)
-        if report.when in ("setup", "call"):  # a process of xdist that died reports a phase of its own name
+        # a process of xdist that died reports a phase of its own name
+        if report.when in ("setup", "call"):
             return
         del self._outcomes[report.nodeid]
         failed = [each for each in reports if each.failed]
-        outcome = "failed" if failed else "skipped" if any(each.skipped for each in reports) else "passed"
+        outcome = (
+            "failed" if failed else "skipped" if any(each.skipped for each in reports) else "passed"
+        )
         test, duration_s = _name(report.nodeid), round(sum(each.duration for each in reports), 2)
         with self._file.with_suffix(".txt").open("a") as texts:
             for each in failed:
-                texts.write(f"{'=' * 120}\nround {self._round}: {test} ({each.when})\n{each.longreprtext}\n")
+                texts.write(
+                    f"{'=' * 120}\nround {self._round}: {test} ({each.when})\n{each.longreprtext}\n"
+                )
                 texts.writelines(f"{'-' * 40} {title}\n{text}\n" for title, text in each.sections)
         line = {"round": self._round, "test": test, "outcome": outcome, "duration_s": duration_s}
         with self._file.open("a") as lines:
@@ -64,7 +75,9 @@ class _Selection:
     def __init__(self, done: list[str]) -> None:
         self._done = set(done)
 
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         left_out = [item for item in items if _name(item.nodeid) in self._done]
         if left_out:
             config.hook.pytest_deselected(items=left_out)

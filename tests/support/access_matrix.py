@@ -1,4 +1,5 @@
-"""`python -m support.access_matrix`: writes into docs/security.md who may call what, as the protos state it."""
+"""`python -m support.access_matrix`: writes into docs/security.md who may call what, as the protos
+state it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ HEADER = "\n| method | roles | project | bytes | log |\n|---|---|---|---|---|\n"
 
 def matrix() -> str:
     """The table."""
-    return HEADER + "".join(_row(method) for server in SERVERS for method in methods_of(server)) + "\n"
+    return (
+        HEADER + "".join(_row(method) for server in SERVERS for method in methods_of(server)) + "\n"
+    )
 
 
 def _row(method: str) -> str:

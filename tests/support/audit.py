@@ -14,7 +14,8 @@ from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore
 
 DELIVERED_S = 30.0
-"""A job may end before the leaderboard has heard of its last rounds; it hears of them within this time."""
+"""A job may end before the leaderboard has heard of its last rounds; it hears of them within this
+time."""
 
 
 class Audit:
@@ -24,7 +25,8 @@ class Audit:
         self._own, self._board = _rows(orchestrator), _rows(leaderboard)
 
     def await_deliveries(self) -> None:
-        """Until the leaderboard has heard of everything, or should have; the audit says what it has not heard of."""
+        """Until the leaderboard has heard of everything, or should have; the audit says what it has
+        not heard of."""
         deadline = time.monotonic() + DELIVERED_S
         while self._own("SELECT count(*) FROM outbox")[0][0] and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -34,7 +36,8 @@ class Audit:
         return [*_counters(self._own), *_events(self._own)]
 
     def at_rest(self, store: ObjectStore) -> list[str]:
-        """What holds once every job has ended. While a service runs, what nothing needs is deleted, so none may."""
+        """What holds once every job has ended. While a service runs, what nothing needs is deleted,
+        so none may."""
         return [
             *self.running(),
             *_deliveries(self._own, self._board),
@@ -48,8 +51,8 @@ def _counters(own: Any) -> list[str]:
     found = []
     for uid, name, steps in own("SELECT uid, job_id, env_steps FROM jobs"):
         of_members = own(
-            "SELECT coalesce(sum(m.env_steps), 0) FROM work_members m JOIN works w ON w.id = m.work_id "
-            "WHERE w.job_uid = :uid",
+            "SELECT coalesce(sum(m.env_steps), 0) FROM work_members m JOIN works w ON w.id = "
+            "m.work_id WHERE w.job_uid = :uid",
             uid=uid,
         )[0][0]
         if of_members != steps:
@@ -58,29 +61,41 @@ def _counters(own: Any) -> list[str]:
 
 
 def _deliveries(own: Any, board: Any) -> list[str]:
-    """Each finished round of each member is on the leaderboard, once; nothing waits in the outbox."""
+    """Each finished round of each member is on the leaderboard, once; nothing waits in the
+    outbox."""
     waiting = own("SELECT count(*) FROM outbox")[0][0]
     found = [f"{waiting} deliveries still wait"] if waiting else []
     done = own(
-        "SELECT w.id || '/' || m.position, m.agent, m.env_steps FROM work_members m JOIN works w ON w.id = m.work_id "
-        "WHERE w.kind = 'TRAIN' AND w.state IN ('DONE', 'FAILED')"
+        "SELECT w.id || '/' || m.position, m.agent, m.env_steps FROM work_members m JOIN works w "
+        "ON w.id = m.work_id WHERE w.kind = 'TRAIN' AND w.state IN ('DONE', 'FAILED')"
     )
     rounds = {row[0]: row[1:] for row in board("SELECT request_id, agent, env_steps FROM rounds")}
     for request, agent, steps in done:
         if request not in rounds:
             found.append(f"the leaderboard has not heard of {request} of {agent}")
         elif rounds[request] != (agent, steps):
-            found.append(f"{request}: {agent} has {steps} steps, the leaderboard has {rounds[request]}")
+            found.append(
+                f"{request}: {agent} has {steps} steps, the leaderboard has {rounds[request]}"
+            )
     extra = set(rounds) - {request for request, _, _ in done}
     found += [f"the leaderboard has heard of {request}, which is not done" for request in extra]
-    twice = board("SELECT evaluation_id, count(*) FROM evaluations GROUP BY board, evaluation_id HAVING count(*) > 1")
+    twice = board(
+        "SELECT evaluation_id, count(*) FROM evaluations GROUP BY board, evaluation_id HAVING "
+        "count(*) > 1"
+    )
     return found + [f"evaluation {name} is there {count} times" for name, count in twice]
 
 
 def _events(own: Any) -> list[str]:
     """Positions count from 1 without gaps."""
-    rows = own("SELECT job_uid, count(*), min(position), max(position) FROM events GROUP BY job_uid")
-    return [f"events of {uid} have gaps" for uid, count, first, last in rows if (first, last) != (1, count)]
+    rows = own(
+        "SELECT job_uid, count(*), min(position), max(position) FROM events GROUP BY job_uid"
+    )
+    return [
+        f"events of {uid} have gaps"
+        for uid, count, first, last in rows
+        if (first, last) != (1, count)
+    ]
 
 
 def _checkpoints(own: Any, store: ObjectStore) -> list[str]:
@@ -103,10 +118,16 @@ def _needed(own: Any, board: Any) -> list[str]:
     }
     needed |= {
         f"{agent}, newest": agent_pb2.CheckpointReference.FromString(bytes(checkpoint)).prefix
-        for agent, checkpoint in board("SELECT name, latest_checkpoint FROM agents WHERE state <> 'retired'")
+        for agent, checkpoint in board(
+            "SELECT name, latest_checkpoint FROM agents WHERE state <> 'retired'"
+        )
         if checkpoint is not None
     }
-    return [f"{prefix} of {agent} was deleted" for agent, prefix in needed.items() if prefix not in there]
+    return [
+        f"{prefix} of {agent} was deleted"
+        for agent, prefix in needed.items()
+        if prefix not in there
+    ]
 
 
 def _rows(url: str) -> Any:

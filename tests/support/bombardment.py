@@ -1,4 +1,5 @@
-"""Random calls to a service that runs in a process of its own, and what must be true of that process afterwards."""
+"""Random calls to a service that runs in a process of its own, and what must be true of that
+process afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Target:
     valid    by method, what may begin a call, and what may follow in a stream
     slow     methods that may take any time
     is_idle  whether it holds nothing of any caller's
-    adapted  a stream's message as it has to be after the stream's first answer; None before there is one
+    adapted  a stream's message as it has to be after the stream's first answer; None before there
+             is one
     """
 
     stub: Any
@@ -52,7 +54,8 @@ class Target:
     adapted: Callable[[Any, Any], Any] = lambda message, answer: message
 
     def bombard(self, count: int, chance: random.Random) -> None:
-        """So many calls. Fails where one meets a mistake of the service's own, is not answered, or leaves something."""
+        """So many calls. Fails where one meets a mistake of the service's own, is not answered, or
+        leaves something."""
         messages = RandomMessages(chance, self.texts)
         methods = [method for method in self.service.methods for _ in range(_weight(method))]
         for number in range(count):
@@ -67,10 +70,14 @@ class Target:
                 assert type(error) is not PodracerError, f"{error}: {what}"
             until(self.is_idle, what)
 
-    def _said(self, method: Any, messages: RandomMessages, chance: random.Random) -> Iterator[Message]:
+    def _said(
+        self, method: Any, messages: RandomMessages, chance: random.Random
+    ) -> Iterator[Message]:
         """Valid messages, some of them changed, and a few that are none."""
         beginnings, later = self.valid.get(method.name, ((), ()))
-        turns = [[chance.choice(beginnings) if beginnings else GetMessageClass(method.input_type)()]]
+        turns = [
+            [chance.choice(beginnings) if beginnings else GetMessageClass(method.input_type)()]
+        ]
         turns += chance.choices(later, k=chance.choice((0, 1, 2, 3, 6))) if later else []
         share = 0.6
         for message in itertools.chain.from_iterable(turns):
@@ -108,9 +115,14 @@ class Target:
             stream.close()
 
 
-def open_stream(function: Any, said: Sequence[Message], hangs_up: bool = False) -> StreamCall[Any, Any]:
+def open_stream(
+    function: Any, said: Sequence[Message], hangs_up: bool = False
+) -> StreamCall[Any, Any]:
     """A call that begins with these messages, and with these ends where the client `hangs_up`."""
-    return StreamCall(lambda more: function(itertools.chain(said, () if hangs_up else more)), lambda answer: answer)
+    return StreamCall(
+        lambda more: function(itertools.chain(said, () if hangs_up else more)),
+        lambda answer: answer,
+    )
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -126,7 +138,9 @@ class Watch:
     def __init__(self, lab: Any, name: str, *owned: str) -> None:
         """`owned`: where below the lab's folder it may write, beside its cache."""
         self._lab, self._name = lab, name
-        self._owned = tuple(str(lab.folder / each) for each in (*owned, f"{name}.log", f"{name}.cache"))
+        self._owned = tuple(
+            str(lab.folder / each) for each in (*owned, f"{name}.log", f"{name}.cache")
+        )
         self._before = self._files()
 
     def assert_well(self) -> None:
@@ -135,7 +149,9 @@ class Watch:
         assert process.poll() is None, log[-3000:]
         self.assert_no_mistake()
         status = Path(f"/proc/{process.pid}/status").read_text()
-        peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+        peak = next(
+            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")
+        )
         assert peak < MOST_BYTES, f"{peak / 2**20:.0f} MiB"
         assert not [path.name for path in self._lab.shm.iterdir() if "segment" in path.name]
 
@@ -144,14 +160,28 @@ class Watch:
         log = self._lab.log(self._name)
         assert "unexpected error" not in log, log[-3000:]
         assert "Traceback" not in log, log[-3000:]
-        assert (after := self._files()) == self._before, set(after.items()) ^ set(self._before.items())
+        assert (after := self._files()) == self._before, set(after.items()) ^ set(
+            self._before.items()
+        )
 
     def _files(self) -> dict[str, tuple[int, int]]:
         """Size and time of all files but its own, by path."""
-        paths = (path for path in self._lab.folder.rglob("*") if not str(path).startswith(self._owned))
-        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()}
+        paths = (
+            path for path in self._lab.folder.rglob("*") if not str(path).startswith(self._owned)
+        )
+        return {
+            str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in paths
+            if path.is_file()
+        }
 
 
 def _weight(method: Any) -> int:
     """How often a method is called: the more the more can go wrong."""
-    return 8 if method.client_streaming and method.server_streaming else 2 if method.input_type.fields else 1
+    return (
+        8
+        if method.client_streaming and method.server_streaming
+        else 2
+        if method.input_type.fields
+        else 1
+    )

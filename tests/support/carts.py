@@ -15,7 +15,8 @@ ACTOR_SIZE, WHOLE = 3, 7
 
 
 class Carts:
-    """A `VecEnv` of points that are pushed, and restarted where they have come too far or the time is over."""
+    """A `VecEnv` of points that are pushed, and restarted where they have come too far or the time
+    is over."""
 
     num_actions, max_episode_length = 2, LIMIT
 

@@ -39,7 +39,15 @@ def build_client(language: str, clients: Path) -> Sequence[object]:
         run("go", "build", "-o", "client", ".", cwd=folder)
         return [folder / "client"]
     if language == "typescript":
-        run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", cwd=folder)
+        run(
+            "npm",
+            "ci",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--prefer-offline",
+            cwd=folder,
+        )
         run("npm", "run", "build", cwd=folder)
         return ["node", folder / "build" / "submit_job.js"]
     return [sys.executable, folder / "submit_job.py"]
@@ -51,7 +59,13 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | variables
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+        list(map(str, command)),
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout

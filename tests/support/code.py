@@ -54,7 +54,9 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
-def stored(content: bytes, name: str = "", key: str = "projects/default/artifacts/a/content") -> StoredFile:
+def stored(
+    content: bytes, name: str = "", key: str = "projects/default/artifacts/a/content"
+) -> StoredFile:
     """What names this content."""
     return StoredFile(key, hashlib.sha256(content).hexdigest(), len(content), name)
 
@@ -62,7 +64,9 @@ def stored(content: bytes, name: str = "", key: str = "projects/default/artifact
 def store_file(store: ObjectStore, content: bytes, name: str) -> StoredFile:
     """Put a file where ArtifactService would."""
     file = stored(content, name)
-    file = StoredFile(artifact_key("default", file.sha256, "content"), file.sha256, file.size_bytes, name)
+    file = StoredFile(
+        artifact_key("default", file.sha256, "content"), file.sha256, file.size_bytes, name
+    )
     store.put(file.key, content)
     return file
 
@@ -72,7 +76,9 @@ def store_code(store: ObjectStore, folder: Path, entry_point: str) -> StoredFile
     return store_file(store, pack_code(folder, entry_point), "code.zip")
 
 
-def bring_file(put: Callable[..., Any], request: Callable[..., Any], content: bytes, name: str) -> StoredFile:
+def bring_file(
+    put: Callable[..., Any], request: Callable[..., Any], content: bytes, name: str
+) -> StoredFile:
     """Send a file to a worker or an evaluator; `put` is its stub's PutFile."""
     file = stored(content, name)
     with tempfile.NamedTemporaryFile() as source:
@@ -82,7 +88,9 @@ def bring_file(put: Callable[..., Any], request: Callable[..., Any], content: by
     return file
 
 
-def make_zip(*entries: tuple[str, bytes], kind: int = stat.S_IFREG, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def make_zip(
+    *entries: tuple[str, bytes], kind: int = stat.S_IFREG, method: int = zipfile.ZIP_DEFLATED
+) -> bytes:
     """A zip of any paths, as a hostile client may make it."""
     packed = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(packed, "w", method) as archive:

@@ -1,4 +1,5 @@
-"""`podracer ARGUMENTS` in the test's own process, for tests of what a command prints, writes and returns."""
+"""`podracer ARGUMENTS` in the test's own process, for tests of what a command prints, writes and
+returns."""
 
 from __future__ import annotations
 
@@ -41,9 +42,14 @@ class Result:
 
 
 def run_here(*arguments: object, cwd: Path, **variables: str) -> Result:
-    """Run a command to its end in the folder `cwd`, without this process's PODRACER_ variables but with `variables`."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    """Run a command to its end in the folder `cwd`, without this process's PODRACER_ variables but
+    with `variables`."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
+    streams = [
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+    ]
     with (
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, environment | variables, clear=True),
@@ -62,7 +68,8 @@ def run_here(*arguments: object, cwd: Path, **variables: str) -> Result:
 
 @contextlib.contextmanager
 def one_evaluator() -> Iterator[None]:
-    """Commands that start a private evaluator all use the same one meanwhile: a real process, started once."""
+    """Commands that start a private evaluator all use the same one meanwhile: a real process,
+    started once."""
     with evaluator.private_evaluator() as stub:
 
         @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""A whole deployment by hand: control plane and pods as processes, on loopback ports, with TLS and S3 where wanted."""
+"""A whole deployment by hand: control plane and pods as processes, on loopback ports, with TLS and
+S3 where wanted."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ PROJECT = "default"
 
 
 class Deployment(ServiceProcesses):
-    """Names of processes: leaderboard, orchestrator, and for pod p: p-learner, p-worker0 …, p-evaluator.
+    """Names of processes: leaderboard, orchestrator, and for pod p: p-learner, p-worker0 …,
+    p-evaluator.
 
     links   the connections between them that can be cut, by `<caller> to <called>`
     """
@@ -31,8 +33,9 @@ class Deployment(ServiceProcesses):
         collect: bool = False,
         **common: str,
     ) -> None:
-        """`databases`: URLs of those of the orchestrator and the leaderboard, else SQLite files in `folder`; `collect`:
-        what nothing needs is deleted within seconds; `common`: further settings of all processes, as `s3_endpoint`."""
+        """`databases`: URLs of those of the orchestrator and the leaderboard, else SQLite files in
+        `folder`; `collect`: what nothing needs is deleted within seconds; `common`: further
+        settings of all processes, as `s3_endpoint`."""
         self.databases = dict(databases or {})
         for role in ("orchestrator", "leaderboard"):
             self.databases.setdefault(role, f"sqlite:///{folder}/{role}.db")
@@ -42,7 +45,12 @@ class Deployment(ServiceProcesses):
         create_secrets(self.secrets)
         self.has_tls = tls
         super().__init__(
-            folder, store=store, tokens=str(self.secrets / "tokens"), threads="1", shm_dir=str(folder / "shm"), **common
+            folder,
+            store=store,
+            tokens=str(self.secrets / "tokens"),
+            threads="1",
+            shm_dir=str(folder / "shm"),
+            **common,
         )
         (folder / "shm").mkdir(exist_ok=True)
         self._started: dict[str, tuple[str, dict[str, str]]] = {}  # role and settings, by name
@@ -57,7 +65,8 @@ class Deployment(ServiceProcesses):
         if role in ("worker", "evaluator") and not settings["listen"].startswith("unix:"):
             link = self.links.get(f"learner to {name}") or Link()
             self.links[f"learner to {name}"] = link
-            self.launch(role, name, advertise=link.address, **settings)  # what learners show there names the address
+            # what learners show there names the address
+            self.launch(role, name, advertise=link.address, **settings)
             link.lead_to(self.addresses[name])
         else:
             self.launch(role, name, **settings)
@@ -95,7 +104,9 @@ class Deployment(ServiceProcesses):
         self.start(
             "learner",
             f"{pod}-learner",
-            orchestrator=self._link(f"learner {pod} to orchestrator", self.addresses["orchestrator"]),
+            orchestrator=self._link(
+                f"learner {pod} to orchestrator", self.addresses["orchestrator"]
+            ),
             pod=f"projects/{PROJECT}/pods/{pod}",
             layout="split" if workers else "fused",
             workers=",".join(workers),
@@ -128,4 +139,6 @@ class Deployment(ServiceProcesses):
         """To be closed by the caller."""
         token = FileToken(self.secrets / "tokens" / "client")
         tls = self.secrets / "tls" / "client" if self.has_tls else None
-        return Client(Connection(self.addresses["orchestrator"], self.addresses["leaderboard"], token, tls))
+        return Client(
+            Connection(self.addresses["orchestrator"], self.addresses["leaderboard"], token, tls)
+        )

@@ -27,17 +27,27 @@ weight: {weight}
 
 
 def write_job(
-    folder: Path, name: str, updates: int, *, members: int = 1, layout: str = "fused", weight: float = 1.0
+    folder: Path,
+    name: str,
+    updates: int,
+    *,
+    members: int = 1,
+    layout: str = "fused",
+    weight: float = 1.0,
 ) -> Path:
     """A job file whose rounds have so many updates."""
-    text = JOB.format(name=name, weight=weight, round=updates * UPDATE, members=members, layout=layout)
+    text = JOB.format(
+        name=name, weight=weight, round=updates * UPDATE, members=members, layout=layout
+    )
     (folder / f"{name}.yaml").write_text(text)
     return folder / f"{name}.yaml"
 
 
 def rows(folder: Path, query: str, service: str = "orchestrator") -> list[tuple[Any, ...]]:
     """Of a service's database in the state folder `folder`/runs."""
-    with sqlite3.connect(f"file:{folder}/runs/{service}.sqlite?mode=ro", uri=True, timeout=60) as connection:
+    with sqlite3.connect(
+        f"file:{folder}/runs/{service}.sqlite?mode=ro", uri=True, timeout=60
+    ) as connection:
         return connection.execute(query).fetchall()
 
 
@@ -64,7 +74,8 @@ def wait_for_rounds(folder: Path, count: int, what: str) -> None:
 
 
 def end_after(job: Job, updates: int) -> int:
-    """Give a running job a budget of so many more updates than are under way; returns the budget."""
+    """Give a running job a budget of so many more updates than are under way; returns the
+    budget."""
     progress = job.refresh().progress
     limit = progress.env_steps + progress.reserved_env_steps + updates * UPDATE
     request = job_service_pb2.UpdateJobRequest(name=job.name)
@@ -75,8 +86,9 @@ def end_after(job: Job, updates: int) -> int:
 
 
 def assert_ended_at(limit: int, folder: Path, told: int, *, members: int = 1) -> None:
-    """Every counter of the only job says the same as the command, at `limit` or at most an update later: a rollout that
-    a leaving pod has cut moves the later ones, and the last one is finished."""
+    """Every counter of the only job says the same as the command, at `limit` or at most an update
+    later: a rollout that a leaving pod has cut moves the later ones, and the last one is
+    finished."""
     assert limit <= told < limit + members * UPDATE
     assert rows(folder, "SELECT env_steps FROM jobs") == [(told,)]
     assert rows(folder, "SELECT sum(env_steps) FROM work_members") == [(told,)]

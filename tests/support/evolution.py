@@ -1,4 +1,5 @@
-"""A leaderboard's store and its pods in memory: what a generator proposes is carried out, rounds end as a test says."""
+"""A leaderboard's store and its pods in memory: what a generator proposes is carried out, rounds
+end as a test says."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import Choice, HyperparameterValue, Interval, Range
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.agents import (
+    Action,
+    Agent,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Start,
+    State,
+)
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.guard import check_cohort
@@ -36,7 +46,8 @@ ROUND_STEPS = 1000
 
 
 def make_agent(number: int, score: float | None = None, **changes: object) -> Agent:
-    """A waiting agent with PPO's defaults and one round behind it, whose last round and candidate have `score`."""
+    """A waiting agent with PPO's defaults and one round behind it, whose last round and candidate
+    have `score`."""
     name = f"projects/p/jobs/j/agents/a{number:04}"
     defaults: dict[str, HyperparameterValue] = find_algorithm("ppo").defaults()
     standing = Agent(
@@ -62,16 +73,24 @@ def make_agent(number: int, score: float | None = None, **changes: object) -> Ag
 def make_population(agents: Iterable[Agent], created: int | None = None) -> Population:
     """Agents whose rungs are those of equal `rung`."""
     agents = tuple(agents)
-    ended = [LineRound(each.name, 0.0, each.rung, each.score) for each in agents if each.score is not None]
+    ended = [
+        LineRound(each.name, 0.0, each.rung, each.score)
+        for each in agents
+        if each.score is not None
+    ]
     most_first = sorted(ended, key=lambda each: -each.after)
     peers = {own.agent: peer_scores(own, most_first) for own in ended}
-    return Population(agents, len(agents) if created is None else created, {"ppo": len(agents)}, peers)
+    return Population(
+        agents, len(agents) if created is None else created, {"ppo": len(agents)}, peers
+    )
 
 
 class Arena:
     """A competition; `agents` by number, whatever has become of them."""
 
-    def __init__(self, generator: type[Generator], rules: Rules, space: SearchSpace = NARROW, seed: int = 0) -> None:
+    def __init__(
+        self, generator: type[Generator], rules: Rules, space: SearchSpace = NARROW, seed: int = 0
+    ) -> None:
         self.competition = Competition(rules, space, generator, generator, LowerBoundUpdater(rules))
         self.agents: dict[int, Agent] = {}
         self.origins: dict[int, NewAgent] = {}
@@ -85,14 +104,22 @@ class Arena:
         judged = [agent for agent in agents if agent.best_score is not None]
         ranked = sorted(judged, key=lambda agent: (-(agent.best_score or 0.0), agent.number))
         elites = ranked[: rules.leaderboard_size]
-        living = [each for each in agents if each.state in (State.TRAINING, State.WAITING) or each in elites]
+        living = [
+            each
+            for each in agents
+            if each.state in (State.TRAINING, State.WAITING) or each in elites
+        ]
         rounds = sorted(self._rounds, key=lambda each: -each.after)
         return Population(
             agents=tuple(living),
             created=len(self.agents),
-            fresh_counts=Counter(new.algorithm for new in self.origins.values() if new.action is Action.FRESH),
+            fresh_counts=Counter(
+                new.algorithm for new in self.origins.values() if new.action is Action.FRESH
+            ),
             peers={
-                agent.name: peer_scores(LineRound(agent.name, 0.0, agent.env_steps, agent.score), rounds)
+                agent.name: peer_scores(
+                    LineRound(agent.name, 0.0, agent.env_steps, agent.score), rounds
+                )
                 for agent in living
                 if agent.state is State.WAITING and agent.score is not None
             },
@@ -121,7 +148,9 @@ class Arena:
                 self.agents[each.agent.number] = replace(each.agent, state=State.RETIRED)
             for member in cohort.members:
                 number = member.number if isinstance(member, Agent) else numbers[id(member)]
-                self.agents[number] = replace(self.agents[number], state=State.TRAINING, started=True)
+                self.agents[number] = replace(
+                    self.agents[number], state=State.TRAINING, started=True
+                )
         return cohort
 
     def set_rules(self, rules: Rules) -> None:
@@ -155,13 +184,18 @@ class Arena:
     def fail(self, agent: Agent) -> None:
         self.agents[agent.number] = replace(self.agents[agent.number], state=State.FAILED)
 
-    def train(self, score: Callable[[Agent], float | None], rounds: int, pods: int = 1, places: int = 8) -> None:
-        """`rounds` of cohorts, each on the pod that is free the longest; `pods` of them train at a time."""
+    def train(
+        self, score: Callable[[Agent], float | None], rounds: int, pods: int = 1, places: int = 8
+    ) -> None:
+        """`rounds` of cohorts, each on the pod that is free the longest; `pods` of them train at a
+        time."""
         busy: list[list[int]] = []
         for _ in range(rounds):
             while len(busy) < pods:
                 self.propose(places)
-                started = {agent.number for agent in self.training} - {number for each in busy for number in each}
+                started = {agent.number for agent in self.training} - {
+                    number for each in busy for number in each
+                }
                 if not started:
                     break
                 busy.append(sorted(started))
@@ -175,7 +209,9 @@ class Arena:
     def _create(self, new: NewAgent) -> int:
         number = len(self.agents) + 1
         name = f"projects/p/jobs/j/agents/a{number:04}"
-        rung, steps = max((self._best_effort[parent.name] for parent in new.parents), default=(0, 0))
+        rung, steps = max(
+            (self._best_effort[parent.name] for parent in new.parents), default=(0, 0)
+        )
         self._clock += new.replaced is None
         self.agents[number] = Agent(
             name=name,

@@ -21,7 +21,8 @@ MAZE, HOVER = EXAMPLES / "environments" / "maze", EXAMPLES / "environments" / "h
 
 
 class Packages:
-    """Copies of examples below a folder; this process and those that it starts see them as installed."""
+    """Copies of examples below a folder; this process and those that it starts see them as
+    installed."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self._monkeypatch = folder, monkeypatch
@@ -40,7 +41,8 @@ class Packages:
         return copy
 
     def install_variant(self, example: Path, module: str, name: str, old: str, new: str) -> None:
-        """An example under another name and with another text in `module`; its one entry point is called `name`."""
+        """An example under another name and with another text in `module`; its one entry point is
+        called `name`."""
         copy = self.folder / name
         shutil.copytree(example / example.name, copy / name)
         file = copy / name / f"{module}.py"

@@ -1,4 +1,5 @@
-"""Rollouts whose every observation says where it belongs, one after the other as a collector would give them."""
+"""Rollouts whose every observation says where it belongs, one after the other as a collector would
+give them."""
 
 from __future__ import annotations
 
@@ -15,19 +16,28 @@ def numbered(step: int, member: int, environment: int) -> float:
 
 
 def rollouts(
-    reward: torch.Tensor, ended: torch.Tensor, horizon: int, valid: torch.Tensor | None = None, first_step: int = 0
+    reward: torch.Tensor,
+    ended: torch.Tensor,
+    horizon: int,
+    valid: torch.Tensor | None = None,
+    first_step: int = 0,
 ) -> Iterator[Rollout]:
-    """A history reward, ended, valid [T, M, E] as rollouts of `horizon` steps (the last may be shorter).
+    """A history reward, ended, valid [T, M, E] as rollouts of `horizon` steps (the last may be
+    shorter).
 
-    Observations are [number, -number], see `numbered`; actions [number]. Every other end is a truncation.
-    """
+    Observations are [number, -number], see `numbered`; actions [number]. Every other end is a
+    truncation."""
     steps, members, num_envs = reward.shape
     step = torch.arange(steps + 1).view(-1, 1, 1) * 100.0
-    number = step + torch.arange(members).view(1, -1, 1) * 10.0 + torch.arange(num_envs).view(1, 1, -1)
+    number = (
+        step + torch.arange(members).view(1, -1, 1) * 10.0 + torch.arange(num_envs).view(1, 1, -1)
+    )
     for start in range(0, steps, horizon):
         rows = slice(start, min(start + horizon, steps))
         count = rows.stop - rows.start
-        rollout = allocate_rollout(count, members, num_envs, ((2,), torch.float32), ((1,), torch.float32))
+        rollout = allocate_rollout(
+            count, members, num_envs, ((2,), torch.float32), ((1,), torch.float32)
+        )
         rollout.observation.copy_(torch.stack([number, -number], -1)[start : rows.stop + 1])
         rollout.final_observation.copy_(rollout.observation[1:])
         rollout.action.copy_(number[rows].unsqueeze(-1))

@@ -25,7 +25,11 @@ def make_state(
             "layers.0.weight": torch.randn(MEMBERS, 4, SIZE, generator=generator),
             "log_std": torch.randn(MEMBERS, SIZE, generator=generator),
         },
-        {"observations": moments_of(100 + 7 * torch.randn(MEMBERS, rows, SIZE, generator=generator).double())},
+        {
+            "observations": moments_of(
+                100 + 7 * torch.randn(MEMBERS, rows, SIZE, generator=generator).double()
+            )
+        },
         torch.full((MEMBERS,), transitions),
         torch.tensor(active),
     )

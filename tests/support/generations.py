@@ -17,7 +17,8 @@ STEPS = evolution_pb2.Objective(max_env_steps=30)
 ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)
 TRADER = "projects/default/jobs/trader"
 PROMOTED, KEPT, FAILED, ROLLED_BACK = (
-    getattr(service_pb2, f"PROMOTION_DECISION_{word}") for word in ("PROMOTED", "KEPT", "FAILED", "ROLLED_BACK")
+    getattr(service_pb2, f"PROMOTION_DECISION_{word}")
+    for word in ("PROMOTED", "KEPT", "FAILED", "ROLLED_BACK")
 )
 
 
@@ -35,7 +36,11 @@ async def upload(site: Any, content: bytes) -> None:
 
 
 async def create(
-    site: Any, job_id: str = "trader", *, search: evolution_pb2.Search | None = None, **continuous: Any
+    site: Any,
+    job_id: str = "trader",
+    *,
+    search: evolution_pb2.Search | None = None,
+    **continuous: Any,
 ) -> job_pb2.Job:
     environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
     environment.kwargs.update({"split": "train", "fee": 0.5})
@@ -62,7 +67,9 @@ async def begin(site: Any, description: environment_pb2.EnvironmentDescription) 
     return learner
 
 
-async def train(site: Any, description: environment_pb2.EnvironmentDescription, score: float) -> pod_pb2.Lease:
+async def train(
+    site: Any, description: environment_pb2.EnvironmentDescription, score: float
+) -> pod_pb2.Lease:
     """A whole generation without its contest; its TRAIN lease."""
     learner = await begin(site, description)
     lease = learner.lease
@@ -78,7 +85,9 @@ async def contest(site: Any, child: str, champion: float, challenger: float) -> 
         lease = await learner.ask(wait_s=10.0)
         assert lease is not None and lease.HasField("evaluate"), lease
         is_challenger = lease.evaluate.policies[0].agent.startswith(f"{child}/")
-        await learner.complete(evaluate=learner.evaluate_result(challenger if is_challenger else champion))
+        await learner.complete(
+            evaluate=learner.evaluate_result(challenger if is_challenger else champion)
+        )
         found.append(lease)
     return found
 
@@ -96,8 +105,8 @@ async def history(site: Any, count: int, job: str = TRADER) -> list[service_pb2.
 async def aliases(site: Any, count: int) -> list[leaderboard_pb2.SetAliasRequest]:
     """What the leaderboard was told, once it has heard of `count` changes.
 
-    After a crash the outbox may tell one again, with the same request id: the leaderboard changes nothing then.
-    """
+    After a crash the outbox may tell one again, with the same request id: the leaderboard changes
+    nothing then."""
     for _ in range(3000):
         heard = site.board.heard(leaderboard_pb2.SetAliasRequest)
         found = list({request.request_id: request for request in heard}.values())
@@ -108,7 +117,9 @@ async def aliases(site: Any, count: int) -> list[leaderboard_pb2.SetAliasRequest
 
 
 async def kinds(site: Any, job: str) -> list[str]:
-    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        service_pb2.ListEventsRequest(job=job, page_size=1000)
+    )
     return [event.kind for event in answer.events]
 
 

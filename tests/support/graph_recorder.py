@@ -1,8 +1,8 @@
-"""A CUDA graph in miniature, for a CPU: records each operation with the tensors that it touched, and does them again.
+"""A CUDA graph in miniature, for a CPU: records each operation with the tensors that it touched,
+and does them again.
 
-What a graph would not notice goes unnoticed here as well: a number that the host has changed, a tensor that lies
-elsewhere now. Reading a tensor's value raises.
-"""
+What a graph would not notice goes unnoticed here as well: a number that the host has changed, a
+tensor that lies elsewhere now. Reading a tensor's value raises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class _Recording(TorchDispatchMode):
         super().__init__()
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if operation is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("the host waits for the device")
         result = operation(*args, **(kwargs or {}))

@@ -1,4 +1,5 @@
-"""One learner of a torch.distributed group, as a process: `python -m support.group_learner RANK SIZE STORE WHAT …`.
+"""One learner of a torch.distributed group, as a process: `python -m support.group_learner RANK
+SIZE STORE WHAT …`.
 
 Prints one line of JSON for each WHAT: `contributions`, `learners` or `cohorts`.
 """
@@ -28,7 +29,13 @@ from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource
 from support.fusion import make_contribution, make_state, mean_of, same
 
-SHARED = {"horizon": 8, "minibatch_size": 16, "epochs": 1, "hidden_sizes": (8,), "normalize_values": True}
+SHARED = {
+    "horizon": 8,
+    "minibatch_size": 16,
+    "epochs": 1,
+    "hidden_sizes": (8,),
+    "normalize_values": True,
+}
 
 
 def contributions(rank: int, size: int) -> dict[str, object]:
@@ -39,7 +46,11 @@ def contributions(rank: int, size: int) -> dict[str, object]:
     for epoch in (1, 2, 3):
         fused = group.exchange(make_contribution(rank, epoch))
         expected = mean_of(expected, *(make_contribution(r, epoch) for r in range(size)))
-        right.append(same(fused.state, expected) and fused.epoch == epoch and fused.ranks == tuple(range(size)))
+        right.append(
+            same(fused.state, expected)
+            and fused.epoch == epoch
+            and fused.ranks == tuple(range(size))
+        )
     return {"right": right}
 
 
@@ -47,20 +58,33 @@ def learners(rank: int, size: int) -> dict[str, object]:
     """PPO on CartPole, two members, with an outer optimizer."""
     environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 4)
     cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), SHARED)
-    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class("ppo")(
+        cohort, environment.observation_space, environment.action_space
+    )
     sharing = algorithm.share(rank)
     group = GroupFusion(Outer(FusionOptions(0.7, 0.9)), sharing.state())
     fusion = EpochFusion(algorithm, sharing, group, rank)
     fusion.begin(group.present)
-    collector = Collector(environment, algorithm.actor, torch.tensor([1, 2]), first_environment=rank << 20)
+    collector = Collector(
+        environment, algorithm.actor, torch.tensor([1, 2]), first_environment=rank << 20
+    )
     source = InProcessSource(collector, algorithm)
-    session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=4 * 8 * 3 * size), fusion=fusion)
+    session = TrainingSession(
+        algorithm, source, None, RoundPlan(env_steps=4 * 8 * 3 * size), fusion=fusion
+    )
     while not session.finished:
         session.step()
     state = sharing.state()
-    own = hashlib.sha256(algorithm.member_state(0)["optimizer"]["first_moment"].numpy().tobytes()).hexdigest()
+    own = hashlib.sha256(
+        algorithm.member_state(0)["optimizer"]["first_moment"].numpy().tobytes()
+    ).hexdigest()
     progress = session.progress()
-    return {"digest": digest(state), "own": own, "env_steps": progress.env_steps, "updates": progress.updates}
+    return {
+        "digest": digest(state),
+        "own": own,
+        "env_steps": progress.env_steps,
+        "updates": progress.updates,
+    }
 
 
 def cohorts(rank: int, size: int) -> dict[str, object]:
@@ -78,15 +102,23 @@ def cohorts(rank: int, size: int) -> dict[str, object]:
 
 def digest(state: FusionState) -> str:
     tensors = [*state.parameters.values(), state.transitions, state.active]
-    tensors += [tensor for moments in state.statistics.values() for tensor in moments.tensors().values()]
-    return hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
+    tensors += [
+        tensor for moments in state.statistics.values() for tensor in moments.tensors().values()
+    ]
+    return hashlib.sha256(
+        b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)
+    ).hexdigest()
 
 
 if __name__ == "__main__":
     rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=60),
     )
     try:
         for what in sys.argv[4:]:

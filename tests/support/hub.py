@@ -1,4 +1,5 @@
-"""A Hugging Face hub of one machine: what huggingface_hub asks for to push and fetch a repository of models."""
+"""A Hugging Face hub of one machine: what huggingface_hub asks for to push and fetch a repository
+of models."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 
 
 class Hub:
-    """One repository; `requests` are the paths that were asked for, `created` what was said of it."""
+    """One repository; `requests` are the paths that were asked for, `created` what was said of
+    it."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -31,12 +33,21 @@ class Hub:
             return {"url": f"{self.url}/{self.created['organization']}/{self.created['name']}"}
         if "/preupload/" in path:
             files = json.loads(body)["files"]
-            return {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
+            return {
+                "files": [
+                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for f in files
+                ]
+            }
         if "/commit/" in path:
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            return {"success": True, "commitOid": COMMIT, "commitUrl": f"{self.url}/ann/lander/commit/{COMMIT}"}
+            return {
+                "success": True,
+                "commitOid": COMMIT,
+                "commitUrl": f"{self.url}/ann/lander/commit/{COMMIT}",
+            }
         if path.startswith("/api/models/"):
             files = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
             return {"id": "ann/lander", "sha": COMMIT, "siblings": files}
@@ -58,7 +69,9 @@ def running_hub() -> Iterator[Hub]:
             self.send_response(200 if data is not None else 404)
             data = data or b""
             self.send_header("Content-Length", str(len(data)))
-            self.send_header("Content-Type", "application/octet-stream" if name else "application/json")
+            self.send_header(
+                "Content-Type", "application/octet-stream" if name else "application/json"
+            )
             self.send_header("X-Repo-Commit", COMMIT)
             self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
             self.end_headers()

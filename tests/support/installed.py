@@ -31,11 +31,11 @@ INFO = AlgorithmInfo(
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """`install("my-package", {"mine": "my_package.catalogue:INFO"}, catalogue=CATALOGUE)`: a distribution on sys.path.
+    """`install("my-package", {"mine": "my_package.catalogue:INFO"}, catalogue=CATALOGUE)`: a
+    distribution on sys.path.
 
-    Other keyword arguments than `group`, that of the entry points, are the modules of its package, which is called as
-    the distribution with _ for -.
-    """
+    Other keyword arguments than `group`, that of the entry points, are the modules of its package,
+    which is called as the distribution with _ for -."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -43,7 +43,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     _forget()
 
     def install(
-        distribution: str, entry_points: Mapping[str, str], group: str = "podracer.algorithms", **modules: str
+        distribution: str,
+        entry_points: Mapping[str, str],
+        group: str = "podracer.algorithms",
+        **modules: str,
     ) -> None:
         package = distribution.replace("-", "_")
         (folder / package).mkdir()
@@ -62,10 +65,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def write_metadata(
     folder: Path, distribution: str, version: str, entry_points: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """What an installer leaves in a folder of sys.path beside the package; entry points are group -> name -> value."""
+    """What an installer leaves in a folder of sys.path beside the package; entry points are group
+    -> name -> value."""
     metadata = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
     lines: list[str] = []
     for group, entries in entry_points.items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]

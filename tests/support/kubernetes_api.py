@@ -1,8 +1,9 @@
-"""An API server of Kubernetes on the loopback interface: enough of one for the orchestrator's pool, and for kubectl.
+"""An API server of Kubernetes on the loopback interface: enough of one for the orchestrator's pool,
+and for kubectl.
 
-It keeps state, validates what it is sent, holds callers to their Role, serves lists and watches with resource versions,
-bookmarks and expiry, and can be told to be away. Who makes pods of Jobs is in kubernetes_cluster.py.
-"""
+It keeps state, validates what it is sent, holds callers to their Role, serves lists and watches
+with resource versions, bookmarks and expiry, and can be told to be away. Who makes pods of Jobs is
+in kubernetes_cluster.py."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ BOOKMARK_S = 0.5
 
 
 class Api:
-    """The server; `calls` are (verb, resource) of everything that the orchestrator's account was granted.
+    """The server; `calls` are (verb, resource) of everything that the orchestrator's account was
+    granted.
 
     role     rules of the Role that holds the orchestrator's account; None: it may do everything
-    faults   what is answered in place of the truth: (verb, resource) and a list of errors, one for each call
+    faults   what is answered in place of the truth: (verb, resource) and a list of errors, one for
+             each call
     lost     likewise, where what was asked is done all the same
     """
 
@@ -83,7 +86,9 @@ class Api:
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
+            "contexts": [
+                {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}
+            ],
             "clusters": [{"name": "c", "cluster": cluster}],
             "users": [{"name": "u", "user": {"token": token}}],
         }
@@ -97,7 +102,9 @@ class Api:
         if token != ORCHESTRATOR:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         group = "batch" if resource == "jobs" else ""
-        for rule in (self.role or {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]})["rules"]:
+        for rule in (
+            self.role or {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}
+        )["rules"]:
             granted = (
                 ({group, "*"}, rule["apiGroups"]),
                 ({resource, "*"}, rule["resources"]),
@@ -111,8 +118,8 @@ class Api:
         account = f"system:serviceaccount:{NAMESPACE}:podracer-orchestrator"
         raise ApiError(
             403, "Forbidden",
-            f'{full} is forbidden: User "{account}" cannot {verb} resource "{resource}" in API group "{group}" '
-            f'in the namespace "{NAMESPACE}"',
+            f'{full} is forbidden: User "{account}" cannot {verb} resource "{resource}" in API '
+            f'group "{group}" in the namespace "{NAMESPACE}"',
         )  # fmt: skip
 
     def add_connection(self, connection: Any) -> None:
@@ -176,10 +183,13 @@ class _Handler(BaseHTTPRequestHandler):
         namespace, resource, name = words[1], words[2], words[3] if len(words) > 3 else ""
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         is_watch = query.get("watch") in ("true", "1")
-        verb = {"GET": "get" if name else "watch" if is_watch else "list", "POST": "create", "PUT": "update"}.get(
-            self.command, self.command.lower()
-        )
-        named = query.get("fieldSelector", "").removeprefix("metadata.name=")  # as the real one does
+        verb = {
+            "GET": "get" if name else "watch" if is_watch else "list",
+            "POST": "create",
+            "PUT": "update",
+        }.get(self.command, self.command.lower())
+        # as the real one does
+        named = query.get("fieldSelector", "").removeprefix("metadata.name=")
         api.authorize(token, verb, resource, name or named)
         if faults := api.faults.get((verb, resource)):
             raise faults.pop(0)
@@ -191,7 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise lost.pop(0)
         return found
 
-    def _do(self, verb: str, resource: str, namespace: str, name: str, query: dict[str, str], body: Item) -> Item:
+    def _do(
+        self, verb: str, resource: str, namespace: str, name: str, query: dict[str, str], body: Item
+    ) -> Item:
         store = self.api.store
         if verb == "list":
             return self._list(resource, query)
@@ -207,9 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, resource: str, query: dict[str, str]) -> Item:
         store = self.api.store
         with store.changed:
-            version, found = (
-                store.version,
-                store.find(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")),
+            version = store.version
+            found = store.find(
+                resource, query.get("labelSelector", ""), query.get("fieldSelector", "")
             )
         limit, begin = int(query.get("limit") or 0), int(query.get("continue") or 0)
         metadata = {"resourceVersion": str(version)}
@@ -217,7 +229,12 @@ class _Handler(BaseHTTPRequestHandler):
             metadata["continue"] = str(begin + limit)
         api_version, kind = KINDS[resource]
         items = found[begin : begin + limit] if limit else found
-        return {"apiVersion": api_version, "kind": f"{kind}List", "metadata": metadata, "items": items}
+        return {
+            "apiVersion": api_version,
+            "kind": f"{kind}List",
+            "metadata": metadata,
+            "items": items,
+        }
 
     def _watch(self, resource: str, query: dict[str, str]) -> None:
         store, version = self.api.store, int(query.get("resourceVersion") or 0)
@@ -236,7 +253,9 @@ class _Handler(BaseHTTPRequestHandler):
                     store.changed.wait(0.2)
                     events, is_all = store.since(resource, version)
             if not is_all:
-                status = ApiError(410, "Expired", f"too old resource version: {version} ({store.oldest})").status
+                status = ApiError(
+                    410, "Expired", f"too old resource version: {version} ({store.oldest})"
+                ).status
                 self._chunk({"type": "ERROR", "object": status})
                 break
             for at, kind, item in events:
@@ -249,7 +268,11 @@ class _Handler(BaseHTTPRequestHandler):
                     if store.since(resource, version) == ([], True):
                         version = store.version
                 api_version, of_kind = KINDS[resource]
-                mark = {"kind": of_kind, "apiVersion": api_version, "metadata": {"resourceVersion": str(version)}}
+                mark = {
+                    "kind": of_kind,
+                    "apiVersion": api_version,
+                    "metadata": {"resourceVersion": str(version)},
+                }
                 self._chunk({"type": "BOOKMARK", "object": mark})
         self.wfile.write(b"0\r\n\r\n")
 
@@ -276,16 +299,26 @@ def delete(store: Store, resource: str, name: str, options: Item) -> Item:
             raise ApiError(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
         if resource == "pods" or options.get("propagationPolicy") == "Foreground":
             if not item["metadata"].get("deletionTimestamp"):
-                item["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                item["metadata"]["deletionTimestamp"] = time.strftime(
+                    "%Y-%m-%dT%H:%M:%SZ", time.gmtime()
+                )
                 if resource == "pods":
                     grace_s = item["spec"].get("terminationGracePeriodSeconds", 30)
                     item["metadata"]["deletionGracePeriodSeconds"] = grace_s
-                item["metadata"]["finalizers"] = ["foregroundDeletion"] if resource != "pods" else []
+                item["metadata"]["finalizers"] = (
+                    ["foregroundDeletion"] if resource != "pods" else []
+                )
                 item = store.update(resource, item)
             return item
         store.remove(resource, name)
         details = {"name": name, "kind": resource, "uid": item["metadata"]["uid"]}
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": details,
+        }
 
 
 def _merged(current: Any, patch: Any) -> Any:
@@ -293,4 +326,8 @@ def _merged(current: Any, patch: Any) -> Any:
     if not isinstance(patch, dict) or not isinstance(current, dict):
         return patch
     merged = {key: value for key, value in current.items() if key not in patch}
-    return merged | {key: _merged(current.get(key, {}), value) for key, value in patch.items() if value is not None}
+    return merged | {
+        key: _merged(current.get(key, {}), value)
+        for key, value in patch.items()
+        if value is not None
+    }

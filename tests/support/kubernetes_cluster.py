@@ -18,12 +18,22 @@ from support.kubernetes_store import ApiError, Item, Store, now
 
 TICK_S = 0.03
 _NUMBER = re.compile(r"([0-9.]+)([a-zA-Z]*)")
-_UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+_UNITS = {
+    "": 1.0,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+}
 
 
 @dataclass(frozen=True)
 class Play:
-    """How a pod behaves: it runs until it is deleted, or its image is not there, or…; `log` is the end of its log."""
+    """How a pod behaves: it runs until it is deleted, or its image is not there, or…; `log` is the
+    end of its log."""
 
     kind: Literal["run", "image", "config", "crash", "sidecar", "done"] = "run"
     exit_code: int = 1
@@ -92,7 +102,9 @@ class Cluster:
         return {job["metadata"]["name"]: job for job in self.store.find("jobs")}
 
     def pods(self, phase: str = "") -> list[Item]:
-        return [pod for pod in self.store.find("pods") if not phase or pod["status"]["phase"] == phase]
+        return [
+            pod for pod in self.store.find("pods") if not phase or pod["status"]["phase"] == phase
+        ]
 
     def lose(self, node: Node) -> None:
         """Without power for good: its taint evicts its pods, of which it confirms nothing."""
@@ -127,11 +139,14 @@ class Cluster:
                 counted = {"count/jobs.batch": "jobs", "pods": "pods"}.get(what)
                 used = len(self.store.find(counted or "pods"))
                 if resource == counted and used >= int(hard):
-                    name = f'{"jobs.batch" if resource == "jobs" else resource} "{item["metadata"]["name"]}"'
+                    name = (
+                        f"{'jobs.batch' if resource == 'jobs' else resource} "
+                        f'"{item["metadata"]["name"]}"'
+                    )
                     raise ApiError(
                         403, "Forbidden",
-                        f"{name} is forbidden: exceeded quota: {quota['metadata']['name']}, requested: {what}=1, "
-                        f"used: {what}={used}, limited: {what}={hard}",
+                        f"{name} is forbidden: exceeded quota: {quota['metadata']['name']}, "
+                        f"requested: {what}=1, used: {what}={used}, limited: {what}={hard}",
                     )  # fmt: skip
 
     def _collect_garbage(self) -> None:
@@ -153,19 +168,27 @@ class Cluster:
 
     @staticmethod
     def _pods_of(job: Item, pods: list[Item]) -> list[Item]:
-        return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]]
+        return [
+            pod
+            for pod in pods
+            if pod["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+        ]
 
     def _mark_deleted(self, pod: Item) -> None:
         if not pod["metadata"].get("deletionTimestamp"):
             self.store.change(
-                "pods", pod["metadata"]["name"], lambda each: each["metadata"].update(deletionTimestamp=now())
+                "pods",
+                pod["metadata"]["name"],
+                lambda each: each["metadata"].update(deletionTimestamp=now()),
             )
 
     def _control_jobs(self) -> None:
         with self.store.changed:
             pods = self.store.find("pods")
             for job in self.store.find("jobs"):
-                if not job["metadata"].get("deletionTimestamp") and not job.get("status", {}).get("completionTime"):
+                if not job["metadata"].get("deletionTimestamp") and not job.get("status", {}).get(
+                    "completionTime"
+                ):
                     self._control(job, self._pods_of(job, pods))
 
     def _control(self, job: Item, pods: list[Item]) -> None:
@@ -176,35 +199,57 @@ class Cluster:
         if any(each["type"] in ("Complete", "Failed") for each in conditions):
             return
         why = self._give_up(job, failed)
-        status: Item = {"active": len(active), "failed": len(failed), "succeeded": phases.count("Succeeded")}
+        status: Item = {
+            "active": len(active),
+            "failed": len(failed),
+            "succeeded": phases.count("Succeeded"),
+        }
         if "Succeeded" in phases:
             status["conditions"] = [{"type": "Complete", "status": "True"}]
         elif why:
             status["conditions"] = [
-                {"type": "Failed", "status": "True", "reason": why, "message": f"Job has failed: {why}"}
+                {
+                    "type": "Failed",
+                    "status": "True",
+                    "reason": why,
+                    "message": f"Job has failed: {why}",
+                }
             ]
         elif job["spec"].get("suspend"):
-            status["conditions"] = [{"type": "Suspended", "status": "True", "reason": "JobSuspended"}]
+            status["conditions"] = [
+                {"type": "Suspended", "status": "True", "reason": "JobSuspended"}
+            ]
             for pod in active:
                 self._mark_deleted(pod)
         elif not active and self._may_start(job, failed):
             self._start_pod(job)
             status["active"] = 1
         if status != job.get("status"):
-            self.store.change("jobs", job["metadata"]["name"], lambda each: each.update(status=status))
+            self.store.change(
+                "jobs", job["metadata"]["name"], lambda each: each.update(status=status)
+            )
 
     @staticmethod
     def _give_up(job: Item, failed: list[Item]) -> str:
         counted = 0
         for pod in failed:
             statuses = pod["status"].get("containerStatuses", [])
-            codes = {each["name"]: each["state"].get("terminated", {}).get("exitCode") for each in statuses}
+            codes = {
+                each["name"]: each["state"].get("terminated", {}).get("exitCode")
+                for each in statuses
+            }
             types = {each["type"] for each in pod["status"].get("conditions", [])}
             for rule in job["spec"].get("podFailurePolicy", {}).get("rules", []):
                 on_exit = rule.get("onExitCodes")
-                if on_exit and codes.get(on_exit["containerName"]) in on_exit["values"] and rule["action"] == "FailJob":
+                if (
+                    on_exit
+                    and codes.get(on_exit["containerName"]) in on_exit["values"]
+                    and rule["action"] == "FailJob"
+                ):
                     return "PodFailurePolicy"
-                if {each["type"] for each in rule.get("onPodConditions", [])} & types and rule["action"] == "Ignore":
+                if {each["type"] for each in rule.get("onPodConditions", [])} & types and rule[
+                    "action"
+                ] == "Ignore":
                     break
             else:
                 counted += 1
@@ -244,7 +289,10 @@ class Cluster:
 
     def _complain(self, kind: str, name: str, reason: str, message: str) -> None:
         about = {"kind": kind, "name": name, "namespace": NAMESPACE}
-        if any(event["message"] == message for event in self.store.find("events", "", f"involvedObject.name={name}")):
+        if any(
+            event["message"] == message
+            for event in self.store.find("events", "", f"involvedObject.name={name}")
+        ):
             return
         event = {
             "metadata": {"name": f"{name}.{uuid.uuid4().hex[:8]}"}, "involvedObject": about,
@@ -254,7 +302,11 @@ class Cluster:
 
     def _schedule(self) -> None:
         with self.store.changed:
-            everything = [pod for pod in self.store.find("pods") if pod["status"]["phase"] in ("Pending", "Running")]
+            everything = [
+                pod
+                for pod in self.store.find("pods")
+                if pod["status"]["phase"] in ("Pending", "Running")
+            ]
             placed = [pod for pod in everything if pod["spec"].get("nodeName")]
             for pod in everything:
                 if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
@@ -263,7 +315,12 @@ class Cluster:
                 placing: Item = {} if node is None else {"nodeName": node.name}
                 condition = {"type": "PodScheduled", "status": "True"}
                 if node is None:
-                    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+                    condition = {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": why,
+                    }
 
                 def place(item: Item, placing: Item = placing, condition: Item = condition) -> None:
                     item["spec"] |= placing
@@ -281,7 +338,9 @@ class Cluster:
             used = [requests(each) for each in placed if each["spec"]["nodeName"] == node.name]
             has = {"cpu": node.cpu, "memory": node.memory, "nvidia.com/gpu": float(node.gpus)}
             short = [
-                what for what, amount in wanted.items() if amount > has[what] - sum(each[what] for each in used) + 1e-9
+                what
+                for what, amount in wanted.items()
+                if amount > has[what] - sum(each[what] for each in used) + 1e-9
             ]
             if not short:
                 return node, ""
@@ -312,7 +371,9 @@ class Cluster:
             status["podIP"] = f"127.0.{self._addresses // 250 + 1}.{self._addresses % 250 + 2}"
         if self.runner is not None:
             self.runner.start(pod)
-            status["phase"], status["initContainerStatuses"], status["containerStatuses"] = self.runner.statuses(pod)
+            status["phase"], status["initContainerStatuses"], status["containerStatuses"] = (
+                self.runner.statuses(pod)
+            )
         else:
             _play(pod, self.play(pod))
 
@@ -335,22 +396,34 @@ def quantity(text: Any) -> float:
 
 def container_status(name: str, state: Item, restarts: int = 0, last: Item | None = None) -> Item:
     return {
-        "name": name, "image": "x", "imageID": "x", "ready": "running" in state, "restartCount": restarts,
-        "state": state, "lastState": last or {},
+        "name": name, "image": "x", "imageID": "x", "ready": "running" in state,
+        "restartCount": restarts, "state": state, "lastState": last or {},
     }  # fmt: skip
 
 
 def ended(exit_code: int, log: str = "") -> Item:
     reason = "Completed" if exit_code == 0 else "Error"
     return {
-        "terminated": {"exitCode": exit_code, "reason": reason, "message": log, "startedAt": now(), "finishedAt": now()}
+        "terminated": {
+            "exitCode": exit_code,
+            "reason": reason,
+            "message": log,
+            "startedAt": now(),
+            "finishedAt": now(),
+        }
     }
 
 
 _WAITING = {
-    "image": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "podracer/learner:0.1.0"'},
+    "image": {
+        "reason": "ImagePullBackOff",
+        "message": 'Back-off pulling image "podracer/learner:0.1.0"',
+    },
     "config": {"reason": "CreateContainerConfigError", "message": 'secret "podracer-s3" not found'},
-    "crashed": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"},
+    "crashed": {
+        "reason": "CrashLoopBackOff",
+        "message": "back-off 10s restarting failed container",
+    },
 }
 
 
@@ -367,6 +440,8 @@ def _play(pod: Item, play: Play) -> None:
         status["phase"], learner = "Failed" if code else "Succeeded", ended(code, play.log)
     elif play.kind == "sidecar":
         status["phase"], learner = "Pending", {"waiting": {"reason": "PodInitializing"}}
-        crashed = container_status(sidecars[0], {"waiting": _WAITING["crashed"]}, 3, ended(play.exit_code, play.log))
+        crashed = container_status(
+            sidecars[0], {"waiting": _WAITING["crashed"]}, 3, ended(play.exit_code, play.log)
+        )
         status["initContainerStatuses"][0] = crashed
     status["containerStatuses"] = [container_status("learner", learner)]

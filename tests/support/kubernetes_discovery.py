@@ -38,4 +38,9 @@ def _resources(version: str, resources: dict[str, tuple[str, list[str]]]) -> dic
         }
         for name, (kind, short) in resources.items()
     ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": version,
+        "resources": found,
+    }

@@ -29,9 +29,8 @@ class _Pod:
 class Processes:
     """Each container is `python -m podracer_<its name>`; emptyDirs are folders of the pod's own.
 
-    A port of 0.0.0.0 is one of the pod's address, and so is that of metrics on its loopback: pods have networks of
-    their own.
-    """
+    A port of 0.0.0.0 is one of the pod's address, and so is that of metrics on its loopback: pods
+    have networks of their own."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _Pod] = {}
@@ -40,7 +39,8 @@ class Processes:
         uid = pod["metadata"]["uid"]
         if uid in self._pods:
             return
-        known = self._pods[uid] = _Pod(Path(tempfile.mkdtemp(prefix="kp-")))  # short: unix sockets live there
+        # short: unix sockets live there
+        known = self._pods[uid] = _Pod(Path(tempfile.mkdtemp(prefix="kp-")))
         volumes = {each["name"] for each in pod["spec"].get("volumes", []) if "emptyDir" in each}
         for each in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             mounts = {
@@ -50,7 +50,9 @@ class Processes:
             }
             for folder in mounts.values():
                 folder.mkdir(parents=True, exist_ok=True)
-            environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+            environment = {
+                key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
+            }
             environment |= _environment(pod, each, mounts) | {"OMP_NUM_THREADS": "1"}
             module = "podracer_" + each["name"].partition("-")[0]
             with (known.folder / f"{each['name']}.log").open("wb") as log:
@@ -66,7 +68,9 @@ class Processes:
         known = self._pods[pod["metadata"]["uid"]]
         running = {"running": {"startedAt": now()}}
         code = known.processes["learner"].poll()
-        sidecars = [container_status(name, running) for name in known.processes if name != "learner"]
+        sidecars = [
+            container_status(name, running) for name in known.processes if name != "learner"
+        ]
         if code is None:
             return "Running", sidecars, [container_status("learner", running)]
         self._signal(known, signal.SIGTERM)  # sidecars end with the pod
@@ -122,9 +126,12 @@ def _environment(pod: Item, container: Item, mounts: dict[str, Path]) -> dict[st
             assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
             found[entry["name"]] = pod["status"]["podIP"]
             continue
-        value = _REFERENCE.sub(lambda match: found.get(match[1], match[0]), str(entry.get("value") or ""))
+        value = _REFERENCE.sub(
+            lambda match: found.get(match[1], match[0]), str(entry.get("value") or "")
+        )
         value = own_address(value, pod["status"]["podIP"])
-        for path, folder in sorted(mounts.items(), reverse=True):  # what lies beneath another one first
+        # what lies beneath another one first
+        for path, folder in sorted(mounts.items(), reverse=True):
             value = value.replace(path, str(folder))
         found[entry["name"]] = value
     return found

@@ -1,4 +1,5 @@
-"""The objects of an API server: kept with resource versions, validated by schema, watched, forgotten (410)."""
+"""The objects of an API server: kept with resource versions, validated by schema, watched,
+forgotten (410)."""
 
 from __future__ import annotations
 
@@ -69,10 +70,11 @@ def matches(item: Item, labels: str, fields: str) -> bool:
 
 
 class Store:
-    """Everything of one namespace. `changed` is a condition: hold it to read several things at once.
+    """Everything of one namespace. `changed` is a condition: hold it to read several things at
+    once.
 
-    What is stored is replaced, never changed, so `find` and `since` return it as it is: callers must not change it.
-    """
+    What is stored is replaced, never changed, so `find` and `since` return it as it is: callers
+    must not change it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -83,7 +85,8 @@ class Store:
         self._history: list[tuple[int, str, str, Item]] = []
 
     def create(self, resource: str, namespace: str, body: Item) -> Item:
-        """Raises ApiError: 422 by schema, 409 where the name is taken, and whatever `admit` says."""
+        """Raises ApiError: 422 by schema, 409 where the name is taken, and whatever `admit`
+        says."""
         with self.changed:
             api_version, kind = KINDS[resource]
             item = copied(body) | {"apiVersion": api_version, "kind": kind}
@@ -92,7 +95,11 @@ class Store:
             if (resource, name) in self._items:
                 raise ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists')
             self.admit(resource, item)
-            item["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": now()}
+            item["metadata"] |= {
+                "namespace": namespace,
+                "uid": str(uuid.uuid4()),
+                "creationTimestamp": now(),
+            }
             item["metadata"]["generation"] = 1
             return self._put(resource, "ADDED", item)
 
@@ -114,7 +121,11 @@ class Store:
             current = self.get(resource, item["metadata"]["name"])
             version = item["metadata"].get("resourceVersion")
             if version and version != current["metadata"]["resourceVersion"]:
-                raise ApiError(409, "Conflict", "the object has been modified; please apply your changes to the latest")
+                raise ApiError(
+                    409,
+                    "Conflict",
+                    "the object has been modified; please apply your changes to the latest",
+                )
             if current == item:
                 return current
             return self._put(resource, "MODIFIED", copied(item))
@@ -148,11 +159,16 @@ class Store:
             self.changed.notify_all()
 
     def since(self, resource: str, version: int) -> tuple[list[tuple[int, str, Item]], bool]:
-        """(version, type, object) of what came after `version`, and whether that is all: the rest may be forgotten."""
+        """(version, type, object) of what came after `version`, and whether that is all: the rest
+        may be forgotten."""
         with self.changed:
             if version < self.oldest:
                 return [], False
-            return [(at, kind, item) for at, of, kind, item in self._history if of == resource and at > version], True
+            return [
+                (at, kind, item)
+                for at, of, kind, item in self._history
+                if of == resource and at > version
+            ], True
 
     def _put(self, resource: str, kind: str, item: Item) -> Item:
         self._note(resource, kind, item)
@@ -168,16 +184,22 @@ class Store:
 
 @functools.cache
 def _validator(api_version: str, kind: str) -> jsonschema.Draft202012Validator:
-    """kubernetes_validate reads its files anew for every object, which takes a hundred times as long."""
+    """kubernetes_validate reads its files anew for every object, which takes a hundred times as
+    long."""
     folder = f"kubernetes-json-schema/v{SCHEMAS}-local-strict"
     name = f"{kind.lower()}-{api_version.replace('/', '-')}.json"
-    schema, definitions = (schema_contents(f"{folder}/{each}", SCHEMAS) for each in (name, "_definitions.json"))
+    schema, definitions = (
+        schema_contents(f"{folder}/{each}", SCHEMAS) for each in (name, "_definitions.json")
+    )
     registry = [Resource.from_contents(schema), Resource.from_contents(definitions)] @ Registry()
     return jsonschema.Draft202012Validator(schema, registry=registry)
 
 
 def validate(item: Item) -> None:
-    """Raises ApiError (422) where an object is not as the schema of its kind says; unknown fields are errors."""
+    """Raises ApiError (422) where an object is not as the schema of its kind says; unknown fields
+    are errors."""
     error = next(_validator(item["apiVersion"], item["kind"]).iter_errors(item), None)
     if error is not None:
-        raise ApiError(422, "Invalid", f"{item['kind']} is invalid: {error.json_path}: {error.message}")
+        raise ApiError(
+            422, "Invalid", f"{item['kind']} is invalid: {error.json_path}: {error.message}"
+        )

@@ -1,4 +1,5 @@
-"""Whether an algorithm learns: three agents with seeds of their own train as one cohort until each reaches a target."""
+"""Whether an algorithm learns: three agents with seeds of their own train as one cohort until each
+reaches a target."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ EPISODES = 32
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluated snapshot of one agent: greedy mean, the lower end of its 95 % interval, and after how many of
-    its environment steps the target was reached first (None: never)."""
+    """The best evaluated snapshot of one agent: greedy mean, the lower end of its 95 % interval,
+    and after how many of its environment steps the target was reached first (None: never)."""
 
     mean: float
     lower_bound: float
     reached_at: int | None
 
-    def after(self, result: EvaluationResult, target: float, env_steps: int, *, confident: bool) -> Best:
+    def after(
+        self, result: EvaluationResult, target: float, env_steps: int, *, confident: bool
+    ) -> Best:
         """This one, or what a new look has found."""
         reached = (result.lower_bound if confident else result.mean) >= target
         reached_at = env_steps if self.reached_at is None and reached else self.reached_at
@@ -47,15 +50,20 @@ def best_bounds(
     *,
     confident: bool = False,
 ) -> list[Best]:
-    """Train in `envs` environments a member until all agents have reached `target`, or taken `env_steps` each.
+    """Train in `envs` environments a member until all agents have reached `target`, or taken
+    `env_steps` each.
 
-    Looks at the greedy policies every `every` environment steps of a member, on episodes that are not trained on. The
-    mean of 32 has to reach the target, or where `confident` the lower end of its interval.
-    """
+    Looks at the greedy policies every `every` environment steps of a member, on episodes that are
+    not trained on. The mean of 32 has to reach the target, or where `confident` the lower end of
+    its interval."""
     environment = make_environment(len(SEEDS) * envs)
     evaluator = GreedyEvaluator(make_environment)
-    cohort = CohortConfig(algorithm_name, tuple(MemberConfig(str(seed), seed) for seed in SEEDS), shared)
-    algorithm = algorithm_class(algorithm_name)(cohort, environment.observation_space, environment.action_space)
+    cohort = CohortConfig(
+        algorithm_name, tuple(MemberConfig(str(seed), seed) for seed in SEEDS), shared
+    )
+    algorithm = algorithm_class(algorithm_name)(
+        cohort, environment.observation_space, environment.action_space
+    )
     collector = Collector(environment, algorithm.actor, torch.tensor(SEEDS))
     best = [Best(-torch.inf, -torch.inf, None)] * len(SEEDS)
     taken = looks = 0

@@ -1,11 +1,11 @@
 """A history of one job's leases, step by step, and the model of what must have been counted.
 
-Pods lease, commit, complete, freeze, drain, come back as zombies and repeat their calls; candidates claim the target or
-the first place, and are challenged; the job is scaled, suspended and resumed; leases expire; answers are lost; the
-orchestrator is killed and started again on the same file. With several learners pods lead teams, follow, leave and are
-set free by the end of their lead. The model knows what each lease may still do and what must have been counted; it is
-held against the database after every step.
-"""
+Pods lease, commit, complete, freeze, drain, come back as zombies and repeat their calls; candidates
+claim the target or the first place, and are challenged; the job is scaled, suspended and resumed;
+leases expire; answers are lost; the orchestrator is killed and started again on the same file. With
+several learners pods lead teams, follow, leave and are set free by the end of their lead. The model
+knows what each lease may still do and what must have been counted; it is held against the database
+after every step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,15 @@ from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
+from podracer_orchestrator.tables import (
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    MemberRow,
+    PodState,
+    WorkRow,
+    WorkState,
+)
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works
 from podracer_orchestrator.works.train_results import member_commit
@@ -59,7 +67,8 @@ PODS = tuple(f"projects/default/pods/p{index}" for index in range(5))
 
 
 class Board:
-    """A leaderboard that survives the orchestrator, is idempotent, and may lose its answers on the way."""
+    """A leaderboard that survives the orchestrator, is idempotent, and may lose its answers on the
+    way."""
 
     def __init__(self) -> None:
         self.proposals: dict[str, leaderboard_pb2.ProposeCohortResponse] = {}
@@ -102,7 +111,9 @@ class Board:
             former = self.submissions.setdefault(request.request_id, request)
             assert former == request, "the same request id must always carry the same request"
             claims = request.HasField("candidate")
-            return leaderboard_pb2.SubmitCandidateResponse(admitted=claims, rank=1, challenge=claims)
+            return leaderboard_pb2.SubmitCandidateResponse(
+                admitted=claims, rank=1, challenge=claims
+            )
         if isinstance(request, leaderboard_pb2.RecordEvaluationsRequest):
             for each in request.evaluations:
                 assert self.evaluations.setdefault(each.evaluation_id, each) == each
@@ -212,7 +223,9 @@ class History:
         request_id = mine[-1].request_id if again and mine else uuid.uuid4().hex
         was_alive = bool(mine) and self.alive(mine[-1])
         report = PodReport(pod, self.instances[pod], "FUSED", f"{pod}:7000", b"")
-        lease = self.run(self.dispatcher.lease(Ask(report, request_id, Capabilities(can_fuse=True)), 0.0))
+        lease = self.run(
+            self.dispatcher.lease(Ask(report, request_id, Capabilities(can_fuse=True)), 0.0)
+        )
         if again and mine and not was_alive:
             assert lease is None, "a spent request gets nothing"
             return
@@ -233,10 +246,21 @@ class History:
         assert not self.is_too_much(self.held_now()), "no more leases than the job wants pods"
         self.fences.append(lease.fence)
         for agent in (*lease.train.cohort.members, *lease.follow.train.cohort.members):
-            assert agent.env_steps == self.counted[agent.name], "the pod goes on from what is committed"
+            assert agent.env_steps == self.counted[agent.name], (
+                "the pod goes on from what is committed"
+            )
             assert agent.HasField("resume") == bool(self.counted[agent.name])
         base = {agent.name: self.counted[agent.name] for agent in lease.train.cohort.members}
-        self.held.append(Held(pod, request_id, lease, self.clock.seconds + TERM_S, base, granted=self.clock.seconds))
+        self.held.append(
+            Held(
+                pod,
+                request_id,
+                lease,
+                self.clock.seconds + TERM_S,
+                base,
+                granted=self.clock.seconds,
+            )
+        )
         if lease.WhichOneof("work") == "evaluate":
             evaluating = [fence for fence, kind in self.held_now().items() if kind == "CHALLENGE"]
             assert evaluating == [lease.fence], "one challenge at a time"
@@ -340,17 +364,26 @@ class History:
 
     def scale_to(self, teams: int) -> None:
         self.max_teams = teams
-        self.change(job_pb2.JobSpec(pod=job_pb2.PodShape(min_count=1, max_count=self.max_teams)), ("pod.max_count",))
+        self.change(
+            job_pb2.JobSpec(pod=job_pb2.PodShape(min_count=1, max_count=self.max_teams)),
+            ("pod.max_count",),
+        )
         self.done["scaled"] += 1
 
     def suspend_or_resume(self) -> None:
         self.suspended = not self.suspended
         self.change(job_pb2.JobSpec(), (), self.suspended)
 
-    def change(self, spec: job_pb2.JobSpec, paths: tuple[str, ...], suspend: bool | None = None) -> None:
+    def change(
+        self, spec: job_pb2.JobSpec, paths: tuple[str, ...], suspend: bool | None = None
+    ) -> None:
         wanted = job_changes.JobChange(spec, paths, suspend)
         now = self.clock.now()
-        self.write(lambda session: job_changes.change(session, jobs.get_by_uid(session, self.uid), wanted, now))
+        self.write(
+            lambda session: job_changes.change(
+                session, jobs.get_by_uid(session, self.uid), wanted, now
+            )
+        )
 
     def restart_learner(self) -> None:
         self.instances[self.random.choice(self.pods)] = uuid.uuid4().hex
@@ -363,7 +396,8 @@ class History:
 
     def kill_orchestrator(self) -> None:
         since = self.write(lambda session: jobs.get_by_uid(session, self.uid).active_since)
-        self.active_s -= (self.clock.now() - since).total_seconds() if since is not None else 0.0  # not stored yet
+        # not stored yet
+        self.active_s -= (self.clock.now() - since).total_seconds() if since is not None else 0.0
         self.followers_cost_s -= self.write(self.not_counted_s)
         self.run(self.database.close())
         self.open()
@@ -371,7 +405,8 @@ class History:
         for held in self.held:
             if held.lease.fence in held_now:
                 assert not held.ended
-                held.deadline = self.clock.seconds + TERM_S  # a full term after a restart, also for an overdue one
+                # a full term after a restart, also for an overdue one
+                held.deadline = self.clock.seconds + TERM_S
         self.done["killed"] += 1
 
     def check(self) -> None:
@@ -384,7 +419,13 @@ class History:
             )
             active_s = leases.active_time_s(job, self.clock.now())
             steps = sum(session.scalars(select(MemberRow.env_steps)))
-            return job, active_s, job.cost_s + self.not_counted_s(session), steps, list(session.scalars(challenged))
+            return (
+                job,
+                active_s,
+                job.cost_s + self.not_counted_s(session),
+                steps,
+                list(session.scalars(challenged)),
+            )
 
         job, active_s, cost_s, of_members, challenged = self.run(self.transactions.read(read))
         steps = job.env_steps
@@ -392,7 +433,9 @@ class History:
         assert steps >= self.seen_steps
         self.seen_steps = steps
         assert self.fences == sorted(set(self.fences))
-        assert cost_s == pytest.approx(steps * 0.001 + self.challenges_cost_s + self.followers_cost_s)
+        assert cost_s == pytest.approx(
+            steps * 0.001 + self.challenges_cost_s + self.followers_cost_s
+        )
         assert job.evaluation_cost_s == pytest.approx(self.challenges_cost_s)
         assert active_s == pytest.approx(self.active_s)
         assert (job.active_since is not None) == bool(self.held_now())
@@ -401,9 +444,13 @@ class History:
 
     def check_teams(self) -> None:
         """Every follower that holds a lease has a lead that does, and a rank of its own there."""
-        columns = select(LeaseRow.lead_fence, LeaseRow.rank).where(LeaseRow.state == LeaseState.HELD)
+        columns = select(LeaseRow.lead_fence, LeaseRow.rank).where(
+            LeaseRow.state == LeaseState.HELD
+        )
         query = columns.where(LeaseRow.kind == "FOLLOW")
-        places = self.run(self.transactions.read(lambda session: [tuple(row) for row in session.execute(query)]))
+        places = self.run(
+            self.transactions.read(lambda session: [tuple(row) for row in session.execute(query)])
+        )
         held_now = self.held_now()
         assert all(held_now.get(lead) == "TRAIN" for lead, _ in places)
         assert len(places) == len(set(places))
@@ -412,7 +459,9 @@ class History:
     def set_followers_free(self) -> None:
         """With a lead's lease, however it ended, those of its followers have ended."""
         query = select(LeaseRow.fence, LeaseRow.state)
-        read = self.transactions.read(lambda session: {row.fence: row.state for row in session.execute(query)})
+        read = self.transactions.read(
+            lambda session: {row.fence: row.state for row in session.execute(query)}
+        )
         states = self.run(read)
         for held in self.held:
             if held.follows and not held.ended and states[held.follows] != LeaseState.HELD:
@@ -430,20 +479,31 @@ class History:
         return leads > self.max_teams or len(held_now) > self.max_teams * self.learners
 
     def end(self) -> None:
-        """The leaderboard has heard of every completed round once, and was asked once for each cohort."""
+        """The leaderboard has heard of every completed round once, and was asked once for each
+        cohort."""
         self.board.loses_answers = 0
         self.run(self.delivery.flush("projects/default/leaderboards/j"))
-        completed = [held for held in self.held if held.completed and not held.evaluates and not held.follows]
+        completed = [
+            held for held in self.held if held.completed and not held.evaluates and not held.follows
+        ]
         # Works that were lost too often are reported as failed, besides.
         rounds = [request for request in self.board.submissions.values() if not request.failure]
         assert len(rounds) == sum(len(held.agents) for held in completed)
         assert sum(request.env_steps for request in rounds) == sum(
             self.counted[agent.name] for held in completed for agent in held.agents
         )
-        heard = {each.evaluation_id for each in self.board.evaluations.values() if each.purpose == CHALLENGE}
-        challenges = [held.result.evaluation for held in self.held if held.completed and held.evaluates]
+        heard = {
+            each.evaluation_id
+            for each in self.board.evaluations.values()
+            if each.purpose == CHALLENGE
+        }
+        challenges = [
+            held.result.evaluation for held in self.held if held.completed and held.evaluates
+        ]
         assert heard == {each.evaluation_id for each in challenges}
-        works = self.run(self.transactions.read(lambda session: set(session.scalars(select(WorkRow.id)))))
+        works = self.run(
+            self.transactions.read(lambda session: set(session.scalars(select(WorkRow.id))))
+        )
         assert set(self.board.proposals) <= works
         self.run(self.database.close())
         self.loop.close()
@@ -451,15 +511,21 @@ class History:
     def open(self) -> None:
         changes = ChangeFeed()
         migrations = "podracer_orchestrator.migrations"
-        self.database = open_database(new_database(self.folder / "o.sqlite", migrations), migrations)
+        self.database = open_database(
+            new_database(self.folder / "o.sqlite", migrations), migrations
+        )
         after_change = functools.partial(ending.after_change, clock=self.clock)
         self.transactions = Transactions(self.database, changes, after_change)
         self.deadlines = LeaseDeadlines(self.clock, TERM_S)
-        self.operations = LeaseOperations(self.transactions, self.deadlines, self.store, changes, self.clock)
+        self.operations = LeaseOperations(
+            self.transactions, self.deadlines, self.store, changes, self.clock
+        )
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
         proposer = CohortProposer(self.transactions, self.delivery, self.clock)
-        self.dispatcher = Dispatcher(self.transactions, self.deadlines, tokens, proposer, changes, self.clock)
+        self.dispatcher = Dispatcher(
+            self.transactions, self.deadlines, tokens, proposer, changes, self.clock
+        )
         self.run(self.operations.recover())
 
     def run(self, awaitable):
@@ -471,7 +537,11 @@ class History:
     def held_now(self) -> dict[int, str]:
         """Kind of work by fence, of the leases that are held in the database."""
         query = select(LeaseRow.fence, LeaseRow.kind).where(LeaseRow.state == LeaseState.HELD)
-        return self.run(self.transactions.read(lambda session: {row.fence: row.kind for row in session.execute(query)}))
+        return self.run(
+            self.transactions.read(
+                lambda session: {row.fence: row.kind for row in session.execute(query)}
+            )
+        )
 
     def pick(self) -> Held:
         """A lease that lives, or any, so that zombies have their say too."""
@@ -482,7 +552,8 @@ class History:
         return not held.ended and self.clock.seconds < held.deadline
 
     def attempt(self, held: Held, call):
-        """Make a call that must succeed exactly while the lease lives. What it answers, True for nothing, or None."""
+        """Make a call that must succeed exactly while the lease lives. What it answers, True for
+        nothing, or None."""
         if self.alive(held):
             answer = self.run(call)
             return True if answer is None else answer
@@ -494,7 +565,9 @@ class History:
         for agent in held.agents:
             self.counted[agent.name] = max(self.counted[agent.name], held.base[agent.name] + steps)
 
-    def member(self, held: Held, agent: agent_pb2.AgentSpec, steps: int) -> pod_pb2.MemberCheckpoint:
+    def member(
+        self, held: Held, agent: agent_pb2.AgentSpec, steps: int
+    ) -> pod_pb2.MemberCheckpoint:
         total = agent.env_steps + steps
         prefix = checkpoint_prefix(
             "default", held.lease.job_uid, agent.name.rpartition("/")[2], total, held.lease.fence
@@ -503,7 +576,9 @@ class History:
         self.store.put(f"{prefix}{FILE_NAME}", manifest)
         sha256 = ManifestFile.describe(FILE_NAME, manifest).sha256
         return pod_pb2.MemberCheckpoint(
-            progress=pod_pb2.MemberProgress(agent=agent.name, env_steps=steps, cost=seconds_to_duration(steps * 0.001)),
+            progress=pod_pb2.MemberProgress(
+                agent=agent.name, env_steps=steps, cost=seconds_to_duration(steps * 0.001)
+            ),
             checkpoint=agent_pb2.CheckpointReference(
                 prefix=prefix, manifest_sha256=sha256, env_steps=total, fence=held.lease.fence
             ),
@@ -516,7 +591,10 @@ class History:
             if self.random.random() < 0.5:
                 score = self.random.uniform(0.0, 1.5 * TARGET)
                 candidate = _evaluation(f"{held.lease.fence}-{agent.name}", score, range(32))
-                candidate.agent, candidate.purpose = agent.name, agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+                candidate.agent, candidate.purpose = (
+                    agent.name,
+                    agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
+                )
                 candidate.checkpoint.CopyFrom(member.final.checkpoint)
                 member.candidate.CopyFrom(candidate)
         return result
@@ -525,7 +603,9 @@ class History:
         """It never reaches the target, or the history would end."""
         work = held.lease.evaluate
         (policy,) = work.policies
-        evaluation = _evaluation(f"{held.lease.fence}-1", self.random.uniform(0.0, 0.9 * TARGET), work.seeds)
+        evaluation = _evaluation(
+            f"{held.lease.fence}-1", self.random.uniform(0.0, 0.9 * TARGET), work.seeds
+        )
         evaluation.agent, evaluation.purpose = policy.agent, work.purpose
         evaluation.checkpoint.CopyFrom(policy.checkpoint)
         cost = seconds_to_duration(self.random.randint(1, 50) / 1000)

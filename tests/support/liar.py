@@ -52,7 +52,10 @@ class Liar(grpc.GenericRpcHandler):
             self.count(method, context)
             yield from self.parts(method, request, context)
 
-        kinds = [(each and "stream") or "unary" for each in (method.client_streaming, method.server_streaming)]
+        kinds = [
+            (each and "stream") or "unary"
+            for each in (method.client_streaming, method.server_streaming)
+        ]
         make = getattr(grpc, f"{'_'.join(kinds)}_rpc_method_handler")
         return make(
             stream if method.server_streaming else answer,

@@ -1,4 +1,5 @@
-"""A network connection between two processes that can be cut: what is sent then arrives once it is mended."""
+"""A network connection between two processes that can be cut: what is sent then arrives once it is
+mended."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Link:
-    """Passes TCP connections on to `target` (`host:port`). Cut, it takes connections and passes nothing on: to either
-    side the other one has fallen silent, as behind a switch that has lost its power."""
+    """Passes TCP connections on to `target` (`host:port`). Cut, it takes connections and passes
+    nothing on: to either side the other one has fallen silent, as behind a switch that has lost its
+    power."""
 
     def __init__(self, target: str = "") -> None:
         """Without a target it waits for `lead_to`."""

@@ -6,10 +6,15 @@ from typing import Any
 
 
 def enter(session: Any, origin: str, key: str, name: str = "") -> int:
-    """Have a session exchange the key for the cookie, under another name (host:port) than the origin's; the status."""
+    """Have a session exchange the key for the cookie, under another name (host:port) than the
+    origin's; the status."""
     if name:
         session.headers["host"] = name
-    headers = {"authorization": f"Bearer {key}", "origin": f"http://{name}" if name else origin, "x-podracer-web": "1"}
+    headers = {
+        "authorization": f"Bearer {key}",
+        "origin": f"http://{name}" if name else origin,
+        "x-podracer-web": "1",
+    }
     return int(session.post(f"{origin}/api/session", headers=headers, timeout=60).status_code)
 
 

@@ -1,4 +1,5 @@
-"""The manifests below deploy/k8s as kustomize renders them, and what is asked of them in more than one test."""
+"""The manifests below deploy/k8s as kustomize renders them, and what is asked of them in more than
+one test."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def kubectl(*arguments: object) -> str:
     assert program, "kubectl is neither in the virtual environment nor on the PATH"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
     command = [program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -47,7 +50,9 @@ def rendered(overlay: str) -> tuple[Object, ...]:
 
 def kustomize(folder: Path) -> tuple[Object, ...]:
     """The objects of a kustomization."""
-    return tuple(yaml.load_all(kubectl("kustomize", folder), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    return tuple(
+        yaml.load_all(kubectl("kustomize", folder), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    )
 
 
 def of_kind(objects: tuple[Object, ...], kind: str) -> dict[str, Any]:
@@ -57,7 +62,8 @@ def of_kind(objects: tuple[Object, ...], kind: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PodSpec:
-    """A pod that an object makes: a Deployment, a StatefulSet, or the orchestrator, of its template."""
+    """A pod that an object makes: a Deployment, a StatefulSet, or the orchestrator, of its
+    template."""
 
     owner: str
     labels: Mapping[str, str]
@@ -67,7 +73,10 @@ class PodSpec:
     @property
     def containers(self) -> dict[str, Any]:
         """All of them, sidecars too, by name."""
-        return {one["name"]: one for one in (*self.spec.get("initContainers", ()), *self.spec["containers"])}
+        return {
+            one["name"]: one
+            for one in (*self.spec.get("initContainers", ()), *self.spec["containers"])
+        }
 
 
 def pod_specs(objects: tuple[Object, ...]) -> Iterator[PodSpec]:
@@ -75,8 +84,12 @@ def pod_specs(objects: tuple[Object, ...]) -> Iterator[PodSpec]:
     for one in objects:
         if one["kind"] in ("Deployment", "StatefulSet"):
             template = one["spec"]["template"]
-            claims = tuple(claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", ()))
-            yield PodSpec(one["metadata"]["name"], template["metadata"]["labels"], template["spec"], claims)
+            claims = tuple(
+                claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", ())
+            )
+            yield PodSpec(
+                one["metadata"]["name"], template["metadata"]["labels"], template["spec"], claims
+            )
     template = pod_template(objects)
     yield PodSpec("podracer-pod", template["metadata"]["labels"], template["spec"])
 
@@ -88,7 +101,8 @@ def pod_template(objects: tuple[Object, ...]) -> Object:
 
 
 def environment(container: Mapping[str, Any], objects: tuple[Object, ...]) -> dict[str, str]:
-    """The variables of a container, those of ConfigMaps included; what a Secret has is not known."""
+    """The variables of a container, those of ConfigMaps included; what a Secret has is not
+    known."""
     maps = of_kind(objects, "ConfigMap")
     variables: dict[str, str] = {}
     for source in container.get("envFrom", ()):
@@ -106,7 +120,9 @@ def mounted(container: Mapping[str, Any], spec: PodSpec) -> dict[str, Mapping[st
     """The volumes of a container by where they are mounted."""
     volumes = {volume["name"]: volume for volume in spec.spec.get("volumes", ())}
     volumes |= {name: {"name": name, "claim": {}} for name in spec.claims}
-    return {mount["mountPath"]: volumes[mount["name"]] for mount in container.get("volumeMounts", ())}
+    return {
+        mount["mountPath"]: volumes[mount["name"]] for mount in container.get("volumeMounts", ())
+    }
 
 
 def quantity(text: str) -> float:

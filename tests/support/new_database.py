@@ -1,4 +1,5 @@
-"""A control service's new database: its migrations take a tenth of a second, a copy of what they have made none."""
+"""A control service's new database: its migrations take a tenth of a second, a copy of what they
+have made none."""
 
 from __future__ import annotations
 
@@ -22,5 +23,7 @@ def new_database(path: Path, migrations: str) -> str:
 def _migrated(migrations: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
         path = Path(folder) / "new.sqlite"
-        thread.submit(lambda: asyncio.run(open_database(f"sqlite:///{path}", migrations).close())).result()
+        thread.submit(
+            lambda: asyncio.run(open_database(f"sqlite:///{path}", migrations).close())
+        ).result()
         return path.read_bytes()

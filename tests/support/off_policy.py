@@ -1,4 +1,5 @@
-"""Small off-policy algorithms and what they learn from. All sizes differ, so that nothing can broadcast unnoticed."""
+"""Small off-policy algorithms and what they learn from. All sizes differ, so that nothing can
+broadcast unnoticed."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ CONTINUOUS = ("ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac")
 
 # Two gradient steps for each rollout of 5 steps in 4 environments.
 SHARED = {
-    "hidden_sizes": (8, 9), "batch_size": ROWS, "horizon": HORIZON, "learning_starts": 0, "replay_capacity": 64,
-    "updates_per_step": 0.1,
+    "hidden_sizes": (8, 9), "batch_size": ROWS, "horizon": HORIZON, "learning_starts": 0,
+    "replay_capacity": 64, "updates_per_step": 0.1,
 }  # fmt: skip
 OWN_SHARED: dict[str, dict[str, Any]] = {
     "redq": {"ensemble_size": 4, "subset_size": 2},
@@ -45,32 +46,38 @@ OWN_SHARED: dict[str, dict[str, Any]] = {
 # Every hyperparameter differs from member to member.
 HYPERPARAMETERS: tuple[dict[str, float], ...] = (
     {
-        "learning_rate": 1e-3, "gamma": 0.9, "target_rate": 0.1, "max_gradient_norm": 0.0, "noise_scale": 0.1,
-        "initial_temperature": 0.2, "target_entropy_scale": 1.0, "target_noise": 0.2, "reliability_rate": 0.1,
-        "final_exploration": 0.1, "actor_learning_rate_scale": 1.0,
+        "learning_rate": 1e-3, "gamma": 0.9, "target_rate": 0.1, "max_gradient_norm": 0.0,
+        "noise_scale": 0.1, "initial_temperature": 0.2, "target_entropy_scale": 1.0,
+        "target_noise": 0.2, "reliability_rate": 0.1, "final_exploration": 0.1,
+        "actor_learning_rate_scale": 1.0,
     },
     {
-        "learning_rate": 3e-3, "gamma": 0.99, "target_rate": 0.01, "max_gradient_norm": 0.05, "noise_scale": 0.3,
-        "initial_temperature": 1.0, "target_entropy_scale": 0.5, "target_noise_clip": 0.1, "reliability_rate": 0.5,
-        "final_exploration": 0.0, "actor_learning_rate_scale": 0.3,
+        "learning_rate": 3e-3, "gamma": 0.99, "target_rate": 0.01, "max_gradient_norm": 0.05,
+        "noise_scale": 0.3, "initial_temperature": 1.0, "target_entropy_scale": 0.5,
+        "target_noise_clip": 0.1, "reliability_rate": 0.5, "final_exploration": 0.0,
+        "actor_learning_rate_scale": 0.3,
     },
     {
-        "learning_rate": 1e-2, "gamma": 0.5, "target_rate": 0.5, "max_gradient_norm": 1.0, "noise_scale": 0.0,
-        "initial_temperature": 0.01, "target_entropy_scale": 0.9, "target_noise": 0.0, "reliability_rate": 1.0,
-        "final_exploration": 0.5, "actor_learning_rate_scale": 3.0,
+        "learning_rate": 1e-2, "gamma": 0.5, "target_rate": 0.5, "max_gradient_norm": 1.0,
+        "noise_scale": 0.0, "initial_temperature": 0.01, "target_entropy_scale": 0.9,
+        "target_noise": 0.0, "reliability_rate": 1.0, "final_exploration": 0.5,
+        "actor_learning_rate_scale": 3.0,
     },
 )  # fmt: skip
 
 
 def build(name: str, *members: int, image: bool = False, alike: bool = False, **shared: Any) -> Any:
-    """The members with these numbers, all three by default, each with hyperparameters of its own unless `alike`."""
+    """The members with these numbers, all three by default, each with hyperparameters of its own
+    unless `alike`."""
     info = BUILT_IN[name]
     known = info.defaults("member")
     cohort = CohortConfig(
         name,
         tuple(
             MemberConfig(
-                f"agent-{m}", 10 + m, {} if alike else {k: v for k, v in HYPERPARAMETERS[m].items() if k in known}
+                f"agent-{m}",
+                10 + m,
+                {} if alike else {k: v for k, v in HYPERPARAMETERS[m].items() if k in known},
             )
             for m in members or range(MEMBERS)
         ),
@@ -81,12 +88,15 @@ def build(name: str, *members: int, image: bool = False, alike: bool = False, **
 
 
 def history(algorithm: OffPolicy, steps: int, seed: int = 0, envs: int = ENVS) -> Rollout:
-    """One long rollout of noise with ends of all kinds; the final observation of an end is not the next episode's."""
+    """One long rollout of noise with ends of all kinds; the final observation of an end is not the
+    next episode's."""
     generator = torch.Generator().manual_seed(seed)
     head, members = algorithm.actor.head, algorithm.members
     image = algorithm.policy.network.architecture.image is not None
     observation = (IMAGE_SPACE.shape, torch.uint8) if image else ((OBSERVATIONS,), torch.float32)
-    rollout = allocate_rollout(steps, members, envs, observation, (head.action_shape, head.action_dtype))
+    rollout = allocate_rollout(
+        steps, members, envs, observation, (head.action_shape, head.action_dtype)
+    )
     for tensor in (rollout.observation, rollout.final_observation):
         if image:
             tensor.random_(0, 256, generator=generator)
@@ -106,7 +116,15 @@ def history(algorithm: OffPolicy, steps: int, seed: int = 0, envs: int = ENVS) -
 
 def cut(rollout: Rollout, start: int, stop: int) -> Rollout:
     """Steps start … stop - 1 of a rollout."""
-    names = ("action", "final_observation", "log_prob", "reward", "terminated", "truncated", "valid")
+    names = (
+        "action",
+        "final_observation",
+        "log_prob",
+        "reward",
+        "terminated",
+        "truncated",
+        "valid",
+    )
     rows = {name: getattr(rollout, name)[start:stop] for name in names}
     observation = rollout.observation[start : stop + 1]
     return replace(rollout, **rows, observation=observation, first_step=rollout.first_step + start)
@@ -128,8 +146,20 @@ def train(algorithm: OffPolicy, rollout: Rollout) -> OffPolicy:
 def select(rollout: Rollout, *members: int) -> Rollout:
     """Some members of a rollout, in this order."""
     which = list(members)
-    names = ("observation", "final_observation", "action", "log_prob", "reward", "terminated", "truncated", "valid")
-    statistics = {field.name: getattr(rollout.episodes, field.name)[which] for field in fields(EpisodeStatistics)}
+    names = (
+        "observation",
+        "final_observation",
+        "action",
+        "log_prob",
+        "reward",
+        "terminated",
+        "truncated",
+        "valid",
+    )
+    statistics = {
+        field.name: getattr(rollout.episodes, field.name)[which]
+        for field in fields(EpisodeStatistics)
+    }
     return replace(
         rollout,
         **{name: getattr(rollout, name)[:, which] for name in names},
@@ -177,7 +207,9 @@ def weights(algorithm: OffPolicy, member: int) -> Tensor:
     return torch.cat([tensor.flatten() for tensors in learned for tensor in tensors.values()])
 
 
-def same_state(first: OffPolicy, member: int, second: OffPolicy, other: int, *leave_out: str) -> bool:
+def same_state(
+    first: OffPolicy, member: int, second: OffPolicy, other: int, *leave_out: str
+) -> bool:
     """Whether two members have the same state, bit for bit, but for some groups."""
     mine, theirs = first.member_state(member), second.member_state(other)
     return mine.keys() == theirs.keys() and all(
@@ -188,8 +220,11 @@ def same_state(first: OffPolicy, member: int, second: OffPolicy, other: int, *le
     )
 
 
-def plain_network(state: dict[str, Tensor], index: int | None = None, target: bool = False) -> nn.Sequential:
-    """A copy of one network out of a member's state, made of torch's own layers; `index` of an ensemble's."""
+def plain_network(
+    state: dict[str, Tensor], index: int | None = None, target: bool = False
+) -> nn.Sequential:
+    """A copy of one network out of a member's state, made of torch's own layers; `index` of an
+    ensemble's."""
     prefix = "target." if target else ""
     layers: list[nn.Module] = []
     for layer in range(sum(name.startswith(f"{prefix}layers.") for name in state) // 2):
@@ -205,7 +240,9 @@ def plain_network(state: dict[str, Tensor], index: int | None = None, target: bo
 
 def plain_gradient(*networks: nn.Module) -> Tensor:
     """The gradients of such copies in one row, as a `TrainedNetwork` has them."""
-    linears = [layer for network in networks for layer in network.modules() if isinstance(layer, nn.Linear)]
+    linears = [
+        layer for network in networks for layer in network.modules() if isinstance(layer, nn.Linear)
+    ]
     rows: list[Tensor] = []
     for linear in linears:
         for parameter in (linear.weight, linear.bias):
@@ -214,8 +251,11 @@ def plain_gradient(*networks: nn.Module) -> Tensor:
     return torch.cat(rows)
 
 
-def set_linear(network: StackedNetwork, constant: Sequence[float], slope: Sequence[Sequence[float]]) -> None:
-    """Critic g answers constant[g] + slope[g] * action to every action of ACTION_SIZE numbers in [-1, 1].
+def set_linear(
+    network: StackedNetwork, constant: Sequence[float], slope: Sequence[Sequence[float]]
+) -> None:
+    """Critic g answers constant[g] + slope[g] * action to every action of ACTION_SIZE numbers in
+    [-1, 1].
 
     Its hidden layers pass the action on, moved by ten, where relu changes nothing.
     """

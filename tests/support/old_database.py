@@ -23,7 +23,8 @@ def revisions() -> dict[str, Script]:
 
 @contextmanager
 def at_revision(url: str, newest: str) -> Iterator[Connection]:
-    """A connection to a new database whose migrations went up to `newest`; it is closed, with all that was written."""
+    """A connection to a new database whose migrations went up to `newest`; it is closed, with all
+    that was written."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
         for number, script in revisions().items():

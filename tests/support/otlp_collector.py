@@ -55,7 +55,11 @@ class Collector:
         with self._lock:
             for of_process in request.resource_spans:
                 service = _attributes(of_process.resource.attributes)["service.name"]
-                self._spans += [_received(service, one) for scope in of_process.scope_spans for one in scope.spans]
+                self._spans += [
+                    _received(service, one)
+                    for scope in of_process.scope_spans
+                    for one in scope.spans
+                ]
 
     def add_metrics(self, request: metrics_service_pb2.ExportMetricsServiceRequest) -> None:
         with self._lock:
@@ -69,7 +73,7 @@ class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the name in the contract
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._collector.add_spans(request)
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -78,7 +82,7 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the name in the contract
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._collector.add_metrics(request)
         return metrics_service_pb2.ExportMetricsServiceResponse()
 

@@ -1,8 +1,9 @@
-"""An overlay of deploy/k8s, run: its containers as processes, with the variables, Secrets and files that it gives them.
+"""An overlay of deploy/k8s, run: its containers as processes, with the variables, Secrets and files
+that it gives them.
 
-What stands in for a cluster: addresses of the loopback interface for those of pods, folders for volumes, an S3 server
-for MinIO, and the API server and kubelet of the other tests, which hold callers to the overlay's Roles.
-"""
+What stands in for a cluster: addresses of the loopback interface for those of pods, folders for
+volumes, an S3 server for MinIO, and the API server and kubelet of the other tests, which hold
+callers to the overlay's Roles."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ FILES_OF_TLS = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
 
 
 def make_secrets(objects: tuple[Object, ...], store: Store, folder: Path) -> dict[str, Item]:
-    """What podracer-secrets makes of what is in `store`, held to its Role; all Secrets that are there then."""
+    """What podracer-secrets makes of what is in `store`, held to its Role; all Secrets that are
+    there then."""
     api = Api(store, of_kind(objects, "Role")["podracer-secrets"])
     api.start()
     try:
@@ -58,8 +60,11 @@ class Kubelet(Processes):
         for container in spec.containers.values():
             said = [entry for entry in container["env"] if "valueFrom" in entry]
             variables = self._site.variables(container, spec)
-            container["env"] = said + [{"name": name, "value": value} for name, value in variables.items()]
-            mounts = container["volumeMounts"]  # what we have put into variables is below this machine's own /tmp
+            container["env"] = said + [
+                {"name": name, "value": value} for name, value in variables.items()
+            ]
+            # what we have put into variables is below this machine's own /tmp
+            mounts = container["volumeMounts"]
             container["volumeMounts"] = [mount for mount in mounts if mount["mountPath"] != "/tmp"]
         super().start(own)
 
@@ -80,12 +85,15 @@ class OverlaySite(ServiceProcesses):
         }
         self.kubelet = Kubelet(self)
         applied = Store()
-        applied.create("podtemplates", NAMESPACE, of_kind(self.objects, "PodTemplate")["podracer-pod-template"])
+        applied.create(
+            "podtemplates", NAMESPACE, of_kind(self.objects, "PodTemplate")["podracer-pod-template"]
+        )
         applied.create("configmaps", NAMESPACE, of_kind(self.objects, "ConfigMap")["podracer-pool"])
         self._mount_config_maps()
         self._mount_secrets(applied)
         self.cluster = Cluster(
-            Api(applied, of_kind(self.objects, "Role")["podracer-orchestrator"]), runner=self.kubelet
+            Api(applied, of_kind(self.objects, "Role")["podracer-orchestrator"]),
+            runner=self.kubelet,
         )
 
     def start(self) -> None:
@@ -117,18 +125,25 @@ class OverlaySite(ServiceProcesses):
         container = spec.containers["web"]
         words = [self._local(word, container, spec) for word in container["command"][1:]]
         command = [sys.executable, "-P", "-m", "podracer_client", *words]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+        }
         environment |= self.variables(container, spec)
         with (self.folder / "web.log").open("a") as log:
             command[-2] = command[-2].replace("0.0.0.0:", f"{self._hosts[spec.owner]}:")
-            page = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            page = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         self.processes["web"] = page
         assert page.stdout is not None
         return page.stdout.readline().strip() or self.log("web")
 
     def variables(self, container: Mapping[str, Any], spec: PodSpec) -> dict[str, str]:
         """Those of a container, with what is mounted into it at the folders of this machine."""
-        plain = {**container, "env": [entry for entry in container.get("env", ()) if "valueFrom" not in entry]}
+        plain = {
+            **container,
+            "env": [entry for entry in container.get("env", ()) if "valueFrom" not in entry],
+        }
         found = environment(plain, self.objects)
         return {name: self._local(value, container, spec) for name, value in found.items()}
 
@@ -142,11 +157,11 @@ class OverlaySite(ServiceProcesses):
 
     def client(self) -> Client:
         """To be closed by the caller."""
-        token, tls = (
-            FileToken(self._mounted / "podracer-tokens-client" / "client"),
-            self._mounted / "podracer-tls-client",
+        token = FileToken(self._mounted / "podracer-tokens-client" / "client")
+        tls = self._mounted / "podracer-tls-client"
+        addresses = (
+            f"{self._hosts[f'podracer-{role}']}:50051" for role in ("orchestrator", "leaderboard")
         )
-        addresses = (f"{self._hosts[f'podracer-{role}']}:50051" for role in ("orchestrator", "leaderboard"))
         return Client(Connection(*addresses, token, tls))
 
     def secret(self, name: str, key: str) -> str:
@@ -174,14 +189,18 @@ class OverlaySite(ServiceProcesses):
 
     def _mount_secrets(self, applied: Store) -> None:
         """As files with the names that the overlay's volumes give them."""
-        keys = {"access-key": ACCESS_KEY, "secret-key": SECRET_KEY}  # of a store that is there already
+        # of a store that is there already
+        keys = {"access-key": ACCESS_KEY, "secret-key": SECRET_KEY}
         data = {name: b64encode(key.encode()).decode() for name, key in keys.items()}
         applied.create("secrets", NAMESPACE, {"metadata": {"name": "podracer-s3"}, "data": data})
         names = {
-            volume["secret"]["secretName"]: {item["key"]: item["path"] for item in volume["secret"].get("items", ())}
+            volume["secret"]["secretName"]: {
+                item["key"]: item["path"] for item in volume["secret"].get("items", ())
+            }
             for spec in pod_specs(self.objects)
             for volume in spec.spec["volumes"]
-            if "secret" in volume and spec.owner != "podracer-minio"  # S3Server's files have our names
+            # S3Server's files have our names
+            if "secret" in volume and spec.owner != "podracer-minio"
         }
         for name, secret in make_secrets(self.objects, applied, self.folder).items():
             folder = self._mounted / name

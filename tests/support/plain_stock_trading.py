@@ -1,8 +1,9 @@
-"""Stock trading in plain Python: one account, one stock after the other, nothing shared with the code under test.
+"""Stock trading in plain Python: one account, one stock after the other, nothing shared with the
+code under test.
 
-A market here is what a reader of the rules would make of the table: for each day and ticker the open and the close
-after ex-rights dates have been chained, whether there was a bar, and the turbulence.
-"""
+A market here is what a reader of the rules would make of the table: for each day and ticker the
+open and the close after ex-rights dates have been chained, whether there was a bar, and the
+turbulence."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ import numpy as np
 
 @dataclass
 class PlainMarket:
-    """open[ticker][day] and so on; where a ticker has no bar its last close stands, and it has not traded."""
+    """open[ticker][day] and so on; where a ticker has no bar its last close stands, and it has not
+    traded."""
 
     tickers: list[str]
     days: list[str]
@@ -25,7 +27,9 @@ class PlainMarket:
     traded: dict[str, dict[str, bool]] = field(default_factory=dict)
 
 
-def plain_market(path: Path, ticker_column: str = "ticker", daily_limit: float = 0.10) -> PlainMarket:
+def plain_market(
+    path: Path, ticker_column: str = "ticker", daily_limit: float = 0.10
+) -> PlainMarket:
     """Read a CSV table, chain ex-rights dates forward, fill gaps."""
     rows: dict[str, dict[str, tuple[float, float]]] = {}
     with path.open(newline="") as file:
@@ -54,7 +58,9 @@ def plain_market(path: Path, ticker_column: str = "ticker", daily_limit: float =
 def plain_turbulence(market: PlainMarket, day: int, window: int) -> float:
     """The squared Mahalanobis distance, for a market without gaps."""
     close = [[market.close[ticker][name] for ticker in market.tickers] for name in market.days]
-    returns = [[b / a - 1 for a, b in zip(close[i - 1], close[i], strict=True)] for i in range(1, day + 1)]
+    returns = [
+        [b / a - 1 for a, b in zip(close[i - 1], close[i], strict=True)] for i in range(1, day + 1)
+    ]
     past, today = np.array(returns[-1 - window : -1]), np.array(returns[-1])
     away = today - past.mean(axis=0)
     return float(away @ np.linalg.inv(np.cov(past, rowvar=False)) @ away)
@@ -77,14 +83,18 @@ class PlainRules:
 class PlainAccount:
     """One account at the close of a day."""
 
-    def __init__(self, market: PlainMarket, rules: PlainRules, day: int, cash: float, shares: list[float]) -> None:
+    def __init__(
+        self, market: PlainMarket, rules: PlainRules, day: int, cash: float, shares: list[float]
+    ) -> None:
         self.market, self.rules, self.day, self.cash = market, rules, day, cash
         self.shares = dict(zip(market.tickers, shares, strict=True))
         self.rest = dict.fromkeys(market.tickers, 0)
 
     def value(self) -> float:
         day = self.market.days[self.day]
-        return self.cash + math.fsum(self.shares[ticker] * self.market.close[ticker][day] for ticker in self.shares)
+        return self.cash + math.fsum(
+            self.shares[ticker] * self.market.close[ticker][day] for ticker in self.shares
+        )
 
     def step(self, action: list[float], turbulent: bool = False) -> float:
         """Trade, go on to the next day's close, and return the reward."""
@@ -92,7 +102,8 @@ class PlainAccount:
         today, tomorrow = market.days[self.day], market.days[self.day + 1]
         fill_day = today if rules.same_close else tomorrow
         price = {
-            ticker: (market.close if rules.same_close else market.open)[ticker][fill_day] for ticker in self.shares
+            ticker: (market.close if rules.same_close else market.open)[ticker][fill_day]
+            for ticker in self.shares
         }
         orders = {}
         for ticker, number in zip(market.tickers, action, strict=True):
@@ -109,8 +120,14 @@ class PlainAccount:
                 self.shares[ticker] -= sold
                 self.cash += sold * price[ticker] * (1 - rules.sell_cost)
                 changed.add(ticker)
-        buys = {ticker: wanted for ticker, wanted in orders.items() if wanted > 0 and wanted >= rules.minimum_trade}
-        cost = math.fsum(wanted * price[ticker] * (1 + rules.buy_cost) for ticker, wanted in buys.items())
+        buys = {
+            ticker: wanted
+            for ticker, wanted in orders.items()
+            if wanted > 0 and wanted >= rules.minimum_trade
+        }
+        cost = math.fsum(
+            wanted * price[ticker] * (1 + rules.buy_cost) for ticker, wanted in buys.items()
+        )
         part = 1.0 if cost <= self.cash else self.cash / cost * (1 - 1e-12)
         for ticker, wanted in buys.items():
             bought = math.floor(wanted * part)
@@ -119,6 +136,8 @@ class PlainAccount:
                 self.cash -= bought * price[ticker] * (1 + rules.buy_cost)
                 changed.add(ticker)
         for ticker in self.rest:
-            self.rest[ticker] = rules.cool_down if ticker in changed else max(0, self.rest[ticker] - 1)
+            self.rest[ticker] = (
+                rules.cool_down if ticker in changed else max(0, self.rest[ticker] - 1)
+            )
         self.day += 1
         return (self.value() - before) / rules.initial_cash * rules.reward_scale

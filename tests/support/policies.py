@@ -21,7 +21,12 @@ Space = gymnasium.Space[Any]
 
 
 def random_policy(
-    algorithm: str, observations: Space, actions: Space, seed: int, environment: str = "Pendulum-v1", **shared: Any
+    algorithm: str,
+    observations: Space,
+    actions: Space,
+    seed: int,
+    environment: str = "Pendulum-v1",
+    **shared: Any,
 ) -> Checkpoint:
     """Weights that matter, and a normalizer that has seen something."""
     cohort = CohortConfig(algorithm, (MemberConfig(f"a{seed}", seed),), shared)
@@ -33,12 +38,19 @@ def random_policy(
     for name, shift in (("observation_mean", 0.0), ("observation_scale", 1.0)):
         size = groups["normalizer"][name].shape
         groups["normalizer"][name] = shift + 0.5 * torch.rand(size, generator=generator)
-    return Checkpoint(groups, policy_metadata(f"a{seed}", algorithm, shared, environment, observations, actions), {})
+    return Checkpoint(
+        groups,
+        policy_metadata(f"a{seed}", algorithm, shared, environment, observations, actions),
+        {},
+    )
 
 
 def with_original_space(checkpoint: Checkpoint, space: Space) -> Checkpoint:
     """As it is stored of an environment whose observations its batch has flattened."""
-    return replace(checkpoint, metadata={**checkpoint.metadata, "observation_space": to_json(from_gymnasium(space))})
+    return replace(
+        checkpoint,
+        metadata={**checkpoint.metadata, "observation_space": to_json(from_gymnasium(space))},
+    )
 
 
 def with_origin(checkpoint: Checkpoint, *origin: float) -> Checkpoint:
@@ -61,13 +73,22 @@ def trained_policies(
         algorithm.update(collector.collect(horizon, policy_version=algorithm.version))
     spaces = batch.observation_space, batch.action_space
     return [
-        Checkpoint(algorithm.member_state(member), policy_metadata(f"a{seed}", "ppo", shared, environment, *spaces), {})
+        Checkpoint(
+            algorithm.member_state(member),
+            policy_metadata(f"a{seed}", "ppo", shared, environment, *spaces),
+            {},
+        )
         for member, seed in enumerate(seeds)
     ]
 
 
 def policy_metadata(
-    agent: str, algorithm: str, shared: dict[str, Any], environment: str, observations: Space, actions: Space
+    agent: str,
+    algorithm: str,
+    shared: dict[str, Any],
+    environment: str,
+    observations: Space,
+    actions: Space,
 ) -> dict[str, Any]:
     """What a checkpoint of a learner says of itself, without an evaluation."""
     return {

@@ -21,8 +21,8 @@ class PostgresServer:
     """Listens on loopback; user `podracer`, no password."""
 
     def __init__(self, folder: Path, tls: Path | None = None) -> None:
-        """`folder` is made; other users than root need to get to it: PostgreSQL refuses to run as root. With `tls`,
-        a folder with cert.pem and key.pem, it also speaks TLS."""
+        """`folder` is made; other users than root need to get to it: PostgreSQL refuses to run as
+        root. With `tls`, a folder with cert.pem and key.pem, it also speaks TLS."""
         found = _binaries()
         if found is None:
             pytest.skip("PostgreSQL is not installed")
@@ -35,14 +35,24 @@ class PostgresServer:
             self._port = int(probe.getsockname()[1])
         self._log = folder / "log"
         self._options = ["listen_addresses=127.0.0.1", "unix_socket_directories="]
-        # Dynamic shared memory as files of its own folder: /dev/shm would keep what a killed server has there.
+        # Dynamic shared memory as files of its own folder: /dev/shm would keep what a killed server
+        # has there.
         self._options += ["dynamic_shared_memory_type=mmap"]
         for name in ("cert", "key") if tls else ():
             own = shutil.copy(tls / f"{name}.pem", folder)  # with its mode
             shutil.chown(own, *self._user) if self._user else None
             self._options += [f"ssl_{name}_file={own}", "ssl=on"]
         self._process: subprocess.Popen[bytes] | None = None
-        command = ["initdb", "-D", str(self._data), "-U", "podracer", "--auth=trust", "--encoding=UTF8", "--no-sync"]
+        command = [
+            "initdb",
+            "-D",
+            str(self._data),
+            "-U",
+            "podracer",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-sync",
+        ]
         subprocess.run(self._as_user(command), check=True, stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
@@ -52,7 +62,8 @@ class PostgresServer:
         ready = self._as_user(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)])
         while self._process is None or subprocess.run(ready, check=False).returncode:
             assert time.monotonic() < deadline, self._log.read_text()
-            if self._process is None or self._process.poll() is not None:  # a child of one that was killed still lives
+            # a child of one that was killed still lives
+            if self._process is None or self._process.poll() is not None:
                 with self._log.open("ab") as log:
                     self._process = subprocess.Popen(self._as_user(command), stdout=log, stderr=log)
             time.sleep(0.1)
@@ -74,7 +85,9 @@ class PostgresServer:
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
-        own = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False)
+        own = subprocess.run(
+            ["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False
+        )
         for pid in [self._process.pid, *map(int, own.stdout.split())]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

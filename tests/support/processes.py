@@ -27,9 +27,12 @@ class Command:
     """A running `podracer` command whose standard output is read line by line while it runs."""
 
     def __init__(self, arguments: list[str], folder: Path, **variables: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+        }
         environment |= variables
-        # Its own, so that it shows no files of other tests; and beside the folder that tests look into.
+        # Its own, so that it shows no files of other tests; and beside the folder that tests look
+        # into.
         self.shm = Path(tempfile.mkdtemp(prefix="podracer-shm-"))
         weakref.finalize(self, shutil.rmtree, self.shm, ignore_errors=True)
         environment["PODRACER_SHM_DIR"] = str(self.shm)
@@ -45,8 +48,12 @@ class Command:
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._readers = [
-            threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
-            threading.Thread(target=self._read, args=(self.process.stderr, self.errors), daemon=True),
+            threading.Thread(
+                target=self._read, args=(self.process.stdout, self.lines), daemon=True
+            ),
+            threading.Thread(
+                target=self._read, args=(self.process.stderr, self.errors), daemon=True
+            ),
         ]
         for reader in self._readers:
             reader.start()
@@ -102,8 +109,11 @@ def kill_user_code(process_id: int) -> None:
     child.kill()
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float, what: str, every_s: float = 0.05) -> Any:
-    """The first true answer of `condition`, asked every `every_s`; fails the test after `timeout_s`."""
+def wait_until(
+    condition: Callable[[], Any], timeout_s: float, what: str, every_s: float = 0.05
+) -> Any:
+    """The first true answer of `condition`, asked every `every_s`; fails the test after
+    `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if answer := condition():

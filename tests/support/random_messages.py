@@ -1,4 +1,5 @@
-"""Messages of any type with whatever may be in them: what fits, what is at an edge, and what no caller means."""
+"""Messages of any type with whatever may be in them: what fits, what is at an edge, and what no
+caller means."""
 
 from __future__ import annotations
 
@@ -17,18 +18,19 @@ SURROGATE = "\x03\x02\x01"
 """Stands for a lone surrogate, which no text of a message may have: it has as many bytes."""
 NUMBERS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, math.inf, -math.inf, math.nan)
 TEXTS = (
-    "", "a", "*", "/", "..", "../../etc/passwd", "projects/default", "projects/default/jobs/a", "projects/other/jobs/a",
-    "projects/default/pods/x", "projects/default/leaderboards/a", "projects/default/jobs/a/agents/a0001", "projects//x",
-    "ppo", "CartPole-v1", "learning_rate", "mean", "0", "-1", "1e9", "a" * 300, "ä€😀", "a\0b", "a\nb",
-    f"a{SURROGATE}", "\x1b[2J", "\u202e", "9" * 18, "9" * 400, "9" * 5000, "1e400", "NaN",
-    "'; DROP TABLE jobs; --",
+    "", "a", "*", "/", "..", "../../etc/passwd", "projects/default", "projects/default/jobs/a",
+    "projects/other/jobs/a", "projects/default/pods/x", "projects/default/leaderboards/a",
+    "projects/default/jobs/a/agents/a0001", "projects//x", "ppo", "CartPole-v1", "learning_rate",
+    "mean", "0", "-1", "1e9", "a" * 300, "ä€😀", "a\0b", "a\nb", f"a{SURROGATE}", "\x1b[2J",
+    "\u202e", "9" * 18, "9" * 400, "9" * 5000, "1e400", "NaN", "'; DROP TABLE jobs; --",
     "0" * 64, "f" * 64,
 )  # fmt: skip
 MOST_DEEP = 5
 
 
 class RandomMessages:
-    """Makes messages from a stream of chance; `texts` are some that mean something to the server, such as names."""
+    """Makes messages from a stream of chance; `texts` are some that mean something to the server,
+    such as names."""
 
     def __init__(self, chance: random.Random, texts: Sequence[str] = ()) -> None:
         self._chance = chance
@@ -114,12 +116,18 @@ class RandomMessages:
                 return abs(self._chance.choice(INTEGERS))
             case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
                 number = self._chance.choice(NUMBERS)
-                return number if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE or abs(number) < 1e38 else 3e38
+                return (
+                    number
+                    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE or abs(number) < 1e38
+                    else 3e38
+                )
             case FieldDescriptor.CPPTYPE_BOOL:
                 return self._chance.random() < 0.5
             case FieldDescriptor.CPPTYPE_ENUM:
                 assert field.enum_type is not None
-                return self._chance.choice([*[value.number for value in field.enum_type.values], 99])
+                return self._chance.choice(
+                    [*[value.number for value in field.enum_type.values], 99]
+                )
         text = self._chance.choice(self._texts)
         return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text
 

@@ -1,4 +1,5 @@
-"""Random requests to a control service that runs in this process, and what must be true of each answer."""
+"""Random requests to a control service that runs in this process, and what must be true of each
+answer."""
 
 from __future__ import annotations
 
@@ -37,17 +38,24 @@ class Requests:
     async def send(self, channel: Any, method: Any, request: Message, metadata: Any = None) -> Any:
         """The answer of a unary call, None for a refusal.
 
-        Fails unless the server answers within its bounds, or refuses for a reason that is the caller's.
-        """
+        Fails unless the server answers within its bounds, or refuses for a reason that is the
+        caller's."""
         raw, timeout_s = self._raw(request), 2.0 if method.name in self._waits else 30.0
-        kinds = ["stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)]
+        kinds = [
+            "stream" if streams else "unary"
+            for streams in (method.client_streaming, method.server_streaming)
+        ]
         call = getattr(channel, "_".join(kinds))(
             f"/{method.containing_service.full_name}/{method.name}",
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         what = f"{method.name} of {request}"[:5000]
         try:
-            answer = call(iter([raw]) if method.client_streaming else raw, metadata=metadata, timeout=timeout_s)
+            answer = call(
+                iter([raw]) if method.client_streaming else raw,
+                metadata=metadata,
+                timeout=timeout_s,
+            )
             if method.server_streaming:
                 async for each in answer:
                     assert each.ByteSize() <= MOST_ANSWER_BYTES, what
@@ -67,7 +75,8 @@ class Requests:
         return None
 
     def _raw(self, request: Message) -> bytes:
-        """With lone surrogates, which no message of this side can have, and sometimes with a byte that is wrong."""
+        """With lone surrogates, which no message of this side can have, and sometimes with a byte
+        that is wrong."""
         raw = bytearray(request.SerializeToString().replace(SURROGATE.encode(), b"\xed\xa0\x80"))
         if raw and self.chance.random() < 0.05:
             raw[self.chance.randrange(len(raw))] ^= 1 << self.chance.randrange(8)

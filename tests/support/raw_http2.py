@@ -1,4 +1,5 @@
-"""A minimal HTTP/2 client: it opens calls and sends as much of them as a test wants, with or without a token."""
+"""A minimal HTTP/2 client: it opens calls and sends as much of them as a test wants, with or
+without a token."""
 
 from __future__ import annotations
 
@@ -23,15 +24,21 @@ class RawConnection:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def open_calls(self, method: str, count: int, token: str = "", body: bytes | None = None) -> None:
-        """Send HEADERS of so many calls, and for each a DATA frame with `body` where there is one; none is ended."""
+    def open_calls(
+        self, method: str, count: int, token: str = "", body: bytes | None = None
+    ) -> None:
+        """Send HEADERS of so many calls, and for each a DATA frame with `body` where there is one;
+        none is ended."""
         fields = [(":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x")]
         fields += [("te", "trailers"), ("content-type", "application/grpc")]
         if token:
             fields.append(("authorization", f"Bearer {token}"))
         headers = b"".join(b"\x00" + _text(name) + _text(value) for name, value in fields)
         for _ in range(count):
-            self._socket.sendall(_frame(1, 4, self._next, headers) + (_frame(0, 0, self._next, body) if body else b""))
+            self._socket.sendall(
+                _frame(1, 4, self._next, headers)
+                + (_frame(0, 0, self._next, body) if body else b"")
+            )
             self._next += 2
             self.read()
 
@@ -43,7 +50,12 @@ class RawConnection:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes([kind, flags])
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def _text(value: str) -> bytes:

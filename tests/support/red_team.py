@@ -9,7 +9,15 @@ from typing import Any
 from podracer_client import Client, Job
 from support.processes import ROOT
 
-SERVERS = ("orchestrator", "leaderboard", "worker", "evaluator", "minio", "podracer-orchestrator", "podracer-minio")
+SERVERS = (
+    "orchestrator",
+    "leaderboard",
+    "worker",
+    "evaluator",
+    "minio",
+    "podracer-orchestrator",
+    "podracer-minio",
+)
 FIND = """
 import os, pathlib, sys
 victim = pathlib.Path(os.environ["PODRACER_CACHE_DIR"], f"podracer-{os.geteuid()}", "0" * 64 + "-code", "victim.py")
@@ -20,18 +28,21 @@ for top in sys.argv[1:]:
     for folder, _, names in os.walk(top):
         print(folder + "/", *(os.path.join(folder, name) for name in names), sep="\\n")
 """
-"""Run in a container of a pod, with its volumes: prints what they hold, with a slash after a folder. Before, it lays
-there what another project's code would be."""
+"""Run in a container of a pod, with its volumes: prints what they hold, with a slash after a
+folder. Before, it lays there what another project's code would be."""
 
 
 def attack(client: Client, folder: Path, found: str, pod: dict[str, Any]) -> Job:
-    """A job of the red team on all that FIND has found; the file of the job is written into `folder`."""
+    """A job of the red team on all that FIND has found; the file of the job is written into
+    `folder`."""
     paths = sorted(set(found.split()))
     files = [path for path in paths if not path.endswith("/")]
     kwargs = {
         "secrets": files,
         "folders": [path.rstrip("/") for path in paths if path.endswith("/")],
-        "addresses": [f"{host}:{port}" for host in ("127.0.0.1", *SERVERS) for port in (50051, 8081, 9000)],
+        "addresses": [
+            f"{host}:{port}" for host in ("127.0.0.1", *SERVERS) for port in (50051, 8081, 9000)
+        ],
         "socket_path": next((path for path in files if path.endswith(".sock")), "none.sock"),
         "abstract": "none",
     }

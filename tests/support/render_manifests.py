@@ -1,4 +1,5 @@
-"""`python -m support.render_manifests FOLDER`: what a cluster gets of each overlay, with Jobs of pods, for checkov."""
+"""`python -m support.render_manifests FOLDER`: what a cluster gets of each overlay, with Jobs of
+pods, for checkov."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Made-up jobs for reports: a population that learns, breeds and fails as jobs do, of any size, without chance."""
+"""Made-up jobs for reports: a population that learns, breeds and fails as jobs do, of any size,
+without chance."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _STARTS = ("COPY", "COPY", "NOISE", "FUSE")
 
 
 def empty_report(**changes: object) -> JobReport:
-    """A job that was accepted, and of which nothing more is known; with the given fields instead."""
+    """A job that was accepted, and of which nothing more is known; with the given fields
+    instead."""
     report = JobReport(
         name="pendulum-x7",
         uid="4f2a",
@@ -32,7 +34,9 @@ def empty_report(**changes: object) -> JobReport:
         state="PENDING",
         outcome="",
         problem=None,
-        objective=Objective(target=-200.0, max_env_steps=2_000_000, max_duration_s=600.0, max_cost_s=900.0),
+        objective=Objective(
+            target=-200.0, max_env_steps=2_000_000, max_duration_s=600.0, max_cost_s=900.0
+        ),
         request=(("environment", "Pendulum-v1"), ("algorithms", "auto")),
         searched={"learning_rate": True},
         created=datetime(2026, 11, 21, 12, 0, tzinfo=UTC),
@@ -59,16 +63,24 @@ def failed_report() -> JobReport:
         end_s=2.0,
         now_s=2.0,
         labels={"note": "<i>mine</i>"},
-        request=(("environment", "<img src=x onerror=alert(1)>"), ("labels", 'note: "<i>mine</i>" & more')),
+        request=(
+            ("environment", "<img src=x onerror=alert(1)>"),
+            ("labels", 'note: "<i>mine</i>" & more'),
+        ),
         problem=Problem(
-            "USER_CODE_FAILED", "<b>it</b> raised & ended", 'File "<string>"\n</pre><script>alert(1)</script>'
+            "USER_CODE_FAILED",
+            "<b>it</b> raised & ended",
+            'File "<string>"\n</pre><script>alert(1)</script>',
         ),
         events=(Event(1, "JOB_FAILED", "<script>alert(2)</script>", "", "", 2.0, {}),),
     )
 
 
-def made_up_report(agent_count: int = 12, rounds: int = 6, *, seed: int = 0, ended: bool = True) -> JobReport:
-    """Agents of three algorithms in two pods; each is evaluated twice a round and judged at the end of it."""
+def made_up_report(
+    agent_count: int = 12, rounds: int = 6, *, seed: int = 0, ended: bool = True
+) -> JobReport:
+    """Agents of three algorithms in two pods; each is evaluated twice a round and judged at the end
+    of it."""
     random = Random(seed)
     agents: list[Agent] = []
     evaluations: list[Evaluation] = []
@@ -79,7 +91,10 @@ def made_up_report(agent_count: int = 12, rounds: int = 6, *, seed: int = 0, end
     evaluations.sort(key=lambda each: (each.time_s or 0.0, each.agent))
     judged = [each for each in evaluations if each.judges]
     best_first = sorted(judged, key=lambda each: -(each.lower or 0.0))
-    board = sorted({each.agent: each for each in reversed(best_first)}.values(), key=lambda each: -(each.lower or 0.0))
+    board = sorted(
+        {each.agent: each for each in reversed(best_first)}.values(),
+        key=lambda each: -(each.lower or 0.0),
+    )
     now_s = max((each.time_s or 0.0 for each in evaluations), default=0.0)
     best = best_first[0] if best_first else None
     reached = best is not None and best.lower is not None and best.lower >= -200.0
@@ -108,18 +123,24 @@ def made_up_report(agent_count: int = 12, rounds: int = 6, *, seed: int = 0, end
     )
 
 
-def _life(number: int, agents: list[Agent], rounds: int, random: Random) -> tuple[Agent, list[Evaluation]]:
+def _life(
+    number: int, agents: list[Agent], rounds: int, random: Random
+) -> tuple[Agent, list[Evaluation]]:
     parent = random.choice(agents) if len(agents) >= 6 else None
     algorithm = parent.algorithm if parent else ALGORITHMS[number % 3]
     rate = 10 ** random.uniform(-4, -2)
     start_steps = parent.env_steps if parent else 0
-    create_s = 2.0 + (0.0 if parent is None else ROUND_S * (number - 5) * rounds / (number + rounds))
+    create_s = 2.0 + (
+        0.0 if parent is None else ROUND_S * (number - 5) * rounds / (number + rounds)
+    )
     speed = {"ppo": 4000, "sac": 300, "td3": 260}[algorithm]
     skill = parent.score if parent and parent.score is not None else -1500.0
     name = f"a{number + 1:04}"
     own: list[Evaluation] = []
     for step in range(1, 2 * random.randint(1, rounds) + 1):
-        skill += (-150.0 - skill) * 0.18 * math.exp(-((math.log10(rate) + 3.0) ** 2)) + random.gauss(0, 30)
+        skill += (-150.0 - skill) * 0.18 * math.exp(
+            -((math.log10(rate) + 3.0) ** 2)
+        ) + random.gauss(0, 30)
         spread = 40.0 + 120.0 * random.random()
         judges = step % 2 == 0
         own.append(
@@ -150,7 +171,11 @@ def _life(number: int, agents: list[Agent], rounds: int, random: Random) -> tupl
         cost_s=0.5 * ROUND_S * len(own),
         rung=len(own) // 2,
         score=max(scores) if scores else None,
-        hyperparameters={"learning_rate": rate, "gamma": random.choice((0.95, 0.97, 0.99)), "horizon": 200},
+        hyperparameters={
+            "learning_rate": rate,
+            "gamma": random.choice((0.95, 0.97, 0.99)),
+            "horizon": 200,
+        },
         reason="there is room" if parent is None else f"place 4 of 4; from {parent.name}",
         failure="diverged" if number == 4 else "",
     )
@@ -158,10 +183,14 @@ def _life(number: int, agents: list[Agent], rounds: int, random: Random) -> tupl
 
 
 def _events(now_s: float) -> tuple[Event, ...]:
-    """Two pods that work a round after the other; the second one joins late, dies once, and leaves early."""
+    """Two pods that work a round after the other; the second one joins late, dies once, and leaves
+    early."""
     found: list[tuple[float, str, str, str]] = [(0.0, "JOB_CREATED", "", "")]
     fence = 0
-    for pod, first_s, last_s in (("pendulum-0", 1.5, now_s), ("pendulum-1", 0.3 * now_s, 0.8 * now_s)):
+    for pod, first_s, last_s in (
+        ("pendulum-0", 1.5, now_s),
+        ("pendulum-1", 0.3 * now_s, 0.8 * now_s),
+    ):
         start_s = first_s
         while start_s < last_s:
             fence += 1

@@ -1,4 +1,5 @@
-"""A real S3 server process, on the loopback interface, over a folder; it may be killed, frozen and started again."""
+"""A real S3 server process, on the loopback interface, over a folder; it may be killed, frozen and
+started again."""
 
 from __future__ import annotations
 
@@ -36,14 +37,18 @@ def _minio(folder: Path, address: str, tls: Path | None) -> list[str]:
 
 
 def _versitygw(folder: Path, address: str, tls: Path | None) -> list[str]:
-    certificates = [] if tls is None else ["--cert", str(tls / "cert.pem"), "--key", str(tls / "key.pem")]
+    certificates = (
+        [] if tls is None else ["--cert", str(tls / "cert.pem"), "--key", str(tls / "key.pem")]
+    )
     about = folder.parent / f"about-{folder.name}"  # not every file system has extended attributes
     about.mkdir(exist_ok=True)
     return ["--port", address, *certificates, "posix", "--sidecar", str(about), str(folder)]
 
 
 def _rclone(folder: Path, address: str, tls: Path | None) -> list[str]:
-    certificates = [] if tls is None else ["--cert", str(tls / "cert.pem"), "--key", str(tls / "key.pem")]
+    certificates = (
+        [] if tls is None else ["--cert", str(tls / "cert.pem"), "--key", str(tls / "key.pem")]
+    )
     keys = f"{ACCESS_KEY},{SECRET_KEY}"
     return ["serve", "s3", "--addr", address, "--auth-key", keys, *certificates, str(folder)]
 
@@ -55,7 +60,8 @@ def _moto(folder: Path, address: str, tls: Path | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Program:
-    """An S3 server, as it is called and had: `arguments` takes the folder, the address and the folder of TLS files.
+    """An S3 server, as it is called and had: `arguments` takes the folder, the address and the
+    folder of TLS files.
 
     keeps    objects outlive the process
     checks   it knows one key from another
@@ -70,7 +76,9 @@ class Program:
     @property
     def path(self) -> str | None:
         """Where it is: beside our Python, or on PATH."""
-        return shutil.which(self.command, path=str(Path(sys.executable).parent)) or shutil.which(self.command)
+        return shutil.which(self.command, path=str(Path(sys.executable).parent)) or shutil.which(
+            self.command
+        )
 
 
 _VERSITYGW = "go install github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -128,8 +136,15 @@ class S3Server:
 
     def start(self, *, wait: bool = True) -> None:
         """At the same port each time; `wait`: until it answers."""
-        command = [str(self.program.path), *self.program.arguments(self.folder, f"127.0.0.1:{self._port}", self._tls)]
-        environment = os.environ | {"RCLONE_CONFIG": os.devnull, "MINIO_BROWSER": "off", "MINIO_CI_CD": "1"}
+        command = [
+            str(self.program.path),
+            *self.program.arguments(self.folder, f"127.0.0.1:{self._port}", self._tls),
+        ]
+        environment = os.environ | {
+            "RCLONE_CONFIG": os.devnull,
+            "MINIO_BROWSER": "off",
+            "MINIO_CI_CD": "1",
+        }
         environment |= {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
         environment |= {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
         with self.folder.with_suffix(".log").open("ab") as log:
@@ -157,7 +172,8 @@ class S3Server:
     def _await_answer(self) -> None:
         assert self._process is not None
         authority = None if self._tls is None else str(self._tls / "ca.pem")
-        http, deadline = urllib3.PoolManager(ca_certs=authority, retries=False), time.monotonic() + START_TIMEOUT_S
+        http = urllib3.PoolManager(ca_certs=authority, retries=False)
+        deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             assert self._process.poll() is None, self.folder.with_suffix(".log").read_text()[-2000:]
             with contextlib.suppress(HTTPError, OSError):

@@ -1,4 +1,5 @@
-"""Services as processes of their own: started by hand, killed, frozen and started again where they were."""
+"""Services as processes of their own: started by hand, killed, frozen and started again where they
+were."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ class ForkedService:
 
     def __init__(self, role: str, environment: dict[str, str], log: IO[str]) -> None:
         reading, writing = os.pipe()
-        self._process = warm_start.WarmProcess(f"podracer_{role}", environment, writing, log.fileno())
+        self._process = warm_start.WarmProcess(
+            f"podracer_{role}", environment, writing, log.fileno()
+        )
         os.close(writing)
         self.pid = self._process.pid
         self.stdout: IO[str] | None = os.fdopen(reading)
@@ -49,7 +52,8 @@ Service = subprocess.Popen[str] | ForkedService
 
 
 class ServiceProcesses:
-    """Starts `python -m podracer_<role>` under names, keeps their addresses, and ends them all in `close`.
+    """Starts `python -m podracer_<role>` under names, keeps their addresses, and ends them all in
+    `close`.
 
     folder   their logs; also unix sockets, so its path has to be short
     common   PODRACER_ variables of all of them, without the prefix and in small letters
@@ -62,11 +66,18 @@ class ServiceProcesses:
         self.addresses: dict[str, str] = {}
 
     def launch(self, role: str, name: str, **settings: str) -> Service:
-        """Start a process and wait until it listens: at the address it had before, or at a socket of its name."""
-        settings = {"listen": self.addresses.get(name, f"unix://{self.folder}/{name}.sock")} | self.common | settings
+        """Start a process and wait until it listens: at the address it had before, or at a socket
+        of its name."""
+        settings = (
+            {"listen": self.addresses.get(name, f"unix://{self.folder}/{name}.sock")}
+            | self.common
+            | settings
+        )
         if role in WITH_TORCH:
             settings = {"threads": "1"} | settings
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
+        }
         environment |= {f"PODRACER_{key.upper()}": value for key, value in settings.items()}
         environment = NATIVE_SETTINGS | environment | {"OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("a") as log:
@@ -85,7 +96,9 @@ class ServiceProcesses:
         if role in WITH_TORCH and warm_start.is_running():
             return ForkedService(role, environment, log)
         command = [sys.executable, "-m", f"podracer_{role}"]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         self.processes[name].send_signal(number)

@@ -1,4 +1,5 @@
-"""Markets made up for tests: geometric random walks, with ex-rights dates and halts where a test wants them."""
+"""Markets made up for tests: geometric random walks, with ex-rights dates and halts where a test
+wants them."""
 
 from __future__ import annotations
 
@@ -16,20 +17,27 @@ COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
 
 def market_rows(tickers: int, bars: int, seed: int = 0, *, volatility: float = 0.015) -> list[Row]:
-    """One row a ticker and day, days in order, tickers "AAA", "AAB", … in each. Prices have four decimals."""
+    """One row a ticker and day, days in order, tickers "AAA", "AAB", … in each. Prices have four
+    decimals."""
     generator = np.random.default_rng(seed)
     close = generator.uniform(8, 80, tickers)
     rows = []
     for bar, day in enumerate(_weekdays(bars)):
         opened = close * np.exp(generator.normal(0, volatility / 3, tickers)) if bar else close
         close = opened * np.exp(generator.normal(0.0003, volatility, tickers))
-        high = np.maximum(opened, close) * np.exp(np.abs(generator.normal(0, volatility / 2, tickers)))
-        low = np.minimum(opened, close) * np.exp(-np.abs(generator.normal(0, volatility / 2, tickers)))
+        high = np.maximum(opened, close) * np.exp(
+            np.abs(generator.normal(0, volatility / 2, tickers))
+        )
+        low = np.minimum(opened, close) * np.exp(
+            -np.abs(generator.normal(0, volatility / 2, tickers))
+        )
         volume = generator.integers(10_000, 1_000_000, tickers)
         for index in range(tickers):
             prices = {"open": opened, "high": high, "low": low, "close": close}
             rounded = {name: round(float(values[index]), 4) for name, values in prices.items()}
-            rows.append({"ticker": ticker_name(index), "time": day, **rounded, "volume": int(volume[index])})
+            rows.append(
+                {"ticker": ticker_name(index), "time": day, **rounded, "volume": int(volume[index])}
+            )
     return rows
 
 
@@ -39,7 +47,8 @@ def ticker_name(index: int) -> str:
 
 
 def split_shares(rows: Iterable[Row], ticker: str, day: str, ratio: float) -> list[Row]:
-    """The same market where one share of `ticker` becomes `ratio` on `day`: all its later prices are lower by that."""
+    """The same market where one share of `ticker` becomes `ratio` on `day`: all its later prices
+    are lower by that."""
     changed = []
     for row in rows:
         if row["ticker"] == ticker and row["time"] >= day:

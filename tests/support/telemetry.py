@@ -53,8 +53,12 @@ class CountedMetrics:
         return [point for one in every for point in one.data.data_points]
 
     def counts(self, metric: Metric) -> dict[tuple[str, ...], int]:
-        """How many values of a histogram there were, by its labels' values in the order of the table."""
-        return {tuple(point.attributes[label] for label in metric.labels): point.count for point in self.points(metric)}
+        """How many values of a histogram there were, by its labels' values in the order of the
+        table."""
+        return {
+            tuple(point.attributes[label] for label in metric.labels): point.count
+            for point in self.points(metric)
+        }
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Rollouts whose rows say who they are, for replay buffers: what is drawn can be told from what was stored."""
+"""Rollouts whose rows say who they are, for replay buffers: what is drawn can be told from what was
+stored."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ Shape = tuple[int, int, int, int]
 DRAWN = 600  # of at most 40 rows: one that can be drawn is, but for once in 10^6
 
 
-def number(step: int | torch.Tensor, member: int | torch.Tensor, environment: int | torch.Tensor) -> torch.Tensor:
+def number(
+    step: int | torch.Tensor, member: int | torch.Tensor, environment: int | torch.Tensor
+) -> torch.Tensor:
     """Of a row: what its observation says."""
     return torch.as_tensor(step * 1000 + member * 100 + environment * 10, dtype=torch.float32)
 
 
 def told(observation: torch.Tensor) -> torch.Tensor:
-    """The step that an observation [..., 2] belongs to; a cut-off row's successor lies at half a step."""
+    """The step that an observation [..., 2] belongs to; a cut-off row's successor lies at half a
+    step."""
     return observation[..., 0].div(1000, rounding_mode="floor") + (observation[..., 0] % 10) / 10
 
 
@@ -33,10 +37,11 @@ def rollouts(
     first: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[Rollout]:
-    """`count` of them, one after the other. Observations are [number, -number], actions [number], rewards the number.
+    """`count` of them, one after the other. Observations are [number, -number], actions [number],
+    rewards the number.
 
-    The true successor of a row that ends an episode is numbered half a step later; what the next row shows is not it.
-    """
+    The true successor of a row that ends an episode is numbered half a step later; what the next
+    row shows is not it."""
     members, envs, horizon, _ = shape
     generator = torch.Generator().manual_seed(1)
     member, environment = torch.arange(members).view(-1, 1), torch.arange(envs)

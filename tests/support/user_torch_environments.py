@@ -1,4 +1,5 @@
-"""Batched environments as users write them in torch, good and bad; the tests start them in child processes."""
+"""Batched environments as users write them in torch, good and bad; the tests start them in child
+processes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from podracer_core.random_numbers import uniform
 
 
 class Walk(TorchEnvironment):
-    """Two functions: places in [-1, 1]², moved by the action; ends beyond a radius of 1.2. State = observation."""
+    """Two functions: places in [-1, 1]², moved by the action; ends beyond a radius of 1.2. State =
+    observation."""
 
     def __init__(
         self,
@@ -28,7 +30,13 @@ class Walk(TorchEnvironment):
         if trouble == "construction":
             raise ValueError("no map for this maze")
         place = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
-        super().__init__(num_envs, device, place, gymnasium.spaces.Box(-1, 1, (2,), np.float32), max_episode_steps)
+        super().__init__(
+            num_envs,
+            device,
+            place,
+            gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+            max_episode_steps,
+        )
         self._trouble = trouble
         self.can_diverge = trouble != "lying about NaN"
         self.deterministic_evaluation = trouble == "back-test"
@@ -50,9 +58,12 @@ class Walk(TorchEnvironment):
 
 
 class Cards(VecEnvironment):
-    """Written without our frame: ignores `out`, has masks, and counts. Action i is allowed where (count + i) % 3."""
+    """Written without our frame: ignores `out`, has masks, and counts. Action i is allowed where
+    (count + i) % 3."""
 
-    def __init__(self, num_envs: int, device: torch.device | str = "cpu", trouble: str = "") -> None:
+    def __init__(
+        self, num_envs: int, device: torch.device | str = "cpu", trouble: str = ""
+    ) -> None:
         if trouble == "forgets super":
             return
         self.num_envs, self.device = num_envs, torch.device(device)

@@ -1,4 +1,5 @@
-"""One of every kind of batched environment, and what drives them: for tests of what all of them promise."""
+"""One of every kind of batched environment, and what drives them: for tests of what all of them
+promise."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ WILD = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 3.4e38, 100.
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of environment: `make(num_envs, max_episode_steps)`. `many` is as many as it is cheap to make."""
+    """A kind of environment: `make(num_envs, max_episode_steps)`. `many` is as many as it is cheap
+    to make."""
 
     name: str
     make: Callable[[int, int | None], VecEnvironment]
@@ -39,18 +41,29 @@ class Case:
 
 
 class Lights(TorchEnvironment):
-    """As a user would write one: switch lights (MultiBinary) in a picture (uint8); ends when all are as they should be.
+    """As a user would write one: switch lights (MultiBinary) in a picture (uint8); ends when all
+    are as they should be.
 
     A wish for each of three lights, drawn anew every episode. Reward is how many are right.
     """
 
-    def __init__(self, num_envs: int, device: torch.device | str = "cpu", max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        max_episode_steps: int | None = None,
+    ) -> None:
         picture = gymnasium.spaces.Box(0, 255, (2, 3, 1), np.uint8)
-        super().__init__(num_envs, device, picture, gymnasium.spaces.MultiBinary(3), max_episode_steps)
+        super().__init__(
+            num_envs, device, picture, gymnasium.spaces.MultiBinary(3), max_episode_steps
+        )
 
     def initial_state(self, key: Tensor) -> State:
         light = torch.arange(3, device=key.device)[:, None]
-        return {"wish": integers(key, light, 2), "lit": torch.zeros(3, key.numel(), dtype=torch.int64)}
+        return {
+            "wish": integers(key, light, 2),
+            "lit": torch.zeros(3, key.numel(), dtype=torch.int64),
+        }
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
         lit = (state["lit"] + action.t()).remainder(2)
@@ -63,9 +76,15 @@ class Lights(TorchEnvironment):
 
 
 class Drift(TorchEnvironment):
-    """Its numbers grow without bounds under the action: the observations break unless it is reset."""
+    """Its numbers grow without bounds under the action: the observations break unless it is
+    reset."""
 
-    def __init__(self, num_envs: int, device: torch.device | str = "cpu", max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        max_episode_steps: int | None = None,
+    ) -> None:
         place = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
         push = gymnasium.spaces.Box(-np.inf, np.inf, (2, 1), np.float32)
         super().__init__(num_envs, device, place, push, max_episode_steps)
@@ -85,11 +104,19 @@ def built_in_case(environment_id: str, name: str = "", **kwargs: Any) -> Case:
     """The case of a built-in id."""
 
     def make(num_envs: int, max_episode_steps: int | None) -> VecEnvironment:
-        arguments = _stock_trading_arguments() if environment_id == "StockTrading-v0" else {"kwargs": kwargs}
+        arguments = (
+            _stock_trading_arguments()
+            if environment_id == "StockTrading-v0"
+            else {"kwargs": kwargs}
+        )
         spec = EnvironmentSpec(environment_id, **arguments, max_episode_steps=max_episode_steps)
         return make_vec_environment(spec, num_envs)
 
-    return Case(name or environment_id, make, many=100 if BUILT_IN[environment_id].backend == "mujoco" else 1000)
+    return Case(
+        name or environment_id,
+        make,
+        many=100 if BUILT_IN[environment_id].backend == "mujoco" else 1000,
+    )
 
 
 @functools.cache
@@ -114,7 +141,9 @@ def _process_case(name: str, many: int, **spec: Any) -> Case:
 
 
 def _user_case(kind: type[TorchEnvironment]) -> Case:
-    return Case(f"user's {kind.__name__}", lambda num_envs, limit: kind(num_envs, max_episode_steps=limit))  # type: ignore[call-arg]
+    return Case(
+        f"user's {kind.__name__}", lambda num_envs, limit: kind(num_envs, max_episode_steps=limit)
+    )  # type: ignore[call-arg]
 
 
 def _stock_trading_case() -> Case:
@@ -128,7 +157,9 @@ def _stock_trading_case() -> Case:
     }
 
     def make(num_envs: int, max_episode_steps: int | None) -> VecEnvironment:
-        spec = EnvironmentSpec("StockTrading-v0", kwargs=kwargs, max_episode_steps=max_episode_steps)
+        spec = EnvironmentSpec(
+            "StockTrading-v0", kwargs=kwargs, max_episode_steps=max_episode_steps
+        )
         return make_vec_environment(spec, num_envs)
 
     return Case("StockTrading-v0", make)
@@ -145,16 +176,25 @@ CASES = (
         1000,
         entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv",
     ),
-    _process_case("a Dict in processes", 1000, entry_point="user_environments:DictObservations", code_path=USER_CODE),
+    _process_case(
+        "a Dict in processes",
+        1000,
+        entry_point="user_environments:DictObservations",
+        code_path=USER_CODE,
+    ),
 )
 
 
-def random_action(environment: VecEnvironment, generator: torch.Generator, wild: bool = False) -> Tensor:
+def random_action(
+    environment: VecEnvironment, generator: torch.Generator, wild: bool = False
+) -> Tensor:
     """Allowed actions for all; where `wild`, half of a Box's numbers are invalid ones."""
     count, space = environment.num_envs, environment.action_space
     match space:
         case gymnasium.spaces.Discrete() if environment.action_mask is not None:
-            return torch.multinomial(environment.action_mask.float(), 1, generator=generator).squeeze(1)
+            return torch.multinomial(
+                environment.action_mask.float(), 1, generator=generator
+            ).squeeze(1)
         case gymnasium.spaces.Discrete():
             return torch.randint(int(space.n), (count,), generator=generator)
         case gymnasium.spaces.MultiBinary():
@@ -163,7 +203,9 @@ def random_action(environment: VecEnvironment, generator: torch.Generator, wild:
             sizes = torch.as_tensor(space.nvec)
             return (torch.rand(count, sizes.numel(), generator=generator) * sizes).long()
         case gymnasium.spaces.Box():
-            low, high = (torch.as_tensor(bound).float().clamp(-1, 1) for bound in (space.low, space.high))
+            low, high = (
+                torch.as_tensor(bound).float().clamp(-1, 1) for bound in (space.low, space.high)
+            )
             action = low + (high - low) * torch.rand(count, *space.shape, generator=generator)
             if not wild:
                 return action

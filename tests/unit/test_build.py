@@ -56,8 +56,12 @@ def test_an_image_knows_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("role", ["orchestrator", "leaderboard", "learner", "worker", "evaluator"])
 def test_every_service_says_its_version(role: str) -> None:
     command = [sys.executable, "-m", f"podracer_{role}"]
-    said = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (said.returncode, said.stdout) == (0, f"podracer_{role} {describe_build()}\n")
-    refused = subprocess.run([*command, "--listen"], capture_output=True, text=True, timeout=60, check=False)
+    refused = subprocess.run(
+        [*command, "--listen"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert refused.returncode == 2
     assert "unknown argument '--listen'" in refused.stderr

@@ -1,4 +1,5 @@
-"""Work that torch's compiler traces: the same results. Its last part, which makes kernels, needs a GPU."""
+"""Work that torch's compiler traces: the same results. Its last part, which makes kernels, needs a
+GPU."""
 
 from __future__ import annotations
 
@@ -48,12 +49,16 @@ def test_training_by_compiled_functions_is_training(
     expected = trained(name, 6, **more)
     names = request.getfixturevalue("traced")
     # Some operators are traced in parts, which round on their own.
-    torch.testing.assert_close(trained(name, 6, **more), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(
+        trained(name, 6, **more), expected, rtol=1e-4, atol=1e-5, equal_nan=True
+    )
     assert {"_advance", "draw_noise"} <= set(names)
     assert name == "sac" or {"_prepare_rows", "_slopes_of", "_take_step"} <= set(names)
 
 
-def test_what_cannot_be_compiled_runs_as_it_is(traced: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_compiled_runs_as_it_is(
+    traced: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     def halved(numbers: Tensor) -> Tensor:
         return numbers / 2 if (numbers > 1).any() else numbers
 

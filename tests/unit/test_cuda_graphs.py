@@ -17,7 +17,13 @@ from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.device import cuda_graphs
-from podracer_core.device.cuda_graphs import WARM_UP, CaptureFailed, Graphed, map_tensors, tensors_of
+from podracer_core.device.cuda_graphs import (
+    WARM_UP,
+    CaptureFailed,
+    Graphed,
+    map_tensors,
+    tensors_of,
+)
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.networks import ActorCritic
@@ -56,7 +62,9 @@ def test_what_is_replayed_reads_what_is_given_now(monkeypatch: pytest.MonkeyPatc
     step = Graphed(work, CPU)
     given = [torch.tensor([float(index), 1.0]) for index in range(WARM_UP + 4)]
     results = [step(Pair(left, None, 1), 1).tolist() for left in given]
-    assert results == [[10.0 * sum(range(index + 1)), 10.0 * (index + 1)] for index in range(len(given))]
+    assert results == [
+        [10.0 * sum(range(index + 1)), 10.0 * (index + 1)] for index in range(len(given))
+    ]
     assert len(calls) == WARM_UP + 1
     assert len(captures) == 1
     before = state.tolist()
@@ -105,14 +113,22 @@ def test_tensors_of_a_record() -> None:
 def trained(name: str, updates: int, **more: object) -> Tensor:
     """The actors' weights after some updates, hyperparameters having changed on the way."""
     shared = {"hidden_sizes": (16, 16), "horizon": 4, **more}
-    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    cohort = CohortConfig(
+        name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
+    )
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
-    environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "cpu", max_episode_steps=None)
+    environment = (CartPole if discrete else Pendulum)(
+        MEMBERS * ENVS, "cpu", max_episode_steps=None
+    )
     environment._starts, environment.can_diverge = None, False  # a GPU does not look
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space
+    )
     collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS))
     for update in range(updates):
-        metrics = algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version - update % 2))
+        metrics = algorithm.update(
+            collector.collect(algorithm.horizon, policy_version=algorithm.version - update % 2)
+        )
         if update == updates // 2:
             algorithm.set_hyperparameters(1, {"learning_rate": 1e-2, "max_gradient_norm": 0.1})
     tensors = [*algorithm.actor.state().values(), *metrics.values(), *collector.state().values()]
@@ -124,12 +140,20 @@ def trained(name: str, updates: int, **more: object) -> Tensor:
     [
         ("ppo", {"normalize_values": True, "minibatch_size": 5, "epochs": 2}),
         ("a2c", {}),
-        *((name, {"batch_size": 8, "learning_starts": 16, "updates_per_step": 0.25}) for name in OFF_POLICY),
-        ("d3qn", {"batch_size": 8, "learning_starts": 16, "prioritized": True, "target_interval": 3}),
+        *(
+            (name, {"batch_size": 8, "learning_starts": 16, "updates_per_step": 0.25})
+            for name in OFF_POLICY
+        ),
+        (
+            "d3qn",
+            {"batch_size": 8, "learning_starts": 16, "prioritized": True, "target_interval": 3},
+        ),
         ("redq", {"batch_size": 8, "learning_starts": 16, "updates_per_step": 2}),
     ],
 )
-def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: str, more: dict[str, object]) -> None:
+def test_training_by_graphs_is_training(
+    monkeypatch: pytest.MonkeyPatch, name: str, more: dict[str, object]
+) -> None:
     expected = trained(name, 10, **more)
     use_recorder(monkeypatch)
     monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
@@ -138,16 +162,25 @@ def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: s
     assert len(captures) >= 2, "collecting and updating"
 
 
-@pytest.mark.parametrize("shared", [{"normalize_rewards": True, "epochs": 2}, {"desired_kl": 0.01}], ids=str)
-def test_what_is_resumed_goes_on_exactly(monkeypatch: pytest.MonkeyPatch, shared: dict[str, object]) -> None:
-    """From copies of all state, in a learner and an environment that are new, beside the ones that went on."""
+@pytest.mark.parametrize(
+    "shared", [{"normalize_rewards": True, "epochs": 2}, {"desired_kl": 0.01}], ids=str
+)
+def test_what_is_resumed_goes_on_exactly(
+    monkeypatch: pytest.MonkeyPatch, shared: dict[str, object]
+) -> None:
+    """From copies of all state, in a learner and an environment that are new, beside the ones that
+    went on."""
     use_recorder(monkeypatch)
-    cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    cohort = CohortConfig(
+        "ppo", tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
+    )
 
     def begin() -> tuple[Algorithm, Collector]:
         environment = CartPole(MEMBERS * ENVS, "cpu")
         environment._starts = None
-        algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+        algorithm = algorithm_class("ppo")(
+            cohort, environment.observation_space, environment.action_space
+        )
         return algorithm, Collector(environment, algorithm.actor, torch.arange(MEMBERS))
 
     def train(algorithm: Algorithm, collector: Collector) -> list[Tensor]:
@@ -173,16 +206,30 @@ def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
     draws, sample = [], Replay.sample_prioritized
     monkeypatch.setattr(
-        Replay, "sample_prioritized", lambda self, *arguments: draws.append(1) or sample(self, *arguments)
+        Replay,
+        "sample_prioritized",
+        lambda self, *arguments: draws.append(1) or sample(self, *arguments),
     )
-    trained("dqn", 10, batch_size=8, learning_starts=16, prioritized=True, target_interval=1, updates_per_step=0.5)
-    assert len(draws) == 2 * (WARM_UP + 1), "all others are replayed; once the hyperparameters changed"
+    trained(
+        "dqn",
+        10,
+        batch_size=8,
+        learning_starts=16,
+        prioritized=True,
+        target_interval=1,
+        updates_per_step=0.5,
+    )
+    assert len(draws) == 2 * (WARM_UP + 1), (
+        "all others are replayed; once the hyperparameters changed"
+    )
 
 
 def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = trained("ppo", 8, h_term="k_step")
     use_recorder(monkeypatch)
-    torch.testing.assert_close(trained("ppo", 8, h_term="k_step"), expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        trained("ppo", 8, h_term="k_step"), expected, rtol=0, atol=0, equal_nan=True
+    )
     assert len(captures) == 1, "collecting alone"
 
 
@@ -195,18 +242,26 @@ def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
-def test_nothing_in_training_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_nothing_in_training_waits_for_the_device(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """Tensors on the meta device have no values: reading one would raise."""
     for network in (ActorCritic, StackedResidual):
         monkeypatch.setattr(network, "initialize", lambda *_: None)  # on a CPU, always
     shared = {"hidden_sizes": (16, 16), "horizon": 4}
     if name in OFF_POLICY:
         shared |= {"batch_size": 8, "learning_starts": 8, "updates_per_step": 0.25}
-    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    cohort = CohortConfig(
+        name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
+    )
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "meta")
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "meta")
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space, "meta"
+    )
     collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS, device="meta"))
     for _ in range(2):
-        metrics = algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version - 1))
+        metrics = algorithm.update(
+            collector.collect(algorithm.horizon, policy_version=algorithm.version - 1)
+        )
     assert all(value.device.type == "meta" for value in metrics.values())

@@ -1,4 +1,5 @@
-"""What the documents show: job files are valid, links lead somewhere, files of examples are shown as they are.
+"""What the documents show: job files are valid, links lead somewhere, files of examples are shown
+as they are.
 
 The commands of the documents are run by tests/e2e/test_documentation.py.
 """
@@ -35,10 +36,14 @@ from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT
 
-# page -> the files that it shows in full, and those of which it shows an excerpt; each below the folder of its example
+# page -> the files that it shows in full, and those of which it shows an excerpt; each below the
+# folder of its example
 EXTENSION_PAGES: dict[str, tuple[dict[str, Path], dict[str, Path]]] = {
     "write-an-algorithm.md": (
-        dict.fromkeys(("pyproject.toml", "munchausen_dqn/catalogue.py", "munchausen_dqn/algorithm.py"), ALGORITHM),
+        dict.fromkeys(
+            ("pyproject.toml", "munchausen_dqn/catalogue.py", "munchausen_dqn/algorithm.py"),
+            ALGORITHM,
+        ),
         dict.fromkeys(("cartpole.yaml", "tests/test_munchausen_dqn.py"), ALGORITHM),
     ),
     "write-an-evaluator.md": (
@@ -84,7 +89,11 @@ def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path)
 def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
     (folder / "prices.csv").touch()
-    shown = [parse_experiment(text, "job.yaml", folder) for _, text in job_files() if f"name: {name}\n" in text]
+    shown = [
+        parse_experiment(text, "job.yaml", folder)
+        for _, text in job_files()
+        if f"name: {name}\n" in text
+    ]
     assert load_experiment(folder / f"{name}.yaml") in shown
 
 
@@ -94,13 +103,16 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (document.parent / link).exists(), link
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
+    for target in re.findall(
+        r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE
+    ):
         assert set(target) & targets, target
 
 
 @pytest.mark.parametrize("page", ["security.md", "access.md", "web.md", "reliability.md"])
 def test_the_tests_that_a_page_names_are_there(page: str) -> None:
-    """`tests/path`, `tests/path.py::function`, and `test_name.py` for one beside the file that was named before."""
+    """`tests/path`, `tests/path.py::function`, and `test_name.py` for one beside the file that was
+    named before."""
     text, folder = (ROOT / "docs" / page).read_text(), ROOT
     named = re.findall(r"`(?:(tests/[\w/.]+?)/?|(test_\w+\.py))(?:::(\w+))?`", text)
     assert len(named) > 10
@@ -110,7 +122,9 @@ def test_the_tests_that_a_page_names_are_there(page: str) -> None:
         if file.is_file():
             folder = file.parent
         if name:
-            assert re.search(rf"^(async def|def|class) {name}\b", file.read_text(), re.MULTILINE), f"{file}::{name}"
+            assert re.search(rf"^(async def|def|class) {name}\b", file.read_text(), re.MULTILINE), (
+                f"{file}::{name}"
+            )
 
 
 def test_the_site_names_every_page() -> None:
@@ -118,7 +132,9 @@ def test_the_site_names_every_page() -> None:
     text, docs = (ROOT / "mkdocs.yml").read_text(), ROOT / "docs"
     named = set(re.findall(r"[\w/-]+\.md\b", text))
     named |= {
-        str(page.relative_to(docs)) for folder in re.findall(r"(\w+)/\*", text) for page in docs.glob(f"{folder}/*.md")
+        str(page.relative_to(docs))
+        for folder in re.findall(r"(\w+)/\*", text)
+        for page in docs.glob(f"{folder}/*.md")
     }
     pages = {str(page.relative_to(docs)) for page in [*docs.rglob("*.md"), *TUTORIALS]}
     pages = {page.replace(".ipynb", ".md") for page in pages}
@@ -128,15 +144,26 @@ def test_the_site_names_every_page() -> None:
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
-    """In one run from top to bottom (`make notebooks`), without what another machine or hour would change."""
+    """In one run from top to bottom (`make notebooks`), without what another machine or hour would
+    change."""
     cells = json.loads(tutorial.read_text())["cells"]
-    assert f"/blob/main/{tutorial.relative_to(ROOT)})" in "".join(cells[0]["source"]), "where it stands"
+    assert f"/blob/main/{tutorial.relative_to(ROOT)})" in "".join(cells[0]["source"]), (
+        "where it stands"
+    )
     programs = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in programs] == list(range(1, len(programs) + 1))
-    pictures = [cell for cell in programs if any("image/png" in each.get("data", {}) for each in cell["outputs"])]
-    assert pictures == [cell for cell in programs if "alt" in cell["metadata"]], "they need an `alt` in the metadata"
+    pictures = [
+        cell
+        for cell in programs
+        if any("image/png" in each.get("data", {}) for each in cell["outputs"])
+    ]
+    assert pictures == [cell for cell in programs if "alt" in cell["metadata"]], (
+        "they need an `alt` in the metadata"
+    )
     outputs = [
-        each | {"data": {**each.get("data", {}), "image/png": ""}} for cell in programs for each in cell["outputs"]
+        each | {"data": {**each.get("data", {}), "image/png": ""}}
+        for cell in programs
+        for each in cell["outputs"]
     ]
     assert {output["output_type"] for output in outputs} - {"error"}
     assert not re.search(r"[ '\"](/\w+){2}|0x[0-9a-f]{6}|\d\d:\d\d:\d\d", json.dumps(outputs))
@@ -148,9 +175,13 @@ def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_commands_have_the_options_that_a_document_shows(document: Path) -> None:
-    for line in "\n".join(re.findall(r"```sh.*?\n(.*?)```", text_of(document), re.DOTALL)).splitlines():
+    for line in "\n".join(
+        re.findall(r"```sh.*?\n(.*?)```", text_of(document), re.DOTALL)
+    ).splitlines():
         program, *words = shlex.split(line.split(" && ")[0], comments=True) or [""]
         if program != "podracer":
             continue
@@ -166,15 +197,32 @@ def test_what_other_libraries_names_become_is_there() -> None:
     evolution, pod = ({each.name for each in fields(kind)} for kind in (Evolution, Pod))
     known = {each.name for info in known_algorithms().values() for each in info.hyperparameters}
     known |= set(inspect.signature(podracer.train).parameters) | set(known_algorithms())
-    known |= {f"result.{name}" for name in dir(podracer.Result)} | {f"podracer.{name}" for name in podracer.__all__}
-    known |= {f"Callback.{name}" for name in dir(podracer.Callback)} | {"result.policy", "train", "matrix"}
+    known |= {f"result.{name}" for name in dir(podracer.Result)} | {
+        f"podracer.{name}" for name in podracer.__all__
+    }
+    known |= {f"Callback.{name}" for name in dir(podracer.Callback)} | {
+        "result.policy",
+        "train",
+        "matrix",
+    }
     known |= {f"evolution.{name}" for name in evolution} | {f"pod.{name}" for name in pod}
-    rows = re.findall(r"^\|.*\|(.*)\|$", (ROOT / "docs" / "coming-from.md").read_text(), re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`([a-z][\w.]*)[^`]*`", row, re.IGNORECASE)]
+    rows = re.findall(
+        r"^\|.*\|(.*)\|$", (ROOT / "docs" / "coming-from.md").read_text(), re.MULTILINE
+    )
+    named = [
+        name for row in rows for name in re.findall(r"`([a-z][\w.]*)[^`]*`", row, re.IGNORECASE)
+    ]
     assert len(named) > 80
     assert set(named) - known == set()
-    sections = {"objective": Objective, "environment": EnvironmentSpec, "evaluation": EvaluationPlan, "search": Search}
-    known |= {f"{section}.{each.name}" for section, kind in sections.items() for each in fields(kind)}
+    sections = {
+        "objective": Objective,
+        "environment": EnvironmentSpec,
+        "evaluation": EvaluationPlan,
+        "search": Search,
+    }
+    known |= {
+        f"{section}.{each.name}" for section, kind in sections.items() for each in fields(kind)
+    }
     known |= {each.name for each in fields(JobSpec)} | {
         "log_uniform",
         "integer_uniform",
@@ -194,7 +242,8 @@ ID = re.compile(r"(?<![\w/.:-])(?:([\w.]+):)?((?:[\w-]+/)?[A-Z][\w-]*-v\d+)\b(?!
 
 
 def test_every_environment_that_is_named_is_there_or_says_what_to_install() -> None:
-    """In documents and docstrings; the module that knows packages shows ids before and after its advice."""
+    """In documents and docstrings; the module that knows packages shows ids before and after its
+    advice."""
     sources = [path for folder in ("libs", "services") for path in (ROOT / folder).rglob("*.py")]
     texts = [text_of(path) for path in [*DOCUMENTS, *TUTORIALS]]
     texts += [
@@ -219,12 +268,19 @@ def test_every_environment_that_is_named_is_there_or_says_what_to_install() -> N
 
 def docstrings(path: Path) -> list[str]:
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    return [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    return [
+        ast.get_docstring(node) or ""
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds)
+    ]
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_what_is_installed_stands_in_the_checkout(document: Path) -> None:
-    """There is no release: an index has none of our packages, and the name `podracer` is another project's."""
+    """There is no release: an index has none of our packages, and the name `podracer` is another
+    project's."""
     text = document.read_text()
     for installed in re.findall(r"(?:pip install|uvx)((?:[ \\]+[^\s`\"#\\]+)+)", text):
         for word in re.findall(r"[^ ']*podracer[^ ']*", installed):
@@ -232,14 +288,18 @@ def test_what_is_installed_stands_in_the_checkout(document: Path) -> None:
             if folder == "podracer" and document.name == "faq.md":
                 continue
             project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-            assert set((extras or "").split(",")) - {""} <= set(project["optional-dependencies"]), word
+            assert set((extras or "").split(",")) - {""} <= set(project["optional-dependencies"]), (
+                word
+            )
 
 
 @pytest.mark.parametrize("page", EXTENSION_PAGES)
 def test_a_page_shows_the_files_of_its_example(page: str) -> None:
     """Above each block stands the name of its file."""
     in_full, in_part = EXTENSION_PAGES[page]
-    shown = re.findall(r"`([\w./]+)`[^\n]*\n\n```\w+\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    shown = re.findall(
+        r"`([\w./]+)`[^\n]*\n\n```\w+\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL
+    )
     assert {name for name, _ in shown} == in_full.keys() | in_part.keys()
     for name, text in shown:
         file = ((in_full | in_part)[name] / name).read_text()

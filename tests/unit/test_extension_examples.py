@@ -1,4 +1,5 @@
-"""The examples of docs/write-a-*.md, installed beside us: found by their names, their mistakes refused.
+"""The examples of docs/write-a-*.md, installed beside us: found by their names, their mistakes
+refused.
 
 tests/e2e/test_extensions.py trains with them in real services.
 """
@@ -60,13 +61,31 @@ def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("munchausen_weight:", "munchhausen_weight:", "'munchhausen_weight'; did you mean munchausen_weight?"),
-        ("uniform: [0.5, 0.9]", "uniform: [0.5, 1.9]", "munchausen_weight: must be a number from 0 to 1, not 1.9"),
-        ("horizon: 16", "n_step: 3", "search.space.n_step: must be a whole number from 1 to 1, not 3"),
-        ("[munchausen_dqn]", "[munchhausen_dqn]", "unknown algorithm 'munchhausen_dqn'; did you mean munchausen_dqn"),
+        (
+            "munchausen_weight:",
+            "munchhausen_weight:",
+            "'munchhausen_weight'; did you mean munchausen_weight?",
+        ),
+        (
+            "uniform: [0.5, 0.9]",
+            "uniform: [0.5, 1.9]",
+            "munchausen_weight: must be a number from 0 to 1, not 1.9",
+        ),
+        (
+            "horizon: 16",
+            "n_step: 3",
+            "search.space.n_step: must be a whole number from 1 to 1, not 3",
+        ),
+        (
+            "[munchausen_dqn]",
+            "[munchhausen_dqn]",
+            "unknown algorithm 'munchhausen_dqn'; did you mean munchausen_dqn",
+        ),
     ],
 )
-def test_a_mistake_with_an_algorithm_is_refused(packages: Packages, good: str, bad: str, message: str) -> None:
+def test_a_mistake_with_an_algorithm_is_refused(
+    packages: Packages, good: str, bad: str, message: str
+) -> None:
     result = refused(packages.install(ALGORITHM) / "cartpole.yaml", good, bad)
     assert message in result.stderr
     assert "cartpole.yaml:" in result.stderr
@@ -75,17 +94,27 @@ def test_a_mistake_with_an_algorithm_is_refused(packages: Packages, good: str, b
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("code: ./maze ", "code: ./mase ", "maze.yaml:4: environment.code: expected a folder; there is none at "),
+        (
+            "code: ./maze ",
+            "code: ./mase ",
+            "maze.yaml:4: environment.code: expected a folder; there is none at ",
+        ),
         (
             "code: ./maze ",
             "code: ./tests ",
             "does not hold the module maze of maze.environment:Maze: expected maze/ or",
         ),
-        ("./plan.txt", "./plain.txt", "maze.yaml:6: data.plan: expected a file; there is nothing at "),
+        (
+            "./plan.txt",
+            "./plain.txt",
+            "maze.yaml:6: data.plan: expected a file; there is nothing at ",
+        ),
         ("data: {plan: ", "data: {a plan: ", "data.a plan: is not the name of an argument"),
     ],
 )
-def test_a_mistake_with_an_environment_is_refused(tmp_path: Path, good: str, bad: str, message: str) -> None:
+def test_a_mistake_with_an_environment_is_refused(
+    tmp_path: Path, good: str, bad: str, message: str
+) -> None:
     maze = shutil.copytree(MAZE, tmp_path / "maze")
     assert message in refused(maze / "maze.yaml", good, bad).stderr
 
@@ -102,7 +131,10 @@ def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Pa
     packages.install(FUSION)
     found = {name: fusion_class(name).__name__ for name in ("median", "mean", "weighted", "outer")}
     assert found == {"median": "Median", "mean": "Mean", "weighted": "Weighted", "outer": "Outer"}
-    with pytest.raises(InvalidInput, match="no fusion 'medain' is installed; there are: mean, median, outer, weighted"):
+    with pytest.raises(
+        InvalidInput,
+        match="no fusion 'medain' is installed; there are: mean, median, outer, weighted",
+    ):
         fusion_class("medain")
 
 
@@ -120,7 +152,9 @@ def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
         ("class Median:\n    pass\n", "is no podracer_core.fusion.fusion.Fusion"),
     ],
 )
-def test_a_package_with_a_broken_fusion_is_named(packages: Packages, text: str, problem: str) -> None:
+def test_a_package_with_a_broken_fusion_is_named(
+    packages: Packages, text: str, problem: str
+) -> None:
     (packages.install(FUSION) / "median_fusion" / "fusion.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         fusion_class("median")
@@ -130,22 +164,35 @@ def test_a_package_with_a_broken_fusion_is_named(packages: Packages, text: str, 
 def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> None:
     packages.install(FUSION)
     packages.add("another", "2.0", {"podracer.fusions": {"mean": "median_fusion.fusion:Median"}})
-    with pytest.raises(InvalidInput, match=r"fusion 'mean' is offered by another 2.0, podracer-core .*; remove all"):
+    with pytest.raises(
+        InvalidInput, match=r"fusion 'mean' is offered by another 2.0, podracer-core .*; remove all"
+    ):
         fusion_class("mean")
 
 
 def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
     job = load_job_file(packages.install(EVALUATOR) / "acrobot.yaml")
     assert JobSpec.from_message(job.to_message()).evaluation.evaluator == "success_rate"
-    found = {name: evaluator_class(name).__name__ for name in ("", "greedy_episodes", "backtest", "success_rate")}
-    assert list(found.values()) == ["GreedyEvaluator", "GreedyEvaluator", "BacktestEvaluator", "SuccessRate"]
+    found = {
+        name: evaluator_class(name).__name__
+        for name in ("", "greedy_episodes", "backtest", "success_rate")
+    }
+    assert list(found.values()) == [
+        "GreedyEvaluator",
+        "GreedyEvaluator",
+        "BacktestEvaluator",
+        "SuccessRate",
+    ]
     known = "backtest, greedy_episodes, success_rate"
-    with pytest.raises(InvalidInput, match=f"no evaluator 'succes_rate' is installed; there are: {known}"):
+    with pytest.raises(
+        InvalidInput, match=f"no evaluator 'succes_rate' is installed; there are: {known}"
+    ):
         evaluator_class("succes_rate")
 
 
 def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Packages) -> None:
-    """Whose car, with weights that are not trained, never gets up the hill: no episode ends before its 200 steps."""
+    """Whose car, with weights that are not trained, never gets up the hill: no episode ends before
+    its 200 steps."""
     packages.install(EVALUATOR)
     cohort = CohortConfig("ppo", (MemberConfig("a", 7), MemberConfig("b", 8)))
     spec = EnvironmentSpec(id="MountainCar-v0")
@@ -166,7 +213,9 @@ def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Pa
         ("class SuccessRate:\n    pass\n", "is no podracer_core.evaluate.evaluator.Evaluator"),
     ],
 )
-def test_a_package_with_a_broken_evaluator_is_named(packages: Packages, text: str, problem: str) -> None:
+def test_a_package_with_a_broken_evaluator_is_named(
+    packages: Packages, text: str, problem: str
+) -> None:
     (packages.install(EVALUATOR) / "success_rate" / "evaluator.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         evaluator_class("success_rate")
@@ -175,11 +224,17 @@ def test_a_package_with_a_broken_evaluator_is_named(packages: Packages, text: st
 
 def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) -> None:
     module = packages.install(EVALUATOR) / "success_rate" / "evaluator.py"
-    module.write_text(module.read_text().replace(", first_row=first_row)))", ", first_row=first_row)))[:1]"))
+    module.write_text(
+        module.read_text().replace(", first_row=first_row)))", ", first_row=first_row)))[:1]")
+    )
     cohort = CohortConfig("ppo", (MemberConfig("a", 7), MemberConfig("b", 8)))
-    evaluation = PolicyEvaluation(cohort, EnvironmentSpec(id="MountainCar-v0"), "cpu", evaluator="success_rate")
+    evaluation = PolicyEvaluation(
+        cohort, EnvironmentSpec(id="MountainCar-v0"), "cpu", evaluator="success_rate"
+    )
     with pytest.raises(InvalidInput, match="SuccessRate gave 1 results for 2 policies"):
-        evaluation.evaluate(["a", "b"], evaluation._actor(2).state(), range(8), 0, None, screening=False)
+        evaluation.evaluate(
+            ["a", "b"], evaluation._actor(2).state(), range(8), 0, None, screening=False
+        )
     evaluation.close()
 
 
@@ -191,7 +246,16 @@ def test_the_tests_that_the_examples_bring_pass(packages: Packages, tmp_path: Pa
     paths = ":".join([os.environ["PYTHONPATH"], *map(str, copies)])
     folders = [copy / "tests" for copy in copies]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *folders],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--import-mode=importlib",
+            *folders,
+        ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,

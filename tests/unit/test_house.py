@@ -22,10 +22,10 @@ FILES = {
     f"{CORE}/rpc/dial.py": "from podracer_core import errors\nfrom podracer_core.rpc import call",
     "libs/podracer_core/podracer/v1/stub_pb2.py": "x = 1\n" * 1000,
     "services/pilot/podracer_pilot/__init__.py": "",
-    "services/pilot/podracer_pilot/left.py": "def go():\n    from podracer_pilot import right\n    return right\n"
-    + "def halt():\n    pass\n",
-    "services/pilot/podracer_pilot/right.py": 'from podracer_pilot.left import go\n\n\ndef long():\n    """Long."""\n'
-    + "    go()\n" * 50,
+    "services/pilot/podracer_pilot/left.py": "def go():\n    from podracer_pilot import right\n    "
+    "return right\n" + "def halt():\n    pass\n",
+    "services/pilot/podracer_pilot/right.py": "from podracer_pilot.left import go\n\n\ndef "
+    'long():\n    """Long."""\n' + "    go()\n" * 60,
 }
 
 
@@ -43,9 +43,13 @@ podracer_core.rpc.call:Call
 '''
 """
 
-LONG_FUNCTIONS: set[str] = set()
-"""Of more than 50 lines without their docstrings, beside migrations, which are never edited, and kernels, which are
-one function each."""
+LONG_FUNCTIONS = {
+    "podracer_client.command.backtest:backtest",
+    "podracer_client.command.data:import_table",
+    "podracer_client.command.secrets:secrets",
+}
+"""Of more than 60 lines without their docstrings, beside migrations, which are never edited, and
+kernels, which are one function each."""
 
 WALKS_OVER_LIMITS = {"YAML to lease", "LeaseWork"}
 """None more; delete one here that has become short enough."""
@@ -59,35 +63,57 @@ def measure(root: Path) -> str:
 def test_this_house() -> None:
     figures = json.loads(measure(ROOT).splitlines()[-1])
     assert figures["circles"] == figures["folder_circles"] == []
-    assert figures["broken_walks"] == [], "a function has moved or is called by another: correct scripts/walks.toml"
+    assert figures["broken_walks"] == [], (
+        "a function has moved or is called by another: correct scripts/walks.toml"
+    )
     assert {walk.partition(":")[0] for walk in figures["walks_over_limits"]} <= WALKS_OVER_LIMITS
-    long = {name for name in figures["long_functions"] if ".migrations." not in name and "_kernel" not in name}
+    long = {
+        name
+        for name in figures["long_functions"]
+        if ".migrations." not in name and "_kernel" not in name
+    }
     assert long == LONG_FUNCTIONS
 
 
-INITS = [*ROOT.glob("libs/*/podracer_*/**/__init__.py"), *ROOT.glob("services/*/podracer_*/**/__init__.py")]
+INITS = [
+    *ROOT.glob("libs/*/podracer_*/**/__init__.py"),
+    *ROOT.glob("services/*/podracer_*/**/__init__.py"),
+]
 
 
 def test_a_folder_says_what_is_in_it() -> None:
-    """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are there."""
+    """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are
+    there."""
     absent = []
     for path in INITS:
         text = ast.get_docstring(ast.parse(path.read_text()))
         assert text, path
         lists = re.findall(r"^([a-z]\w*(?:, [a-z]\w*)*) {2,}\S", text, re.MULTILINE)
         named = [path.parent / name for names in lists for name in names.split(", ")]
-        absent += [str(each) for each in named if not (each.is_dir() or each.with_suffix(".py").exists())]
+        absent += [
+            str(each) for each in named if not (each.is_dir() or each.with_suffix(".py").exists())
+        ]
     assert absent == []
 
 
-@pytest.mark.parametrize("readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name
+)
 def test_a_service_says_where_its_modules_are(readme: Path) -> None:
-    """In the section of that title, bare names and paths in backticks are modules and folders of it."""
+    """In the section of that title, bare names and paths in backticks are modules and folders of
+    it."""
     text = readme.read_text()
-    (section,) = re.findall(r"(?ms)^## (?:Inside|How it is built|Where things live)$(.*?)(?=^## |\Z)", text)
+    (section,) = re.findall(
+        r"(?ms)^## (?:Inside|How it is built|Where things live)$(.*?)(?=^## |\Z)", text
+    )
     (package,) = (path.parent for path in readme.parent.glob("podracer_*/__init__.py"))
     there = {path.stem for path in package.rglob("*") if path.suffix == ".py" or path.is_dir()}
-    named = {part for name in re.findall(r"`([a-z_/]+)(?:\.py)?`", section) for part in name.split("/") if part}
+    named = {
+        part
+        for name in re.findall(r"`([a-z_/]+)(?:\.py)?`", section)
+        for part in name.split("/")
+        if part
+    }
     assert named
     assert named <= there
 
@@ -95,7 +121,11 @@ def test_a_service_says_where_its_modules_are(readme: Path) -> None:
 def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## The house") : text.index("## Glossary")]
-    inside = {path.parent.name for path in INITS if len(path.relative_to(ROOT).parts) == 5 and "libs" in path.parts}
+    inside = {
+        path.parent.name
+        for path in INITS
+        if len(path.relative_to(ROOT).parts) == 5 and "libs" in path.parts
+    }
     assert inside <= set(re.findall(r"`(\w+)`", section))
 
 
@@ -106,16 +136,16 @@ def test_a_made_up_house(tmp_path: Path) -> None:
         path.write_text(text)
     table = measure(tmp_path)
     figures = json.loads(table.splitlines()[-1])
-    assert (figures["lines"], figures["files"]) == (1 + 3 + 3 + 2 + 5 + 55, 8)
-    assert figures["tokens"] == 206
-    assert figures["import_share"] == round((1 + 3 + 2 + 1 + 1) / 69, 4)
+    assert (figures["lines"], figures["files"]) == (1 + 3 + 3 + 2 + 5 + 65, 8)
+    assert figures["tokens"] == 236
+    assert figures["import_share"] == round((1 + 3 + 2 + 1 + 1) / 79, 4)
     assert figures["one_importer"] == 3, "call, left and right; errors has two"
     assert figures["circles"] == [["podracer_pilot.left", "podracer_pilot.right"]]
     assert figures["folder_circles"] == figures["circles"]
-    assert figures["long_functions"] == {"podracer_pilot.right:long": 51}
+    assert figures["long_functions"] == {"podracer_pilot.right:long": 61}
     assert figures["packages"] == {
         "podracer_core": {"lines": 9, "tokens": 27, "files": 5, "floors": 3},
-        "podracer_pilot": {"lines": 60, "tokens": 179, "files": 3, "floors": 2},
+        "podracer_pilot": {"lines": 70, "tokens": 209, "files": 3, "floors": 2},
     }
     assert "podracer_pilot.left ↔ podracer_pilot.right" in table
     walk = {"hops": 2, "conversions": 1, "files": 2, "most_hops": 1, "most_files": 2}

@@ -1,4 +1,5 @@
-"""What the protos say to people they say to machines of other languages, too: behaviours, resources, Go packages."""
+"""What the protos say to people they say to machines of other languages, too: behaviours,
+resources, Go packages."""
 
 from __future__ import annotations
 
@@ -25,36 +26,60 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[descriptor_pb2.FileD
     """Ours, with their comments."""
     target, protos = tmp_path_factory.mktemp("protos") / "podracer.binpb", ROOT / "protos"
     found = sorted(str(path.relative_to(protos)) for path in protos.rglob("podracer/**/*.proto"))
-    include = (str(protos), sysconfig.get_path("purelib"), str(Path(protoc.__file__).parent / "_proto"))
+    include = (
+        str(protos),
+        sysconfig.get_path("purelib"),
+        str(Path(protoc.__file__).parent / "_proto"),
+    )
     paths = [f"--proto_path={folder}" for folder in include]
     command = ["protoc", *paths, "--include_source_info", f"--descriptor_set_out={target}", *found]
     assert protoc.main(command) == 0
     return list(descriptor_pb2.FileDescriptorSet.FromString(target.read_bytes()).file)
 
 
-def fields(file: descriptor_pb2.FileDescriptorProto) -> Iterator[tuple[str, descriptor_pb2.FieldDescriptorProto, str]]:
+def fields(
+    file: descriptor_pb2.FileDescriptorProto,
+) -> Iterator[tuple[str, descriptor_pb2.FieldDescriptorProto, str]]:
     """Every field of a file's messages: its full name, itself, and its comment."""
-    comments = {tuple(place.path): " ".join(place.leading_comments.split()) for place in file.source_code_info.location}
+    comments = {
+        tuple(place.path): " ".join(place.leading_comments.split())
+        for place in file.source_code_info.location
+    }
     for i, message in enumerate(file.message_type):
         for j, field in enumerate(message.field):
             yield f"{message.name}.{field.name}", field, comments.get((4, i, 2, j), "")
 
 
-def test_field_behaviours_are_those_of_the_comments(files: list[descriptor_pb2.FileDescriptorProto]) -> None:
+def test_field_behaviours_are_those_of_the_comments(
+    files: list[descriptor_pb2.FileDescriptorProto],
+) -> None:
     for name, field, comment in (each for file in files for each in fields(file)):
-        behaviours = set(field.options.Extensions[field_behavior_pb2.field_behavior]) - {field_behavior_pb2.IDENTIFIER}
+        behaviours = set(field.options.Extensions[field_behavior_pb2.field_behavior]) - {
+            field_behavior_pb2.IDENTIFIER
+        }
         assert behaviours <= set(BEHAVIOURS), name
         for behaviour, words in BEHAVIOURS.items():
             is_identifier = field.options.Extensions[field_behavior_pb2.field_behavior] == [
                 field_behavior_pb2.IDENTIFIER
             ]
-            assert (behaviour in behaviours) == bool(words.search(comment)) or is_identifier, (name, comment)
+            assert (behaviour in behaviours) == bool(words.search(comment)) or is_identifier, (
+                name,
+                comment,
+            )
 
 
-def test_every_resource_that_a_field_names_is_defined(files: list[descriptor_pb2.FileDescriptorProto]) -> None:
-    defined = {one.type for file in files for one in file.options.Extensions[resource_pb2.resource_definition]}
+def test_every_resource_that_a_field_names_is_defined(
+    files: list[descriptor_pb2.FileDescriptorProto],
+) -> None:
+    defined = {
+        one.type
+        for file in files
+        for one in file.options.Extensions[resource_pb2.resource_definition]
+    }
     messages = [message for file in files for message in file.message_type]
-    defined |= {message.options.Extensions[resource_pb2.resource].type for message in messages} - {""}
+    defined |= {message.options.Extensions[resource_pb2.resource].type for message in messages} - {
+        ""
+    }
     assert len(defined) == 7
     for file in files:
         for name, field, _ in fields(file):

@@ -1,4 +1,5 @@
-"""Counter-based random numbers: their distribution, and that nothing but key and counter decides them."""
+"""Counter-based random numbers: their distribution, and that nothing but key and counter decides
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ import pytest
 import torch
 
 from podracer_core.errors import InvalidInput
-from podracer_core.random_numbers import derive_key, integers, normal, permutation, random_bits, uniform
+from podracer_core.random_numbers import (
+    derive_key,
+    integers,
+    normal,
+    permutation,
+    random_bits,
+    uniform,
+)
 
 MASK = (1 << 64) - 1
 COUNT = 200_000
@@ -27,10 +35,13 @@ def _stream(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _kolmogorov_smirnov(sample: torch.Tensor, cdf: torch.Tensor) -> float:
-    """The statistic sqrt(n) sup |F_n - F|, of a sorted sample and its distribution there; above 2.2 once in 8000."""
+    """The statistic sqrt(n) sup |F_n - F|, of a sorted sample and its distribution there; above 2.2
+    once in 8000."""
     n = sample.numel()
     empirical = torch.arange(1, n + 1, dtype=torch.float64) / n
-    return float(math.sqrt(n) * torch.maximum((empirical - cdf).abs(), (cdf - empirical + 1 / n).abs()).max())
+    return float(
+        math.sqrt(n) * torch.maximum((empirical - cdf).abs(), (cdf - empirical + 1 / n).abs()).max()
+    )
 
 
 @pytest.mark.parametrize("key", [0, 1, -1, 2**63 - 1, -(2**63), 0x123456789ABCDEF])
@@ -64,7 +75,9 @@ def test_normal_is_normal() -> None:
 
 def test_normal_is_finite_for_the_extreme_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     extremes = torch.tensor([0, -1, 0xFFFFFFFF, -(2**32), 2**63 - 1, -(2**63), 1, 0xFFFFFFFE])
-    monkeypatch.setattr("podracer_core.random_numbers.random_bits", lambda key, counter: extremes.clone())
+    monkeypatch.setattr(
+        "podracer_core.random_numbers.random_bits", lambda key, counter: extremes.clone()
+    )
     sample = normal(extremes, 0)
     assert sample.isfinite().all()
     assert sample.abs().max() < 6.7
@@ -74,9 +87,15 @@ def test_integers_are_even() -> None:
     counts = integers(*_stream(), 7).bincount(minlength=7).double()
     expected = COUNT / 7
     assert counts.numel() == 7
-    assert ((counts - expected) ** 2 / expected).sum() < 27.9  # chi squared, 6 degrees of freedom, one in 10,000
+    # chi squared, 6 degrees of freedom, one in 10,000
+    assert ((counts - expected) ** 2 / expected).sum() < 27.9
     assert (integers(*_stream(), 1) == 0).all()
-    assert 0 <= int(integers(*_stream(), 2**31).min()) <= int(integers(*_stream(), 2**31).max()) < 2**31
+    assert (
+        0
+        <= int(integers(*_stream(), 2**31).min())
+        <= int(integers(*_stream(), 2**31).max())
+        < 2**31
+    )
     with pytest.raises(InvalidInput, match="bound"):
         integers(*_stream(), 0)
 
@@ -85,7 +104,9 @@ def test_streams_are_independent() -> None:
     """Neighbouring seeds, words and counters: uncorrelated to 4.5 standard errors."""
     counters = torch.arange(50_000)
     words = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2, 5), (5, 2)]
-    streams = [uniform(derive_key(seed, *word), counters).double() for seed in (0, 1) for word in words]
+    streams = [
+        uniform(derive_key(seed, *word), counters).double() for seed in (0, 1) for word in words
+    ]
     streams.append(uniform(derive_key(0, 0), counters + 1).double())
     for one, other in itertools.combinations(streams, 2):
         correlation = torch.corrcoef(torch.stack([one, other]))[0, 1]
@@ -156,7 +177,8 @@ def test_every_permutation_is_equally_likely() -> None:
     codes = (rows * torch.tensor([64, 16, 4, 1])).sum(1)
     counts = codes.unique(return_counts=True)[1].double()
     assert counts.numel() == 24
-    assert ((counts - 1000) ** 2 / 1000).sum() < 58.6  # chi squared, 23 degrees of freedom, one in 20,000
+    # chi squared, 23 degrees of freedom, one in 20,000
+    assert ((counts - 1000) ** 2 / 1000).sum() < 58.6
 
 
 def test_nothing_waits_for_the_device() -> None:
@@ -173,7 +195,9 @@ def test_cuda_draws_the_same() -> None:
     keys, counters = derive_key(0, torch.arange(100))[:, None], torch.arange(100)
     on_gpu = keys.cuda(), counters.cuda()
     assert torch.equal(uniform(*on_gpu).cpu(), uniform(keys, counters))
-    assert torch.equal(permutation(on_gpu[0][:, 0], 3, 1000).cpu(), permutation(keys[:, 0], 3, 1000))
+    assert torch.equal(
+        permutation(on_gpu[0][:, 0], 3, 1000).cpu(), permutation(keys[:, 0], 3, 1000)
+    )
     torch.testing.assert_close(normal(*on_gpu).cpu(), normal(keys, counters), atol=1e-5, rtol=1e-5)
     graph, counter = torch.cuda.CUDAGraph(), torch.zeros((), dtype=torch.int64, device="cuda")
     normal(on_gpu[0], counter)

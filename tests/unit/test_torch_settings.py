@@ -14,7 +14,8 @@ from podracer_core.device.torch_settings import set_up_torch
 def restored() -> Iterator[None]:
     threads = torch.get_num_threads()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before, on_cpu = (matmul.allow_tf32, cudnn.allow_tf32), torch.backends.mkldnn.matmul.fp32_precision
+    before = (matmul.allow_tf32, cudnn.allow_tf32)
+    on_cpu = torch.backends.mkldnn.matmul.fp32_precision
     yield
     torch.backends.mkldnn.matmul.fp32_precision = on_cpu
     torch.set_num_threads(threads)
@@ -46,5 +47,6 @@ def test_bf16_is_for_products_on_a_cpu_alone() -> None:
     exact = left @ right
     set_up_torch(None, "bf16")
     assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-    torch.testing.assert_close(left @ right, exact, atol=0.5, rtol=0.0)  # sums of 256 products of eight bits each
+    # sums of 256 products of eight bits each
+    torch.testing.assert_close(left @ right, exact, atol=0.5, rtol=0.0)
     assert torch.backends.cuda.matmul.allow_tf32

@@ -1,4 +1,5 @@
-"""The walks of CONTRIBUTING.md, done in a copy: a job field and a command need these edits and no others.
+"""The walks of CONTRIBUTING.md, done in a copy: a job field and a command need these edits and no
+others.
 
 The stage is done by tests/integration/orchestrator/test_stages.py, the others by plug-ins:
 tests/unit/test_extension_examples.py, tests/unit/orchestrator.
@@ -46,8 +47,14 @@ def greet(name: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for folder in ("protos", "libs/podracer_core/podracer_core", "libs/podracer_client/podracer_client"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (
+        "protos",
+        "libs/podracer_core/podracer_core",
+        "libs/podracer_client/podracer_client",
+    ):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copytree(ROOT / "libs/podracer_core/podracer", tmp_path / "libs/podracer_core/podracer")
     return tmp_path
 
@@ -59,10 +66,14 @@ def insert(path: Path, before: str, text: str) -> None:
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(copy / "libs" / package) for package in ("podracer_core", "podracer_client"))
+    path = os.pathsep.join(
+        str(copy / "libs" / package) for package in ("podracer_core", "podracer_client")
+    )
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=copy, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=copy, env=environment
+    )
 
 
 @pytest.mark.thorough
@@ -71,7 +82,8 @@ def test_a_field_of_the_job_file(copy: Path) -> None:
     insert(
         copy / "protos/podracer/common/v1/evolution.proto",
         "  // Number of best candidates that also act together",
-        "  // Rounds without a new best before the job ends. 0: no limit.\n  int32 patience = 1000;\n",
+        "  // Rounds without a new best before the job ends. 0: no limit.\n  int32 patience = "
+        "1000;\n",
     )
     section = copy / "libs/podracer_core/podracer_core/jobs/evolution.py"
     insert(section, "    ensemble_size: int = 0\n", "    patience: int = 0\n")

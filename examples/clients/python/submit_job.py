@@ -1,8 +1,9 @@
-"""Submit a job with plain grpcio and the generated stubs, watch it, read the leaderboard, fetch the best policy.
+"""Submit a job with plain grpcio and the generated stubs, watch it, read the leaderboard, fetch the
+best policy.
 
-`python examples/clients/python/submit_job.py [TARGET RETURN]` asks the server that PODRACER_ORCHESTRATOR … name, or the
-one that `podracer up` has started in this folder; see ../README.md.
-"""
+`python examples/clients/python/submit_job.py [TARGET RETURN]` asks the server that
+PODRACER_ORCHESTRATOR … name, or the one that `podracer up` has started in this folder; see
+../README.md."""
 
 import hashlib
 import json
@@ -40,7 +41,9 @@ SPEC = job_pb2.JobSpec(
 def download(artifacts, name, folder, metadata):
     """Write every file of an artifact below `folder`."""
     file, content = None, b""
-    for response in artifacts.Download(artifact_service_pb2.DownloadRequest(name=name), metadata=metadata):
+    for response in artifacts.Download(
+        artifact_service_pb2.DownloadRequest(name=name), metadata=metadata
+    ):
         if response.HasField("file"):
             save(folder, file, content)
             file, content = response.file, b""
@@ -62,7 +65,11 @@ def find_server():
         token = os.environ.get("PODRACER_TOKEN") or read_token(os.environ["PODRACER_TOKEN_FILE"])
         return os.environ["PODRACER_ORCHESTRATOR"], os.environ["PODRACER_LEADERBOARD"], token
     connection = json.loads(Path("runs/connection.json").read_text())
-    return connection["orchestrator"], connection["leaderboard"], read_token(connection["token_file"])
+    return (
+        connection["orchestrator"],
+        connection["leaderboard"],
+        read_token(connection["token_file"]),
+    )
 
 
 def read_token(path):
@@ -70,17 +77,23 @@ def read_token(path):
 
 
 def connect(address, server):
-    """A channel; with PODRACER_TLS both sides show certificates, the server's for its role and not for its address."""
+    """A channel; with PODRACER_TLS both sides show certificates, the server's for its role and not
+    for its address."""
     if "PODRACER_TLS" not in os.environ:
         return grpc.insecure_channel(address)
     folder = Path(os.environ["PODRACER_TLS"])
-    authority, key, certificate = ((folder / name).read_bytes() for name in ("ca.pem", "key.pem", "cert.pem"))
+    authority, key, certificate = (
+        (folder / name).read_bytes() for name in ("ca.pem", "key.pem", "cert.pem")
+    )
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    return grpc.secure_channel(address, credentials, [("grpc.ssl_target_name_override", f"{server}.podracer")])
+    return grpc.secure_channel(
+        address, credentials, [("grpc.ssl_target_name_override", f"{server}.podracer")]
+    )
 
 
 def watch(jobs, job, metadata):
-    """Prints what happens to a job until it has ended; a lost connection is made anew, and no event is missed."""
+    """Prints what happens to a job until it has ended; a lost connection is made anew, and no event
+    is missed."""
     position = 0
     while job.state < job_pb2.JOB_STATE_SUCCEEDED:
         try:
@@ -101,7 +114,10 @@ def watch(jobs, job, metadata):
 def main():
     orchestrator, leaderboard, token = find_server()
     metadata = (("authorization", f"Bearer {token}"),)
-    with connect(orchestrator, "orchestrator") as channel, connect(leaderboard, "leaderboard") as board_channel:
+    with (
+        connect(orchestrator, "orchestrator") as channel,
+        connect(leaderboard, "leaderboard") as board_channel,
+    ):
         jobs = job_service_pb2_grpc.JobServiceStub(channel)
         job = jobs.CreateJob(job_service_pb2.CreateJobRequest(spec=SPEC), metadata=metadata).job
         print("submitted", job.name)

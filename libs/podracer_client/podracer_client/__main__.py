@@ -11,7 +11,8 @@ from podracer_client.command import main
 
 
 def run() -> NoReturn:
-    """The command, and the end of this process: at once, for Python takes 0.1 s to take its modules apart."""
+    """The command, and the end of this process: at once, for Python takes 0.1 s to take its modules
+    apart."""
     code: int | str | None = 0
     try:
         main()

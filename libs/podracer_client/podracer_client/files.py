@@ -16,17 +16,22 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}", path=folder) from error
+        raise InvalidInput(
+            f"cannot make the folder {folder}: {error.strerror}", path=folder
+        ) from error
 
 
 def require_makeable(folder: Path) -> None:
-    """Raises InvalidInput if `make_folder` would fail, or the folder is not writable; makes nothing."""
+    """Raises InvalidInput if `make_folder` would fail, or the folder is not writable; makes
+    nothing."""
     whole = folder.absolute()
     there = next(each for each in (whole, *whole.parents) if each.exists())
     if not there.is_dir():
         raise InvalidInput(f"cannot make the folder {folder}: {there} is a file", path=folder)
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InvalidInput(f"cannot make the folder {folder}: {there} cannot be written", path=folder)
+        raise InvalidInput(
+            f"cannot make the folder {folder}: {there} cannot be written", path=folder
+        )
 
 
 def require_writable(path: Path) -> None:
@@ -48,7 +53,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only this user may read, and make its folders. Raises OSError if it cannot be written."""
+    """Write a file that only this user may read, and make its folders. Raises OSError if it cannot
+    be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(path, content, 0o600)
 

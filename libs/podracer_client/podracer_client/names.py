@@ -1,4 +1,5 @@
-"""Short resource names of users (`cartpole-x7` for `projects/default/jobs/cartpole-x7`), and times of servers."""
+"""Short resource names of users (`cartpole-x7` for `projects/default/jobs/cartpole-x7`), and times
+of servers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ _CHECKPOINT = re.compile(rf"projects/{LABEL}/jobs/{LABEL}/(?:agents/[^/]+/)?chec
 
 def moment(timestamp: Timestamp) -> datetime | None:
     """In UTC, in whole seconds; None for none, and for what no calendar has in any time zone."""
-    return datetime.fromtimestamp(timestamp.seconds, UTC) if 0 < timestamp.seconds < 253_370_764_800 else None
+    return (
+        datetime.fromtimestamp(timestamp.seconds, UTC)
+        if 0 < timestamp.seconds < 253_370_764_800
+        else None
+    )
 
 
 def time_text(timestamp: Timestamp) -> str:
@@ -28,7 +33,8 @@ def time_text(timestamp: Timestamp) -> str:
 
 
 def enum_word(enum: Any, value: int) -> str:
-    """`RUNNING` for JOB_STATE_RUNNING of JobState; empty for what is not set, the number for what is not known here."""
+    """`RUNNING` for JOB_STATE_RUNNING of JobState; empty for what is not set, the number for what
+    is not known here."""
     if not value:
         return ""
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper()
@@ -43,7 +49,8 @@ def job_name(text: str) -> str:
     if is_label(text):
         return f"{DEFAULT_PROJECT}/jobs/{text}"
     problem = (
-        f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
+        f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or "
+        "projects/default/jobs/cartpole-x7"
     )
     raise InvalidInput(problem, field="job", reason="INVALID_NAME", name=text)
 
@@ -64,7 +71,8 @@ def short_name(name: str) -> str:
 
 
 def is_checkpoint_name(text: str) -> bool:
-    """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, or an agent's."""
+    """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, or an
+    agent's."""
     return _CHECKPOINT.fullmatch(text) is not None
 
 

@@ -16,17 +16,27 @@ __all__ = ["mlflow_client", "require", "within"]
 
 Result = TypeVar("Result")
 
-_SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+_SECRETS = (
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LONGEST = 300
 
 
 def require(module: str, extra: str) -> Any:
-    """A module of an optional package. Raises InvalidInput with the command to install it if it is missing."""
+    """A module of an optional package. Raises InvalidInput with the command to install it if it is
+    missing."""
     try:
         return import_module(module)
     except ImportError as error:
-        message = f"{error.name or module} is not installed; install it with `pip install 'podracer-client[{extra}]'`"
+        message = (
+            f"{error.name or module} is not installed; install it with `pip install "
+            f"'podracer-client[{extra}]'`"
+        )
         raise InvalidInput(message, reason="PACKAGE_MISSING") from error
 
 
@@ -58,7 +68,9 @@ def within(seconds: float, what: str, call: Callable[[], Result]) -> Result:
     except Exception as error:
         if not future.done():
             raise DeadlineExpired(f"{what}: no answer within {seconds:.0f} s") from error
-        raise Unavailable(f"{what}: {type(error).__name__}: {_told(str(error))}", reason="OUTSIDE_FAILED") from error
+        raise Unavailable(
+            f"{what}: {type(error).__name__}: {_told(str(error))}", reason="OUTSIDE_FAILED"
+        ) from error
 
 
 def _told(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Podracer from Python: deep reinforcement learning in this process, or as a tournament of services on this machine.
+"""Podracer from Python: deep reinforcement learning in this process, or as a tournament of services
+on this machine.
 
 import podracer
 
@@ -38,7 +39,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load torch and the rest at first use only: every service imports this package for its stubs."""
+    """Load torch and the rest at first use only: every service imports this package for its
+    stubs."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

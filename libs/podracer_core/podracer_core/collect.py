@@ -1,4 +1,5 @@
-"""Steps a batch of environments with a cohort's actor: the same code in a learner and in a worker."""
+"""Steps a batch of environments with a cohort's actor: the same code in a learner and in a
+worker."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ from podracer_core.random_numbers import action_keys, environment_keys, first_ag
 class Collector:
     """Collects rollouts of M members, E = num_envs / M environments each.
 
-    seeds int64 [M]: the agents' own seeds. first_step int64 [M]: steps that each agent has already taken in an
-    environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
-    worker's first environment within each member, so that several workers of a learner draw different numbers.
-    `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
-    `random_ages`: with a time limit, the first episode of each environment counts as a random number of steps old, so
-    that the limits do not coincide (rsl_rl's init_at_random_ep_len). Statistics leave out episodes that are truncated
-    for it.
-    `buffers`: the number of rollouts that are valid at a time: each is overwritten by the call that many later. `check`
-    is called at every step except those that a CUDA graph replays; it raises to cancel.
+    seeds int64 [M]: the agents' own seeds. first_step int64 [M]: steps that each agent has already
+    taken in an environment (its place in its random streams; zero for a new agent).
+    `first_environment` is the index of this worker's first environment within each member, so that
+    several workers of a learner draw different numbers. `session`, an int or int64 [M], makes
+    episodes differ when the environments start anew after a restart. `random_ages`: with a time
+    limit, the first episode of each environment counts as a random number of steps old, so that the
+    limits do not coincide (rsl_rl's init_at_random_ep_len). Statistics leave out episodes that are
+    truncated for it. `buffers`: the number of rollouts that are valid at a time: each is
+    overwritten by the call that many later. `check` is called at every step except those that a
+    CUDA graph replays; it raises to cancel.
 
-    halted  asked likewise, from the second step on: whether the rollout ends with the steps that it has
+    halted  asked likewise, from the second step on: whether the rollout ends with the steps that it
+            has
     """
 
     halted: Callable[[], bool] = staticmethod(lambda: False)
@@ -52,7 +55,10 @@ class Collector:
     ) -> None:
         members = actor.members
         if environment.num_envs % members or seeds.shape != (members,):
-            raise InvalidInput(f"{environment.num_envs} environments and {seeds.shape[0]} seeds for {members} members")
+            raise InvalidInput(
+                f"{environment.num_envs} environments and {seeds.shape[0]} seeds for {members} "
+                "members"
+            )
         self.environment, self.actor, self._check = environment, actor, check
         self.members, self.num_envs = members, environment.num_envs // members
         device = environment.device
@@ -80,14 +86,19 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, horizon: int, *, policy_version: int = 0, padded: bool = False) -> Rollout:
-        """Take `horizon` steps in every environment, or fewer if `halted`; `padded`: with rows that are not valid in
-        place of the others. With one buffer the next call overwrites the rollout."""
+        """Take `horizon` steps in every environment, or fewer if `halted`; `padded`: with rows that
+        are not valid in place of the others. With one buffer the next call overwrites the
+        rollout."""
         self._buffer = (self._buffer + 1) % self._buffers
         taken = self._fill(horizon, self._buffer)
         if padded and taken < horizon:
             self._step_count += horizon - taken
-            return replace(_padded(self._rollout(horizon, self._buffer), taken), policy_version=policy_version)
-        return replace(self._rollout(horizon, self._buffer).first(taken), policy_version=policy_version)
+            return replace(
+                _padded(self._rollout(horizon, self._buffer), taken), policy_version=policy_version
+            )
+        return replace(
+            self._rollout(horizon, self._buffer).first(taken), policy_version=policy_version
+        )
 
     def _fill_rollout(self, horizon: int, buffer: int) -> int:
         """Returns the number of steps that were taken."""
@@ -105,8 +116,12 @@ class Collector:
                 rollout, horizon = rollout.first(t), t
                 break
             mask = masks[t] if masks is not None else None
-            self._act(rollout.observation[t], noise[t], mask, rollout.action[t], rollout.log_prob[t])
-            self.environment.step(self._to_environment(rollout.action[t]).flatten(0, 1), out=_slot(rollout, t))
+            self._act(
+                rollout.observation[t], noise[t], mask, rollout.action[t], rollout.log_prob[t]
+            )
+            self.environment.step(
+                self._to_environment(rollout.action[t]).flatten(0, 1), out=_slot(rollout, t)
+            )
         self._observation.copy_(rollout.observation[horizon].flatten(0, 1))
         self._step_count += horizon
         ended = rollout.terminated | rollout.truncated
@@ -120,7 +135,8 @@ class Collector:
         return self._rollout(horizon, self._buffer).size_bytes
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the state that the next rollout depends on: environments, running episodes, counters; no actor."""
+        """A copy of the state that the next rollout depends on: environments, running episodes,
+        counters; no actor."""
         state = {f"environment.{name}": tensor for name, tensor in self.environment.state().items()}
         state |= {f"episodes.{name}": tensor for name, tensor in self._episodes.state().items()}
         return state | {"step_count": self._step_count.clone()}
@@ -158,16 +174,23 @@ class Collector:
                 (space.shape, self._observation.dtype),
                 (head.action_shape, head.action_dtype),
                 self.environment.device,
-                action_mask_size(self.environment.action_space) if self.environment.has_action_mask else 0,
+                action_mask_size(self.environment.action_space)
+                if self.environment.has_action_mask
+                else 0,
             )
         return self._rollouts[horizon, buffer]
 
 
 def _padded(rollout: Rollout, taken: int) -> Rollout:
-    """A copy whose rows from `taken` on are those of environments that stand still, and not valid."""
+    """A copy whose rows from `taken` on are those of environments that stand still, and not
+    valid."""
     last = rollout.observation[taken]
     copy = replace(rollout, valid=rollout.valid.clone(), truncated=rollout.truncated.clone())
-    copy.observation[taken + 1 :], copy.final_observation[taken:], copy.reward[taken:] = last, last, 0.0
+    copy.observation[taken + 1 :], copy.final_observation[taken:], copy.reward[taken:] = (
+        last,
+        last,
+        0.0,
+    )
     copy.terminated[taken:], copy.truncated[taken:], copy.valid[taken:] = False, True, False
     if copy.action_mask is not None:
         copy.action_mask[taken + 1 :] = copy.action_mask[taken]
@@ -182,14 +205,16 @@ def _slot(rollout: Rollout, t: int) -> Step:
         terminated=rollout.terminated[t].view(-1),
         truncated=rollout.truncated[t].view(-1),
         final_observation=rollout.final_observation[t].flatten(0, 1),
-        action_mask=None if rollout.action_mask is None else rollout.action_mask[t + 1].flatten(0, 1),
+        action_mask=None
+        if rollout.action_mask is None
+        else rollout.action_mask[t + 1].flatten(0, 1),
         valid=rollout.valid[t].view(-1),
     )
 
 
 class EpisodeTracker:
-    """Carries each environment's running return, length and validity, [M, E], from one rollout to the next, and
-    whether its episode counts as older than it is."""
+    """Carries each environment's running return, length and validity, [M, E], from one rollout to
+    the next, and whether its episode counts as older than it is."""
 
     def __init__(self, members: int, num_envs: int, device: torch.device | str = "cpu") -> None:
         self._return = torch.zeros(members, num_envs, dtype=torch.float64, device=device)
@@ -203,18 +228,21 @@ class EpisodeTracker:
             carried.zero_()
 
     def begin_aged(self, aged: Tensor) -> None:
-        """The current episodes that are `aged`, [M, E] bool, count only if they end before they are truncated."""
+        """The current episodes that are `aged`, [M, E] bool, count only if they end before they are
+        truncated."""
         self._aged.copy_(aged)
 
     def update(
         self, reward: Tensor, ended: Tensor, valid: Tensor, terminated: Tensor | None = None
     ) -> EpisodeStatistics:
-        """reward [T, M, E], ended and valid [T, M, E] bool -> statistics of the episodes that ended in these rows.
+        """reward [T, M, E], ended and valid [T, M, E] bool -> statistics of the episodes that ended
+        in these rows.
 
         terminated [T, M, E] bool: which of the ends are no cut; None: no episode is aged."""
         horizon = reward.shape[0]
         steps = torch.arange(1, horizon + 1, device=reward.device).view(-1, 1, 1)
-        # Row t (from 1) of the episode's last end before t; 0 where its episode began before this rollout.
+        # Row t (from 1) of the episode's last end before t; 0 where its episode began before this
+        # rollout.
         end_row = torch.where(ended, steps, 0).cummax(0).values
         before = torch.cat([torch.zeros_like(end_row[:1]), end_row[:-1]])
 
@@ -237,7 +265,11 @@ class EpisodeTracker:
             return_sum=torch.where(counted, returns, 0.0).sum((0, 2)),
             length_sum=torch.where(counted, lengths, 0).sum((0, 2)),
         )
-        for carried, last in ((self._return, returns), (self._length, lengths), (self._broken, broken)):
+        for carried, last in (
+            (self._return, returns),
+            (self._length, lengths),
+            (self._broken, broken),
+        ):
             carried.copy_(torch.where(ended[-1], 0, last[-1]))
         return statistics
 
@@ -251,4 +283,9 @@ class EpisodeTracker:
             carried.copy_(state[name])
 
     def _carried(self) -> dict[str, Tensor]:
-        return {"return": self._return, "length": self._length, "broken": self._broken, "aged": self._aged}
+        return {
+            "return": self._return,
+            "length": self._length,
+            "broken": self._broken,
+            "aged": self._aged,
+        }

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FieldViolation:
-    """One bad field of an input: `field` is its path (`search.space.gamma`), `message` what would be right."""
+    """One bad field of an input: `field` is its path (`search.space.gamma`), `message` what would
+    be right."""
 
     field: str
     message: str
@@ -41,12 +42,14 @@ MOST_LETTERS = 4000
 
 
 def plain(text: str) -> str:
-    """The text in characters that messages and databases take: a NUL and half a surrogate pair become escapes."""
+    """The text in characters that messages and databases take: a NUL and half a surrogate pair
+    become escapes."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 class PodracerError(Exception):
-    """Base of all deliberate errors; `reason` is UPPER_SNAKE and stable, `metadata` names the offending values."""
+    """Base of all deliberate errors; `reason` is UPPER_SNAKE and stable, `metadata` names the
+    offending values."""
 
     reason = "INTERNAL"
 
@@ -72,14 +75,17 @@ class InvalidInput(PodracerError):
         reason: str | None = None,
         **metadata: object,
     ) -> None:
-        """`field` replaces `violations` if it is the only bad one; `message` then says what would be right."""
+        """`field` replaces `violations` if it is the only bad one; `message` then says what would
+        be right."""
         super().__init__(message, reason=reason, **metadata)
         self.violations = (FieldViolation(field, message),) if field else tuple(violations)
 
     @classmethod
     def of(cls, field: str, problem: str, reason: str | None = None) -> InvalidInput:
         """An error of one bad field, with whose name the message begins."""
-        return cls(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason=reason)
+        return cls(
+            f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason=reason
+        )
 
 
 class PreconditionFailed(PodracerError):
@@ -137,7 +143,8 @@ class DeadlineExpired(PodracerError):
 
 
 class TimeUp(DeadlineExpired):
-    """The time for training or evaluation is over, or its user has ended it: what is not finished is left out."""
+    """The time for training or evaluation is over, or its user has ended it: what is not finished
+    is left out."""
 
     reason = "TIME_UP"
 
@@ -157,7 +164,12 @@ class UserCodeFailed(PodracerError):
     reason = "USER_CODE_FAILED"
 
     def __init__(
-        self, message: str, *, user_traceback: str = "", reason: str | None = None, **metadata: object
+        self,
+        message: str,
+        *,
+        user_traceback: str = "",
+        reason: str | None = None,
+        **metadata: object,
     ) -> None:
         super().__init__(message, reason=reason, **metadata)
         self.user_traceback = user_traceback = plain(user_traceback)

@@ -1,4 +1,5 @@
-"""The evaluator: evaluates policies, inspects environments, exports policies: all work with torch but training.
+"""The evaluator: evaluates policies, inspects environments, exports policies: all work with torch
+but training.
 
 server                the process, its settings and rpc methods
 session               a learner's stream

@@ -43,33 +43,42 @@ _MAX_POLICIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources from which this evaluator may read checkpoints: `store_url` is empty without a store."""
+    """The sources from which this evaluator may read checkpoints: `store_url` is empty without a
+    store."""
 
     store_url: str
     allow_folders: bool
     cache: FileCache
 
     def load(self, sources: Sequence[evaluator_service_pb2.CheckpointSource]) -> list[Checkpoint]:
-        """The checkpoints that a request names. Raises InvalidInput if it names none, NotFound, DataCorrupted, and
-        PreconditionFailed if this evaluator may not read from there, or has not received one."""
+        """The checkpoints that a request names. Raises InvalidInput if it names none, NotFound,
+        DataCorrupted, and PreconditionFailed if this evaluator may not read from there, or has not
+        received one."""
         if not sources:
             raise InvalidInput("expected at least one checkpoint")
         if len(sources) > _MAX_POLICIES:
-            raise InvalidInput(f"at most {_MAX_POLICIES} policies can act together, not {len(sources)}")
+            raise InvalidInput(
+                f"at most {_MAX_POLICIES} policies can act together, not {len(sources)}"
+            )
         return [self._load(source) for source in sources]
 
     def _load(self, source: evaluator_service_pb2.CheckpointSource) -> Checkpoint:
         match source.WhichOneof("source"):
             case "checkpoint" if self.store_url:
                 reference, store = source.checkpoint, open_store(self.store_url, create=False)
-                return load_checkpoint(store, reference.prefix, reference.manifest_sha256 or None, POLICY_GROUPS)
+                return load_checkpoint(
+                    store, reference.prefix, reference.manifest_sha256 or None, POLICY_GROUPS
+                )
             case "checkpoint":
-                raise PreconditionFailed("this evaluator has no object store (PODRACER_STORE)", reason="NO_STORE")
+                raise PreconditionFailed(
+                    "this evaluator has no object store (PODRACER_STORE)", reason="NO_STORE"
+                )
             case "folder" if self.allow_folders:
                 return open_checkpoint_folder(Path(source.folder), POLICY_GROUPS)
             case "folder":
                 raise PreconditionFailed(
-                    "this evaluator reads no folders (PODRACER_ALLOW_FOLDERS)", reason="FOLDERS_NOT_ALLOWED"
+                    "this evaluator reads no folders (PODRACER_ALLOW_FOLDERS)",
+                    reason="FOLDERS_NOT_ALLOWED",
                 )
             case "file_sha256":
                 held = self.cache.hold(StoredFile(source.file_sha256, source.file_sha256, 0))
@@ -79,7 +88,9 @@ class Sources:
                 with held:
                     return open_packed_policy(held.path)
             case _:
-                raise InvalidInput("a checkpoint is named by reference, by folder or by file; none is set")
+                raise InvalidInput(
+                    "a checkpoint is named by reference, by folder or by file; none is set"
+                )
 
 
 def evaluate_request(
@@ -88,12 +99,12 @@ def evaluate_request(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Evaluate a stored policy or an ensemble, like the (first) stored evaluation and with its seeds, unless the
-    request says otherwise.
+    """Evaluate a stored policy or an ensemble, like the (first) stored evaluation and with its
+    seeds, unless the request says otherwise.
 
-    A single policy's returns are compared with the stored ones if seeds, environment and evaluator are the same. The
-    files of its environment come from `cache`. Raises as `place_environment` and `evaluate_checkpoints`.
-    """
+    A single policy's returns are compared with the stored ones if seeds, environment and evaluator
+    are the same. The files of its environment come from `cache`. Raises as `place_environment` and
+    `evaluate_checkpoints`."""
     description = describe(checkpoints[0])
     rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment
@@ -111,10 +122,14 @@ def evaluate_request(
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED
     evaluation.duration.CopyFrom(seconds_to_duration(max(0.0, processor_seconds() - start)))
     evaluation.create_time.GetCurrentTime()
-    response = evaluator_service_pb2.EvaluateCheckpointResponse(evaluation=evaluation, description=description)
+    response = evaluator_service_pb2.EvaluateCheckpointResponse(
+        evaluation=evaluation, description=description
+    )
     if stored is not None:
         response.stored.CopyFrom(_message(stored, description))
-        is_same = evaluator == own and stored.seeds == result.seeds and named == description.environment
+        is_same = (
+            evaluator == own and stored.seeds == result.seeds and named == description.environment
+        )
         if alone and is_same:
             response.largest_difference = max(
                 abs(now - then) for now, then in zip(result.returns, stored.returns, strict=True)
@@ -129,7 +144,8 @@ def stored_evaluation(checkpoint: Checkpoint) -> EvaluationResult | None:
 
 
 def describe(checkpoint: Checkpoint) -> evaluator_service_pb2.CheckpointDescription:
-    """The description of a checkpoint. Raises InvalidInput if required metadata of an agent are missing."""
+    """The description of a checkpoint. Raises InvalidInput if required metadata of an agent are
+    missing."""
     metadata = checkpoint.metadata
     try:
         spec = EnvironmentSpec.from_metadata(metadata["environment"])
@@ -150,7 +166,9 @@ def describe(checkpoint: Checkpoint) -> evaluator_service_pb2.CheckpointDescript
             hyperparameters=hyperparameters,
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
+        raise InvalidInput(
+            f"not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY"
+        ) from error
     return description
 
 

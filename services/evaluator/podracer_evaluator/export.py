@@ -14,7 +14,13 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.checkpoint import Checkpoint, export_ensemble, export_policy, played_observations, rule_of
+from podracer_core.checkpoint import (
+    Checkpoint,
+    export_ensemble,
+    export_policy,
+    played_observations,
+    rule_of,
+)
 from podracer_core.checkpoint.export_formats import SUFFIX_OF, Format
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_evaluator.checkpoints import describe
@@ -32,11 +38,11 @@ _FORMATS: dict[int, Format] = {
 def exported_policy(
     checkpoints: Sequence[Checkpoint], number: int, rule: str, cache: FileCache
 ) -> tuple[evaluator_service_pb2.ExportHeader, bytes]:
-    """The file's bytes and its header. The file has been loaded again and compared with the trained policy or ensemble.
+    """The file's bytes and its header. The file has been loaded again and compared with the trained
+    policy or ensemble.
 
-    Raises InvalidInput for an unknown format, and for policies that cannot act together; PreconditionFailed if the
-    format needs a missing package, or the file does not act alike.
-    """
+    Raises InvalidInput for an unknown format, and for policies that cannot act together;
+    PreconditionFailed if the format needs a missing package, or the file does not act alike."""
     rule_of(checkpoints, rule)
     chosen = _FORMATS.get(number)
     if chosen is None:
@@ -69,5 +75,9 @@ def _played(checkpoints: Sequence[Checkpoint], rule: str, cache: FileCache) -> T
         with place_environment(spec, cache) as placed:
             return played_observations(checkpoints, placed.spec, rule)
     except PodracerError as error:
-        logger.info("compared on made-up observations alone: %s cannot be played: %s", spec.name, error.message)
+        logger.info(
+            "compared on made-up observations alone: %s cannot be played: %s",
+            spec.name,
+            error.message,
+        )
         return None

@@ -1,4 +1,5 @@
-"""The evaluator's process and its rpc methods: gRPC serves beside the main thread, which computes."""
+"""The evaluator's process and its rpc methods: gRPC serves beside the main thread, which
+computes."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ _CHUNK_BYTES = 1 << 20
 class EvaluatorConfig(PodSettings):
     """
     max_sessions    learners at a time
-    store           URL of the object store, for checkpoints that are named by reference; unset: none
-    allow_folders   read checkpoints from any folder of this machine that a caller names: only for a private evaluator
-                    of this machine's own user
+    store           URL of the object store, for checkpoints that are named by reference; unset:
+                    none
+    allow_folders   read checkpoints from any folder of this machine that a caller names: only for a
+                    private evaluator of this machine's own user
     """
 
     max_sessions: int = 1
@@ -51,8 +53,11 @@ class EvaluatorConfig(PodSettings):
     allow_folders: bool = False
 
 
-def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
-    """A bound server whose computations run in the thread that runs `work`; `stop` cancels long ones."""
+def create_evaluator_server(
+    config: EvaluatorConfig, work: WorkQueue, stop: threading.Event
+) -> RpcServer:
+    """A bound server whose computations run in the thread that runs `work`; `stop` cancels long
+    ones."""
     service = EvaluatorService(work, config, config.file_cache(), stop)
     authorizer = Authorizer(methods_of("evaluator"), TokenFiles(config.tokens))
     server = create_server(
@@ -90,7 +95,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     The modules for it are imported late, as they import torch: the server listens before.
     """
 
-    def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event) -> None:
+    def __init__(
+        self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event
+    ) -> None:
         """`stop`: set when the process is about to end."""
         self._work, self._config, self._cache, self._stop = work, config, cache, stop
         self._folder = config.shared_folder()
@@ -98,8 +105,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         self._slots = SessionSlots(config.max_sessions)
         self._episodes = EpisodeCounter()
 
-    async def Evaluate(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
-        self, request_iterator: AsyncIterator[evaluator_service_pb2.EvaluateRequest], context: Context
+    async def Evaluate(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[evaluator_service_pb2.EvaluateRequest],
+        context: Context,
     ) -> None:
         def make_session() -> Session:
             from podracer_evaluator.session import EvaluateSession
@@ -108,8 +117,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
 
         await self._slots.serve(make_session, request_iterator, context)
 
-    def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
-        self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
+    def EvaluateCheckpoint(
+        self,
+        request: evaluator_service_pb2.EvaluateCheckpointRequest,
+        context: grpc.ServicerContext,
     ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
         from podracer_evaluator.checkpoints import evaluate_request
         from podracer_evaluator.session import purpose_name
@@ -122,7 +133,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         self._episodes.add(len(response.evaluation.returns), purpose)
         return response
 
-    def Backtest(  # noqa: N802 - the name in the contract
+    def Backtest(
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
         from podracer_core.checkpoint.backtest import backtest
@@ -130,10 +141,12 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
 
         checkpoints = self._sources().load(request.checkpoints)
         descriptions = [describe(checkpoint) for checkpoint in checkpoints]
-        task = partial(backtest, checkpoints, descriptions, request, self._cache, self._check(context))
+        task = partial(
+            backtest, checkpoints, descriptions, request, self._cache, self._check(context)
+        )
         yield from self._work.submit(task).result()
 
-    def Inspect(  # noqa: N802 - the name in the contract
+    def Inspect(
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.InspectResponse:
         from podracer_core.training.messages import inspected
@@ -142,10 +155,12 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:
             problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
             raise InvalidInput.of("timeout", problem)
-        with place_environment(environment_from_message(request.environment), self._cache) as placed:
+        with place_environment(
+            environment_from_message(request.environment), self._cache
+        ) as placed:
             return inspected(placed.spec, timeout_s)
 
-    def ExportPolicy(  # noqa: N802 - the name in the contract
+    def ExportPolicy(
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
         from podracer_evaluator.export import exported_policy
@@ -155,9 +170,11 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         header, data = self._work.submit(task).result()
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):
-            yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
+            yield evaluator_service_pb2.ExportPolicyResponse(
+                data=data[offset : offset + _CHUNK_BYTES]
+            )
 
-    def RecordVideo(  # noqa: N802 - the name in the contract
+    def RecordVideo(
         self, request: evaluator_service_pb2.RecordVideoRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.RecordVideoResponse]:
         from podracer_evaluator.video import recorded_video
@@ -167,14 +184,20 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         header, data = self._work.submit(task).result()
         yield evaluator_service_pb2.RecordVideoResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):
-            yield evaluator_service_pb2.RecordVideoResponse(data=data[offset : offset + _CHUNK_BYTES])
+            yield evaluator_service_pb2.RecordVideoResponse(
+                data=data[offset : offset + _CHUNK_BYTES]
+            )
 
-    def PutFile(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[evaluator_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    def PutFile(
+        self,
+        request_iterator: Iterator[evaluator_service_pb2.PutFileRequest],
+        context: grpc.ServicerContext,
     ) -> evaluator_service_pb2.PutFileResponse:
-        return evaluator_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
+        return evaluator_service_pb2.PutFileResponse(
+            already_there=self._files.receive(request_iterator)
+        )
 
-    def GetStatus(  # noqa: N802 - the name in the contract
+    def GetStatus(
         self, request: evaluator_service_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.GetStatusResponse:
         return evaluator_service_pb2.GetStatusResponse(
@@ -190,7 +213,8 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         def check() -> None:
             if self._stop.is_set() or not context.is_active():
                 raise Unavailable(
-                    "the evaluation was cancelled: the evaluator is stopping, or the client has disconnected"
+                    "the evaluation was cancelled: the evaluator is stopping, or the client has "
+                    "disconnected"
                 )
 
         return check

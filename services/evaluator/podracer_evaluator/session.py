@@ -1,4 +1,5 @@
-"""A learner's session: messages in its reading thread, evaluating in the main thread, a newer look before an older."""
+"""A learner's session: messages in its reading thread, evaluating in the main thread, a newer look
+before an older."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class _Order:
     tensors: dict[str, Tensor]
 
     def gives_way_to(self, newer: _Order) -> bool:
-        """Whether a newer order replaces this one. Only looks give way: a chosen candidate awaits its answer."""
+        """Whether a newer order replaces this one. Only looks give way: a chosen candidate awaits
+        its answer."""
         progress = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         both = self.message.purpose == newer.message.purpose == progress
         return both and list(self.message.agents) == list(newer.message.agents)
@@ -60,7 +62,11 @@ class EvaluateSession(WorkSession):
     """See the contract of `Evaluate`."""
 
     def __init__(
-        self, work: WorkQueue, count_episodes: Callable[[int, str], None], cache: FileCache, folder: SharedFolder
+        self,
+        work: WorkQueue,
+        count_episodes: Callable[[int, str], None],
+        cache: FileCache,
+        folder: SharedFolder,
     ) -> None:
         """`count_episodes` takes a number and the purpose's name, `cache` has the files of users'
         environments, `folder` is where policies may cross."""
@@ -81,7 +87,9 @@ class EvaluateSession(WorkSession):
         elif kind == "chunk":
             self._take_order(self._decoder.add(request.chunk))
         else:
-            raise InvalidInput(f"expected an order or a chunk, got {kind or 'nothing'}", reason="BAD_SESSION")
+            raise InvalidInput(
+                f"expected an order or a chunk, got {kind or 'nothing'}", reason="BAD_SESSION"
+            )
 
     def drain(self) -> None:
         draining = evaluator_service_pb2.EvaluateDraining(reason="the evaluator is stopping")
@@ -93,7 +101,9 @@ class EvaluateSession(WorkSession):
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
         self.submit(
-            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request),
+            partial(
+                self._start, cohort, environment, require_device(request.device or "cpu"), request
+            ),
             span("start environments", request.traceparent),
         )
 
@@ -108,11 +118,17 @@ class EvaluateSession(WorkSession):
             superseded = [waiting for waiting in self._waiting if waiting.gives_way_to(order)]
             self._waiting = [waiting for waiting in self._waiting if waiting not in superseded]
             if len(self._waiting) >= _MAX_WAITING:
-                raise InvalidInput(f"more than {_MAX_WAITING} orders wait", reason="TOO_MANY_ORDERS")
+                raise InvalidInput(
+                    f"more than {_MAX_WAITING} orders wait", reason="TOO_MANY_ORDERS"
+                )
             self._waiting.append(order)
             EVALUATOR_QUEUE.set(len(self._waiting))
         for old in superseded:
-            self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=old.message.order_id, superseded=True))
+            self._answer(
+                evaluator_service_pb2.EvaluationAnswer(
+                    order_id=old.message.order_id, superseded=True
+                )
+            )
         self.submit(self._evaluate_next)
 
     def _start(
@@ -123,10 +139,14 @@ class EvaluateSession(WorkSession):
         request: evaluator_service_pb2.OpenEvaluate,
     ) -> None:
         self._placed = place_environment(environment, self._cache)
-        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self.require_wanted, request.evaluator)
+        self._evaluation = PolicyEvaluation(
+            cohort, self._placed.spec, device, self.require_wanted, request.evaluator
+        )
         sizes = self._evaluation.policy_sizes_bytes
         endpoint = Endpoint(self._folder, sends=False, device=torch.device(device))
-        choice, self._staging = choose(request.carriers, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
+        choice, self._staging = choose(
+            request.carriers, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT)
+        )
         if self._staging is not None:
             self._decoder.use_slots(SlotReader(self._staging), self._give_back)
         logger.info("a session is open; policies come by %s", carrier_name(choice.kind))
@@ -143,7 +163,10 @@ class EvaluateSession(WorkSession):
         if order is None or self._evaluation is None:
             return  # superseded, or the session did not start
         message, purpose = order.message, purpose_name(order.message.purpose)
-        with span("evaluate policies", message.traceparent, purpose=purpose) as own, EVALUATION.timed(purpose=purpose):
+        with (
+            span("evaluate policies", message.traceparent, purpose=purpose) as own,
+            EVALUATION.timed(purpose=purpose),
+        ):
             results, duration_s = self._evaluation.evaluate(
                 message.agents,
                 order.tensors,
@@ -159,7 +182,11 @@ class EvaluateSession(WorkSession):
         self._count_episodes(episodes, purpose)
         pairs = zip(message.agents, results, strict=bool(results))  # none at all if time was up
         evaluations = [_evaluation(message, duration_s, agent, result) for agent, result in pairs]
-        self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
+        self._answer(
+            evaluator_service_pb2.EvaluationAnswer(
+                order_id=message.order_id, evaluations=evaluations
+            )
+        )
 
     def _answer(self, answer: evaluator_service_pb2.EvaluationAnswer) -> None:
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(answer=answer))
@@ -180,25 +207,38 @@ def _check(order: evaluator_service_pb2.EvaluationOrder) -> None:
     if not 0 < seeds <= MAX_EPISODES:
         violations.append(FieldViolation("seeds", f"expected 1 to {MAX_EPISODES}, got {seeds}"))
     if not 0 <= order.first_episodes <= seeds:
-        violations.append(FieldViolation("first_episodes", f"expected 0 to {seeds}, got {order.first_episodes}"))
+        violations.append(
+            FieldViolation("first_episodes", f"expected 0 to {seeds}, got {order.first_episodes}")
+        )
     if not order.agents or len(set(order.agents)) < len(order.agents):
         violations.append(FieldViolation("agents", "expected at least one, and each once"))
     if order.purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
-        violations.append(FieldViolation("purpose", f"expected one of EvaluationPurpose, got {order.purpose}"))
+        violations.append(
+            FieldViolation("purpose", f"expected one of EvaluationPurpose, got {order.purpose}")
+        )
     violations += [
         FieldViolation(field, "expected a number, got NaN")
         for field in ("admission_score", "required_score")
         if math.isnan(getattr(order, field))
     ]
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="BAD_SESSION")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="BAD_SESSION"
+        )
 
 
 def _evaluation(
-    order: evaluator_service_pb2.EvaluationOrder, duration_s: float, agent: str, result: EvaluationResult
+    order: evaluator_service_pb2.EvaluationOrder,
+    duration_s: float,
+    agent: str,
+    result: EvaluationResult,
 ) -> agent_pb2.Evaluation:
     message = result_to_message(result)
-    message.agent, message.policy_version, message.purpose = agent, order.policy_version, order.purpose
+    message.agent, message.policy_version, message.purpose = (
+        agent,
+        order.policy_version,
+        order.purpose,
+    )
     message.duration.CopyFrom(seconds_to_duration(duration_s))
     message.create_time.GetCurrentTime()
     return message

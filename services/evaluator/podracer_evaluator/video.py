@@ -37,28 +37,35 @@ def recorded_video(
 ) -> tuple[evaluator_service_pb2.VideoHeader, bytes]:
     """The file's bytes and its header. `check` raises to cancel.
 
-    Raises InvalidInput for a bad request and an environment without pictures, and as `load_actor`, `load_ensemble`,
-    `place_environment` and `record_video`.
-    """
+    Raises InvalidInput for a bad request and an environment without pictures, and as `load_actor`,
+    `load_ensemble`, `place_environment` and `record_video`."""
     rule_of(checkpoints, request.ensemble)
     if request.format not in _SUFFIXES or not 0 <= request.step_limit <= _MAX_STEPS:
         problem = f"expected a VideoFormat and a step_limit of 0 to {_MAX_STEPS:,}"
         raise InvalidInput(problem, field="format, step_limit")
     description = describe(checkpoints[0])
     named = request.environment if request.HasField("environment") else description.environment
-    actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, request.ensemble)
+    actor = (
+        load_actor(checkpoints[0])
+        if len(checkpoints) == 1
+        else load_ensemble(checkpoints, request.ensemble)
+    )
 
     def act(observation: Tensor, mask: Tensor | None) -> Tensor:
         check()
         with torch.inference_mode():
-            return actor.greedy(observation.unsqueeze(0), None if mask is None else mask.unsqueeze(0))[0]
+            return actor.greedy(
+                observation.unsqueeze(0), None if mask is None else mask.unsqueeze(0)
+            )[0]
 
     with (
         tempfile.TemporaryDirectory(prefix="podracer-video-") as folder,
         place_environment(environment_from_message(named), cache) as placed,
     ):
         path = Path(folder, f"video{_SUFFIXES[request.format]}")
-        filmed = record_video(placed.spec, act, path, seed=request.seed, step_limit=request.step_limit or _STEPS)
+        filmed = record_video(
+            placed.spec, act, path, seed=request.seed, step_limit=request.step_limit or _STEPS
+        )
         data = path.read_bytes()
     header = evaluator_service_pb2.VideoHeader(
         size_bytes=len(data),

@@ -6,10 +6,13 @@ rules          how agents compete: population, rounds, selection
 search_space   the search ranges of a job: complete hyperparameters for new agents, drawn or mutated
 portfolio      the order in which fresh agents get them: the defaults, then a Sobol sequence
 generator      the interface of generators (entry points `podracer.generators`)
-tournament, generational, random_search, elite_sampling, optuna_search, halving    built-in generators
+tournament, generational, random_search, elite_sampling, optuna_search, halving    built-in
+                                                                                   generators
 rungs          the scores that an agent is judged against, and which agents have to give way
-breeding       making new agents: parents, inheritance, shapes; seating: agents of a queue -> one cohort
-updater        the interface of updaters (entry points `podracer.updaters`), the built-in ones, and the board's order
+breeding       making new agents: parents, inheritance, shapes; seating: agents of a queue -> one
+               cohort
+updater        the interface of updaters (entry points `podracer.updaters`), the built-in ones, and
+               the board's order
 round_budget   how long a round may be, and how many members a cohort may have
 elites         statistics of the elites and of lineages
 

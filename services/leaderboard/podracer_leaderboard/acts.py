@@ -25,7 +25,8 @@ class Acts:
         self._database = database
 
     async def fork(self, request: leaderboard_pb2.ForkAgentRequest) -> leaderboard_pb2.Agent:
-        """The new agent, or that of the same earlier request; with `validate_only` as it would be, without a name."""
+        """The new agent, or that of the same earlier request; with `validate_only` as it would be,
+        without a name."""
         messages.check_agent(request.name, "name")
         messages.check_text(request.request_id, "request_id")
         changed = hyperparameters_from_message(request.hyperparameters)
@@ -33,21 +34,27 @@ class Acts:
         def operation(session: Session) -> leaderboard_pb2.Agent:
             parent = store.get_agent(session, request.name)
             board = store.get_board(session, parent.board)
-            same = select(AgentRow).where(AgentRow.board == board.name, AgentRow.fork_request == request.request_id)
+            same = select(AgentRow).where(
+                AgentRow.board == board.name, AgentRow.fork_request == request.request_id
+            )
             former = session.scalars(same).first()
             if former is not None:
                 return messages.agent(former)
-            row = fork_agent(session, board, competition_of(board.spec), parent, changed, request.request_id)
+            row = fork_agent(
+                session, board, competition_of(board.spec), parent, changed, request.request_id
+            )
             answer = messages.agent(row)
             if request.validate_only:
                 answer.name = answer.spec.name = ""
             return answer
 
-        run = self._database.read if request.validate_only else self._database.write  # nothing read is kept
+        # nothing read is kept
+        run = self._database.read if request.validate_only else self._database.write
         return await run(operation)
 
     async def pin(self, name: str, *, pinned: bool) -> leaderboard_pb2.Agent:
-        """Pin or unpin an agent. Raises PreconditionFailed (AGENT_ENDED) if one to pin has ended."""
+        """Pin or unpin an agent. Raises PreconditionFailed (AGENT_ENDED) if one to pin has
+        ended."""
 
         def change(agent: AgentRow) -> None:
             if pinned:
@@ -57,7 +64,8 @@ class Acts:
         return await self._change(name, change)
 
     async def stop(self, name: str) -> leaderboard_pb2.Agent:
-        """Stop an agent; a round in progress ends as usual. Raises PreconditionFailed (AGENT_ENDED)."""
+        """Stop an agent; a round in progress ends as usual. Raises PreconditionFailed
+        (AGENT_ENDED)."""
 
         def change(agent: AgentRow) -> None:
             if agent.state == State.STOPPED:

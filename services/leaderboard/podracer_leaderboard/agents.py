@@ -49,12 +49,14 @@ class Agent:
     rung            rounds along its line, its ancestors' included
     env_steps       environment steps along its line
     cost_s          device seconds along its line
-    score           what its last round is compared by within its rung, of one that waits by as many episodes as there
-                    were (`rungs.shrunken`); None where that was not judged
-    best_score      statistic of its best candidate, whose checkpoint children start from; None without one
+    score           what its last round is compared by within its rung, of one that waits by as many
+                    episodes as there were (`rungs.shrunken`); None where that was not judged
+    best_score      statistic of its best candidate, whose checkpoint children start from; None
+                    without one
     waiting_since   the smaller, the longer it has waited
     started         whether a pod has ever trained it
-    generation      rounds that have ended in its place, those of the agents that it replaced included
+    generation      rounds that have ended in its place, those of the agents that it replaced
+                    included
     forked          whether a user has forked it from another agent
     pinned          whether a user has protected it from being replaced
     """
@@ -79,7 +81,8 @@ class Agent:
 
     @property
     def leads(self) -> bool:
-        """Whether it is trained before all others: a user has forked it, and no pod has trained it yet."""
+        """Whether it is trained before all others: a user has forked it, and no pod has trained it
+        yet."""
         return self.forked and not self.started
 
     @property
@@ -89,8 +92,9 @@ class Agent:
 
     @property
     def merit(self) -> float | None:
-        """The score by which donors and agents that give way are compared: the last round's, or the candidate's of an
-        agent that trains no more. The best of many rounds against another's last would compare luck."""
+        """The score by which donors and agents that give way are compared: the last round's, or the
+        candidate's of an agent that trains no more. The best of many rounds against another's last
+        would compare luck."""
         return self.best_score if self.score is None or self.state not in ALIVE else self.score
 
 
@@ -100,8 +104,8 @@ class NewAgent:
 
     reason       the reason, as text
     start        the source of its first weights
-    parents      the agents that give them: none for FRESH, one for COPY and NOISE, two or more for FUSE, first the one
-                 that names its lineage; each has a candidate
+    parents      the agents that give them: none for FRESH, one for COPY and NOISE, two or more for
+                 FUSE, first the one that names its lineage; each has a candidate
     noise_scale  NOISE: standard deviation, relative to each tensor's own
     replaced     the waiting agent that it replaces; None if there is room
     generation   its first `Agent.generation`; used by generators with a barrier only
@@ -132,13 +136,14 @@ class Population:
     """The population, as input of a generator.
 
     agents        all that are alive, and those on the leaderboard
-    peers         name of a waiting agent that was judged → the scores of its rung, its own included: what every line
-                  had reached that was trained about as long
+    peers         name of a waiting agent that was judged → the scores of its rung, its own
+                  included: what every line had reached that was trained about as long
     curves        name of a waiting agent → its last judged rounds, oldest first
     elites        those on the leaderboard, best first
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
-    stagnates     whether the best lines have not improved for long; of jobs with adaptive rounds only
+    stagnates     whether the best lines have not improved for long; of jobs with adaptive rounds
+                  only
     budget_used   part of the job's budget that it has used; 1 if it has no limit
     created       the number of agents so far
     fresh_counts  algorithm → the number of them with fresh weights
@@ -160,7 +165,8 @@ class Population:
 
     @property
     def waiting(self) -> list[Agent]:
-        """Agents that a pod may train now: first those that users have forked, then the longest waiting."""
+        """Agents that a pod may train now: first those that users have forked, then the longest
+        waiting."""
         waiting = (agent for agent in self.agents if agent.state is State.WAITING)
         return sorted(waiting, key=lambda agent: (not agent.leads, agent.waiting_since))
 
@@ -172,7 +178,11 @@ class Population:
     @property
     def donors(self) -> list[Agent]:
         """Agents with a candidate to start children from, oldest first."""
-        donors = (agent for agent in self.agents if agent.best_score is not None and agent.state is not State.FAILED)
+        donors = (
+            agent
+            for agent in self.agents
+            if agent.best_score is not None and agent.state is not State.FAILED
+        )
         return sorted(donors, key=lambda agent: agent.number)
 
 
@@ -202,8 +212,8 @@ class Cohort:
     """A generator's answer.
 
     members   the agents that the pod trains, all of one shape
-    created   every new agent, in the order in which they get their numbers; those that are no member wait for a
-              cohort of their own shape
+    created   every new agent, in the order in which they get their numbers; those that are no
+              member wait for a cohort of their own shape
     finished  no further round will come; there are no members then
     retired   waiting agents that end here, beside those that `created` replace
     """

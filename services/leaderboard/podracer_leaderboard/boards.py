@@ -21,7 +21,8 @@ from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
 
 LISTED_BYTES = MESSAGE_BYTES // 4
-"""Candidates after so many bytes have no episodes: their number is limited, and so is what remains of each."""
+"""Candidates after so many bytes have no episodes: their number is limited, and so is what remains
+of each."""
 
 
 class Boards:
@@ -31,11 +32,13 @@ class Boards:
         self._database = database
         self._changes = changes
 
-    async def create(self, name: str, spec: leaderboard_pb2.LeaderboardSpec) -> leaderboard_pb2.Leaderboard:
+    async def create(
+        self, name: str, spec: leaderboard_pb2.LeaderboardSpec
+    ) -> leaderboard_pb2.Leaderboard:
         """The leaderboard, new or as it was.
 
-        Raises InvalidInput for an invalid spec or founder, AlreadyExists if the name belongs to another job.
-        """
+        Raises InvalidInput for an invalid spec or founder, AlreadyExists if the name belongs to
+        another job."""
         messages.check_leaderboard(name, "name")
         messages.check_job(spec.job, "spec.job")
         check_founders(spec.founders, read_competition(spec))
@@ -43,10 +46,14 @@ class Boards:
         def operation(session: Session) -> leaderboard_pb2.Leaderboard:
             board = session.get(BoardRow, name)
             if board is None:
-                taken = session.scalars(select(BoardRow.name).where(BoardRow.job == spec.job)).first()
+                taken = session.scalars(
+                    select(BoardRow.name).where(BoardRow.job == spec.job)
+                ).first()
                 if taken is not None:
                     raise _taken(f"job {spec.job} has the leaderboard {taken}", name)
-                board = BoardRow(name=name, job=spec.job, spec=messages.to_bytes(spec), update_time=store.now())
+                board = BoardRow(
+                    name=name, job=spec.job, spec=messages.to_bytes(spec), update_time=store.now()
+                )
                 session.add(board)
                 session.flush()
             elif not _is_same(leaderboard_pb2.LeaderboardSpec.FromString(board.spec), spec):
@@ -58,10 +65,15 @@ class Boards:
     async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
         """Raises NotFound."""
         messages.check_leaderboard(name, "name")
-        return await self._database.read(lambda session: _leaderboard(session, store.get_board(session, name)))
+        return await self._database.read(
+            lambda session: _leaderboard(session, store.get_board(session, name))
+        )
 
-    async def watch(self, name: str, after_revision: int) -> AsyncIterator[leaderboard_pb2.WatchLeaderboardResponse]:
-        """The leaderboard at each revision after `after_revision`; ends when it is deleted, or says that it drains.
+    async def watch(
+        self, name: str, after_revision: int
+    ) -> AsyncIterator[leaderboard_pb2.WatchLeaderboardResponse]:
+        """The leaderboard at each revision after `after_revision`; ends when it is deleted, or says
+        that it drains.
 
         Skips revisions that follow faster than they can be sent. Raises NotFound at the beginning.
         """
@@ -82,7 +94,9 @@ class Boards:
     async def delete(self, name: str) -> None:
         """Delete a leaderboard with all its data; nothing happens if it does not exist."""
         messages.check_leaderboard(name, "name")
-        await self._database.write(lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name)))
+        await self._database.write(
+            lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name))
+        )
         self._changes.ring()
 
 
@@ -92,12 +106,14 @@ class Aliases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def set(self, request: leaderboard_pb2.SetAliasRequest) -> leaderboard_pb2.SetAliasResponse:
+    async def set(
+        self, request: leaderboard_pb2.SetAliasRequest
+    ) -> leaderboard_pb2.SetAliasResponse:
         """Point an alias at an agent's candidate, at a named checkpoint, or at nothing.
 
-        Raises PreconditionFailed (NO_CANDIDATE) for an agent without a judged snapshot. With a checkpoint
-        the agent may be one of another job: what the caller says of it is taken as it is.
-        """
+        Raises PreconditionFailed (NO_CANDIDATE) for an agent without a judged snapshot. With a
+        checkpoint the agent may be one of another job: what the caller says of it is taken as it
+        is."""
         messages.check_leaderboard(request.leaderboard)
         messages.check_alias(request.alias)
         if request.HasField("checkpoint"):
@@ -120,7 +136,9 @@ class Aliases:
                 session.add(row)
             return row
 
-        return leaderboard_pb2.SetAliasResponse(change=messages.alias_change(await self._database.write(operation)))
+        return leaderboard_pb2.SetAliasResponse(
+            change=messages.alias_change(await self._database.write(operation))
+        )
 
     async def history(
         self, request: leaderboard_pb2.ListAliasHistoryRequest
@@ -130,14 +148,20 @@ class Aliases:
         query = select(AliasRow).where(AliasRow.board == request.leaderboard)
         if request.alias:
             query = query.where(AliasRow.alias == messages.check_alias(request.alias))
-        query = page_query(query, AliasRow.number, request.page_size, request.page_token, newest_first=True)
+        query = page_query(
+            query, AliasRow.number, request.page_size, request.page_token, newest_first=True
+        )
         changes, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, messages.alias_change)
+            lambda session: page_of_board(
+                session, request.leaderboard, query, request.page_size, messages.alias_change
+            )
         )
         return leaderboard_pb2.ListAliasHistoryResponse(changes=changes, next_page_token=token)
 
 
-def _newer(session: Session, name: str, after_revision: int) -> tuple[bool, leaderboard_pb2.Leaderboard | None]:
+def _newer(
+    session: Session, name: str, after_revision: int
+) -> tuple[bool, leaderboard_pb2.Leaderboard | None]:
     """Whether the board is there, and itself where its revision is a newer one."""
     board = session.get(BoardRow, name)
     if board is None:
@@ -147,7 +171,9 @@ def _newer(session: Session, name: str, after_revision: int) -> tuple[bool, lead
 
 def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboard:
     rows = store.get_candidates(session, board.name)
-    query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_([row.agent for row in rows]))
+    query = select(AgentRow).where(
+        AgentRow.board == board.name, AgentRow.name.in_([row.agent for row in rows])
+    )
     agents = {agent.name: agent for agent in session.scalars(query)}
     excluded = store.exclusions(session, board)
     candidates = [
@@ -162,9 +188,13 @@ def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboa
     return messages.leaderboard(board, candidates, _current_aliases(session, board.name))
 
 
-def _is_same(stored: leaderboard_pb2.LeaderboardSpec, spec: leaderboard_pb2.LeaderboardSpec) -> bool:
+def _is_same(
+    stored: leaderboard_pb2.LeaderboardSpec, spec: leaderboard_pb2.LeaderboardSpec
+) -> bool:
     """A job keeps its uid for life; one without is told by everything else."""
-    return (stored.job, stored.job_uid) == (spec.job, spec.job_uid) if spec.job_uid else stored == spec
+    return (
+        (stored.job, stored.job_uid) == (spec.job, spec.job_uid) if spec.job_uid else stored == spec
+    )
 
 
 def _taken(problem: str, name: str) -> AlreadyExists:
@@ -173,8 +203,12 @@ def _taken(problem: str, name: str) -> AlreadyExists:
 
 def _current_aliases(session: Session, board: str) -> dict[str, str]:
     """Alias → its current agent."""
-    newest = select(func.max(AliasRow.number)).where(AliasRow.board == board).group_by(AliasRow.alias)
-    rows = session.scalars(select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias))
+    newest = (
+        select(func.max(AliasRow.number)).where(AliasRow.board == board).group_by(AliasRow.alias)
+    )
+    rows = session.scalars(
+        select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias)
+    )
     return {row.alias: row.agent for row in rows if row.agent}
 
 
@@ -185,8 +219,11 @@ def _alias_by_request(session: Session, board: str, request_id: str) -> AliasRow
     return session.scalars(query).first()
 
 
-def _alias_checkpoint(session: Session, board: str, request: leaderboard_pb2.SetAliasRequest) -> bytes:
-    """The named checkpoint, else that of the agent's place on the board, else of its best candidate."""
+def _alias_checkpoint(
+    session: Session, board: str, request: leaderboard_pb2.SetAliasRequest
+) -> bytes:
+    """The named checkpoint, else that of the agent's place on the board, else of its best
+    candidate."""
     if request.HasField("checkpoint"):
         return messages.to_bytes(request.checkpoint)
     if not request.agent:

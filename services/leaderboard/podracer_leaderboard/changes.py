@@ -13,7 +13,8 @@ class Changes:
         self.is_draining = False
 
     def next_change(self) -> asyncio.Event:
-        """An event that the first `ring` after this call sets. Take it before reading the state, to miss no change."""
+        """An event that the first `ring` after this call sets. Take it before reading the state, to
+        miss no change."""
         return self._event
 
     def ring(self) -> None:

@@ -30,7 +30,8 @@ from podracer_leaderboard.updater import Updater
 
 @dataclass(frozen=True, slots=True)
 class Competition:
-    """The rules of one leaderboard, its generator and updater; `stand_in` is the scheduler's own generator."""
+    """The rules of one leaderboard, its generator and updater; `stand_in` is the scheduler's own
+    generator."""
 
     rules: Rules
     space: SearchSpace
@@ -41,12 +42,14 @@ class Competition:
 
 @functools.lru_cache(maxsize=256)
 def competition_of(spec: bytes) -> Competition:
-    """The competition of a stored, serialized LeaderboardSpec, even if its generator is no longer installed."""
+    """The competition of a stored, serialized LeaderboardSpec, even if its generator is no longer
+    installed."""
     return _competition(leaderboard_pb2.LeaderboardSpec.FromString(spec), _generator_if_installed)
 
 
 def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
-    """Raises InvalidInput, naming each field, for an unknown algorithm, a bad range, an extension that is missing…"""
+    """Raises InvalidInput, naming each field, for an unknown algorithm, a bad range, an extension
+    that is missing…"""
     return _competition(spec, _generator)
 
 
@@ -59,7 +62,9 @@ def _competition(
     validate_competition(search, evolution, action_space)
     space = _search_space(search, action_space)
     statistic = Objective.from_message(spec.objective).statistic
-    rules = Rules.of(evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares))
+    rules = Rules.of(
+        evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares)
+    )
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
     updater = load_class(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
@@ -71,7 +76,8 @@ def _generator(name: str, field: str) -> type[Generator]:
 
 
 def _generator_if_installed(name: str, field: str) -> type[Generator]:
-    """The generator, or one that raises why it is missing: the scheduler's own one then replaces it (`guard`)."""
+    """The generator, or one that raises why it is missing: the scheduler's own one then replaces it
+    (`guard`)."""
     try:
         return _generator(name, field)
     except InvalidInput as error:
@@ -98,7 +104,9 @@ def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Spac
 
 def _search_space(search: Search, action_space: Space | None) -> SearchSpace:
     shares = {share.algorithm: share.share for share in search.shares(action_space)}
-    return SearchSpace(shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares})
+    return SearchSpace(
+        shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares}
+    )
 
 
 def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, Range]:
@@ -108,7 +116,11 @@ def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, R
     if dimensions:
         general_first = sorted(dimensions, key=lambda dimension: dimension.algorithm == algorithm)
         asked = (dimension for dimension in general_first if dimension.algorithm in ("", algorithm))
-        ranges = {dimension.hyperparameter: dimension.range for dimension in asked if dimension.hyperparameter in knobs}
+        ranges = {
+            dimension.hyperparameter: dimension.range
+            for dimension in asked
+            if dimension.hyperparameter in knobs
+        }
     return {name: _fitted(knobs[name], search) for name, search in ranges.items()}
 
 

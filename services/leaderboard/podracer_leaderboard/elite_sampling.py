@@ -21,7 +21,8 @@ Matrix = Sequence[Sequence[float]]
 
 
 class EliteBreeding(Breeding):
-    """Children of the best donor, with hyperparameters drawn around those of the elites of its algorithm."""
+    """Children of the best donor, with hyperparameters drawn around those of the elites of its
+    algorithm."""
 
     def _child(self, donor: Agent, pool: Sequence[Agent], vacancy: Vacancy) -> NewAgent:
         best = pool[0]
@@ -29,7 +30,10 @@ class EliteBreeding(Breeding):
         if len(elites) < MINIMUM_ELITES:
             return super()._child(donor, pool, vacancy)
         mutated = self._space.mutate(best.algorithm, best.hyperparameters, self._random)
-        ranges = {name: self._space.ranges[best.algorithm][name] for name in self._space.mutable(best.algorithm)}
+        ranges = {
+            name: self._space.ranges[best.algorithm][name]
+            for name in self._space.mutable(best.algorithm)
+        }
         drawn = sample_around([elite.hyperparameters for elite in elites], ranges, self._random)
         values = self._regrouped(best, {**mutated, **drawn}, vacancy)
         start = Start.NOISE if self._rules.noise_scale > 0 else Start.COPY
@@ -37,13 +41,14 @@ class EliteBreeding(Breeding):
 
 
 class Elites(Tournament):
-    """A tournament whose children are sampled from the elites' mean and covariance, as in the cross-entropy method.
+    """A tournament whose children are sampled from the elites' mean and covariance, as in the
+    cross-entropy method.
 
-    Rubinstein 1999, "The cross-entropy method for combinatorial and continuous optimization", as used for policies by
-    Szita and Lőrincz 2006. Different from there: weights come from the best by copy, so only the hyperparameters that
-    members have to themselves are drawn, what is no number is mutated, and elites change one by one. With fewer than
-    three elites of an algorithm it is the tournament.
-    """
+    Rubinstein 1999, "The cross-entropy method for combinatorial and continuous optimization", as
+    used for policies by Szita and Lőrincz 2006. Different from there: weights come from the best by
+    copy, so only the hyperparameters that members have to themselves are drawn, what is no number
+    is mutated, and elites change one by one. With fewer than three elites of an algorithm it is the
+    tournament."""
 
     breeding: ClassVar[type[Breeding]] = EliteBreeding
 
@@ -51,29 +56,40 @@ class Elites(Tournament):
 def sample_around(
     elites: Sequence[Mapping[str, HyperparameterValue]], ranges: Mapping[str, Range], random: Random
 ) -> dict[str, HyperparameterValue]:
-    """Continuous hyperparameters drawn from the normal distribution of the elites', clipped into their ranges."""
-    continuous = {name: search for name, search in ranges.items() if isinstance(search, Interval | IntegerInterval)}
+    """Continuous hyperparameters drawn from the normal distribution of the elites', clipped into
+    their ranges."""
+    continuous = {
+        name: search
+        for name, search in ranges.items()
+        if isinstance(search, Interval | IntegerInterval)
+    }
     statistics = elite_statistics(elites, continuous)
     widths = [_width(continuous[name]) for name in statistics.names]
     factor = cholesky(shrink(statistics.covariance, widths, statistics.count))
     normal = [_normal(random) for _ in widths]
     values: dict[str, HyperparameterValue] = {}
     for name, mean, row in zip(statistics.names, statistics.mean, factor, strict=True):
-        coordinate = mean + math.fsum(weight * each for weight, each in zip(row, normal, strict=True))
+        coordinate = mean + math.fsum(
+            weight * each for weight, each in zip(row, normal, strict=True)
+        )
         values[name] = _clipped(continuous[name], coordinate)
     return values
 
 
 def shrink(covariance: Matrix, widths: Sequence[float], count: int) -> list[list[float]]:
-    """The covariance of n elites, and one observation of what is believed without any: fresh agents are drawn evenly.
+    """The covariance of n elites, and one observation of what is believed without any: fresh agents
+    are drawn evenly.
 
-    Of fewer elites than dimensions the covariance alone would be flat in some directions, and of elites that are all
-    alike it would be a point from which no search comes away. The weights are those of the mean of an inverse Wishart
-    posterior (Chen 1979) with n - 1 degrees of freedom seen and one believed.
-    """
+    Of fewer elites than dimensions the covariance alone would be flat in some directions, and of
+    elites that are all alike it would be a point from which no search comes away. The weights are
+    those of the mean of an inverse Wishart posterior (Chen 1979) with n - 1 degrees of freedom seen
+    and one believed."""
     seen = max(count - 1, 0)
     return [
-        [(seen * value + (widths[i] ** 2 / 12.0 if i == j else 0.0)) / (seen + 1) for j, value in enumerate(row)]
+        [
+            (seen * value + (widths[i] ** 2 / 12.0 if i == j else 0.0)) / (seen + 1)
+            for j, value in enumerate(row)
+        ]
         for i, row in enumerate(covariance)
     ]
 

@@ -14,7 +14,8 @@ IMPROVEMENT_RUNGS = 3
 
 @dataclass(frozen=True, slots=True)
 class EliteStatistics:
-    """Mean [n] and covariance [n, n] of n continuous hyperparameters, of the logarithm where that is searched."""
+    """Mean [n] and covariance [n, n] of n continuous hyperparameters, of the logarithm where that
+    is searched."""
 
     names: tuple[str, ...]
     logarithmic: tuple[bool, ...]
@@ -30,15 +31,26 @@ class EliteStatistics:
 def elite_statistics(
     elites: Sequence[Mapping[str, HyperparameterValue]], ranges: Mapping[str, Range]
 ) -> EliteStatistics:
-    """Sample mean and covariance (divided by count - 1; zeros for fewer than two) of the elites' hyperparameters."""
-    numbers = {name: each for name, each in sorted(ranges.items()) if isinstance(each, Interval | IntegerInterval)}
+    """Sample mean and covariance (divided by count - 1; zeros for fewer than two) of the elites'
+    hyperparameters."""
+    numbers = {
+        name: each
+        for name, each in sorted(ranges.items())
+        if isinstance(each, Interval | IntegerInterval)
+    }
     names = tuple(numbers)
     logarithmic = tuple(search.is_logarithmic for search in numbers.values())
     count = len(elites)
-    columns = [[_coordinate(elite[name], search) for elite in elites] for name, search in numbers.items()]
+    columns = [
+        [_coordinate(elite[name], search) for elite in elites] for name, search in numbers.items()
+    ]
     mean = tuple(math.fsum(column) / max(count, 1) for column in columns)
-    centred = [[value - middle for value in column] for column, middle in zip(columns, mean, strict=True)]
-    covariance = tuple(tuple(_inner(left, right) / max(count - 1, 1) for right in centred) for left in centred)
+    centred = [
+        [value - middle for value in column] for column, middle in zip(columns, mean, strict=True)
+    ]
+    covariance = tuple(
+        tuple(_inner(left, right) / max(count - 1, 1) for right in centred) for left in centred
+    )
     return EliteStatistics(names, logarithmic, mean, covariance, count)
 
 
@@ -69,7 +81,11 @@ def lineage_statistics(rounds: Iterable[RoundResult]) -> list[LineageStatistics]
     by_lineage: dict[str, list[RoundResult]] = {}
     for each in rounds:
         by_lineage.setdefault(each.lineage, []).append(each)
-    statistics = [_lineage(lineage, of_it) for lineage, of_it in by_lineage.items() if _best(of_it) is not None]
+    statistics = [
+        _lineage(lineage, of_it)
+        for lineage, of_it in by_lineage.items()
+        if _best(of_it) is not None
+    ]
     return sorted(statistics, key=lambda each: (-each.improvement, -each.best_score, each.lineage))
 
 

@@ -26,7 +26,9 @@ class Evaluations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
+    async def history(
+        self, request: leaderboard_pb2.ListEvaluationsRequest
+    ) -> leaderboard_pb2.ListEvaluationsResponse:
         """Oldest first."""
         messages.check_leaderboard(request.leaderboard)
         query = select(EvaluationRow).where(EvaluationRow.board == request.leaderboard)
@@ -38,15 +40,20 @@ class Evaluations:
             return agent_pb2.Evaluation.FromString(row.evaluation)
 
         evaluations, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, message)
+            lambda session: page_of_board(
+                session, request.leaderboard, query, request.page_size, message
+            )
         )
-        return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
+        return leaderboard_pb2.ListEvaluationsResponse(
+            evaluations=evaluations, next_page_token=token
+        )
 
 
 def record(
     session: Session, request: leaderboard_pb2.RecordEvaluationsRequest
 ) -> leaderboard_pb2.RecordEvaluationsResponse:
-    """Add evaluations to the history, each once; a challenge decides over its candidate. The request is checked.
+    """Add evaluations to the history, each once; a challenge decides over its candidate. The
+    request is checked.
 
     Raises NotFound for an agent of another board.
     """
@@ -55,7 +62,9 @@ def record(
     query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
     known = {agent.name: agent for agent in session.scalars(query)}
     if unknown := agents - known.keys():
-        raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
+        raise NotFound(
+            f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND"
+        )
     count = store_evaluations(session, board, known, request.evaluations)
     for challenge in filter(challenged_by, request.evaluations):
         places.confirm(session, board, challenge)
@@ -64,12 +73,17 @@ def record(
 
 
 def store_evaluations(
-    session: Session, board: BoardRow, agents: Mapping[str, AgentRow], evaluations: Sequence[agent_pb2.Evaluation]
+    session: Session,
+    board: BoardRow,
+    agents: Mapping[str, AgentRow],
+    evaluations: Sequence[agent_pb2.Evaluation],
 ) -> int:
-    """Store evaluations of `agents` and count their episodes; returns the number of new ones. One stored before its
-    checkpoint was written is completed."""
+    """Store evaluations of `agents` and count their episodes; returns the number of new ones. One
+    stored before its checkpoint was written is completed."""
     identifiers = {evaluation.evaluation_id for evaluation in evaluations}
-    query = select(EvaluationRow).where(EvaluationRow.board == board.name, EvaluationRow.evaluation_id.in_(identifiers))
+    query = select(EvaluationRow).where(
+        EvaluationRow.board == board.name, EvaluationRow.evaluation_id.in_(identifiers)
+    )
     stored = {row.evaluation_id: row for row in session.scalars(query)}
     new = []
     for evaluation in evaluations:
@@ -93,7 +107,10 @@ def store_evaluations(
     played = [each for each in new if each.seeds or broken_episodes(each)]
     for each in played:
         _count(board, agents[each.agent], each)
-    lowest = min((value for each in played for value in each.returns if math.isfinite(value)), default=math.inf)
+    lowest = min(
+        (value for each in played for value in each.returns if math.isfinite(value)),
+        default=math.inf,
+    )
     if lowest < (math.inf if board.lowest_return is None else board.lowest_return):
         board.lowest_return = lowest
         if board.broken_episodes:
@@ -114,7 +131,8 @@ def _count(board: BoardRow, agent: AgentRow, evaluation: agent_pb2.Evaluation) -
 
 
 def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
-    """The prefix of the checkpoint that a challenge or a final evaluates; empty for others, or without a checkpoint."""
+    """The prefix of the checkpoint that a challenge or a final evaluates; empty for others, or
+    without a checkpoint."""
     return evaluation.checkpoint.prefix if evaluation.purpose in CONFIRMING else ""
 
 
@@ -128,7 +146,11 @@ def check(request: leaderboard_pb2.RecordEvaluationsRequest) -> None:
     messages.check_leaderboard(request.leaderboard)
     evaluations, problems = request.evaluations, []
     if len(evaluations) > MAX_EVALUATIONS:
-        problems.append(FieldViolation("evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"))
+        problems.append(
+            FieldViolation(
+                "evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"
+            )
+        )
     problems += [
         FieldViolation(f"evaluations[{index}].{field}", "is not set")
         for index, evaluation in enumerate(evaluations)

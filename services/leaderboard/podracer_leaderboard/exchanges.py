@@ -1,4 +1,5 @@
-"""SubmitCandidate, RecordEvaluations and ProposeCohort: by themselves, or as steps of an Exchange."""
+"""SubmitCandidate, RecordEvaluations and ProposeCohort: by themselves, or as steps of an
+Exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MAX_STEPS = 1000
 
 
 class Call(NamedTuple):
-    """How a request is checked, and carried out over a session; whether its answer concerns watchers."""
+    """How a request is checked, and carried out over a session; whether its answer concerns
+    watchers."""
 
     check: Callable[[Any], None]
     run: Callable[..., Any]
@@ -41,22 +43,31 @@ class Exchanges:
         (answer,) = await self._carry_out([(kind, request)])
         return answer
 
-    async def exchange(self, request: leaderboard_pb2.ExchangeRequest) -> leaderboard_pb2.ExchangeResponse:
+    async def exchange(
+        self, request: leaderboard_pb2.ExchangeRequest
+    ) -> leaderboard_pb2.ExchangeResponse:
         """Carry out all steps or none. Raises what the first one that is refused does by itself."""
         messages.check_leaderboard(request.leaderboard)
         if len(request.steps) > MAX_STEPS:
-            raise InvalidInput.of("steps", f"expected at most {MAX_STEPS}, got {len(request.steps)}")
+            raise InvalidInput.of(
+                "steps", f"expected at most {MAX_STEPS}, got {len(request.steps)}"
+            )
         steps = [_step(request, index) for index in range(len(request.steps))]
         answers = zip(steps, await self._carry_out(steps), strict=True)
         return leaderboard_pb2.ExchangeResponse(
-            answers=[leaderboard_pb2.ExchangeResponse.Answer(**{kind: answer}) for (kind, _), answer in answers]
+            answers=[
+                leaderboard_pb2.ExchangeResponse.Answer(**{kind: answer})
+                for (kind, _), answer in answers
+            ]
         )
 
     async def _carry_out(self, steps: Sequence[tuple[str, Any]]) -> Sequence[Any]:
         for kind, step in steps:
             _CALLS[kind].check(step)
         try:
-            return await self._database.write(lambda session: [_CALLS[kind].run(session, step) for kind, step in steps])
+            return await self._database.write(
+                lambda session: [_CALLS[kind].run(session, step) for kind, step in steps]
+            )
         finally:
             if any(_CALLS[kind].is_news(step) for kind, step in steps):
                 self._changes.ring()
@@ -69,5 +80,7 @@ def _step(request: leaderboard_pb2.ExchangeRequest, index: int) -> tuple[str, An
         raise InvalidInput.of(f"steps[{index}]", "expected evaluations, candidate or cohort")
     step = getattr(request.steps[index], kind)
     if step.leaderboard != request.leaderboard:
-        raise InvalidInput.of(f"steps[{index}]", f"is of {step.leaderboard}, expected {request.leaderboard}")
+        raise InvalidInput.of(
+            f"steps[{index}]", f"is of {step.leaderboard}, expected {request.leaderboard}"
+        )
     return kind, step

@@ -14,10 +14,11 @@ ENTRY_POINT_GROUP = "podracer.generators"
 
 
 class Generator(ABC):
-    """Makes the next cohort. A package offers its own as an entry point of the group `podracer.generators`.
+    """Makes the next cohort. A package offers its own as an entry point of the group
+    `podracer.generators`.
 
-    One object serves one call. Its only inputs are the population and `random`, so that the same seed and the same
-    order of completions give the same proposals.
+    One object serves one call. Its only inputs are the population and `random`, so that the same
+    seed and the same order of completions give the same proposals.
 
     uses_history  whether `propose` reads `Population.history`, which is otherwise not loaded
     """
@@ -32,6 +33,6 @@ class Generator(ABC):
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
         """The next cohort for a pod; no members if no agent can train now.
 
-        At most `request.places_for(shape)` members of one shape, each waiting now or new. After it at most
-        `rules.population` agents are alive. Hyperparameters of new agents are complete and inside the search space.
-        """
+        At most `request.places_for(shape)` members of one shape, each waiting now or new. After it
+        at most `rules.population` agents are alive. Hyperparameters of new agents are complete and
+        inside the search space."""

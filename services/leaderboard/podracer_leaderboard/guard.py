@@ -1,4 +1,5 @@
-"""Checks a generator's proposals before they are carried out, and replaces a generator that fails."""
+"""Checks a generator's proposals before they are carried out, and replaces a generator that
+fails."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ _PARENTS = {Start.FRESH: (0, 0), Start.COPY: (1, 1), Start.NOISE: (1, 1), Start.
 
 @dataclass(frozen=True, slots=True)
 class GeneratorProblem:
-    """The reason why a generator's answer was not used: one sentence, and its traceback if it raised."""
+    """The reason why a generator's answer was not used: one sentence, and its traceback if it
+    raised."""
 
     message: str
     detail: str = ""
@@ -60,33 +62,45 @@ class _Known:
 
 
 _late: dict[type[Generator], threading.Thread] = {}
-"""Calls that have not returned in time: such a thread cannot be ended, but no further one is started while it lives."""
+"""Calls that have not returned in time: such a thread cannot be ended, but no further one is
+started while it lives."""
 
 
 def propose(
-    competition: Competition, population: Population, request: CohortRequest, chance: Callable[[], Random]
+    competition: Competition,
+    population: Population,
+    request: CohortRequest,
+    chance: Callable[[], Random],
 ) -> tuple[Cohort, GeneratorProblem | None]:
-    """The proposal of the job's generator; if that fails, the one of the scheduler's own generator, and the problem.
+    """The proposal of the job's generator; if that fails, the one of the scheduler's own generator,
+    and the problem.
 
-    `chance` gives the same random stream each time. An error of the scheduler's own generator is raised.
-    """
+    `chance` gives the same random stream each time. An error of the scheduler's own generator is
+    raised."""
     stand_in = competition.stand_in(competition.space, competition.rules)
     if competition.generator is competition.stand_in:
         return stand_in.propose(population, request, chance()), None
-    answer = _in_time(competition, functools.partial(_ask, competition, population, request, chance()))
+    answer = _in_time(
+        competition, functools.partial(_ask, competition, population, request, chance())
+    )
     if isinstance(answer, Cohort):
         return answer, None
     logger.warning("%s", answer.message)
     return stand_in.propose(population, request, chance()), answer
 
 
-def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]) -> Cohort | GeneratorProblem:
-    """The generator's answer in its own thread, or the problem that it gave none within DEADLINE_S."""
+def _in_time(
+    competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]
+) -> Cohort | GeneratorProblem:
+    """The generator's answer in its own thread, or the problem that it gave none within
+    DEADLINE_S."""
     generator = competition.generator
     if generator in _late and _late[generator].is_alive():
         return _problem(competition, "still has not answered an earlier call")
     answers: list[Cohort | GeneratorProblem] = []
-    thread = threading.Thread(target=lambda: answers.append(ask()), name=competition.rules.generator, daemon=True)
+    thread = threading.Thread(
+        target=lambda: answers.append(ask()), name=competition.rules.generator, daemon=True
+    )
     thread.start()
     thread.join(DEADLINE_S)
     if thread.is_alive():
@@ -99,10 +113,16 @@ def _ask(
     competition: Competition, population: Population, request: CohortRequest, random: Random
 ) -> Cohort | GeneratorProblem:
     try:
-        cohort = competition.generator(competition.space, competition.rules).propose(population, request, random)
+        cohort = competition.generator(competition.space, competition.rules).propose(
+            population, request, random
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything, its job goes on without it
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        return _problem(competition, f"raised {_said(error)} ({Path(frame.filename).name}, line {frame.lineno})", error)
+        return _problem(
+            competition,
+            f"raised {_said(error)} ({Path(frame.filename).name}, line {frame.lineno})",
+            error,
+        )
     try:
         check_cohort(cohort, competition, population, request)
     except InvalidInput as error:
@@ -112,7 +132,9 @@ def _ask(
     return cohort
 
 
-def _problem(competition: Competition, what: str, error: BaseException | None = None) -> GeneratorProblem:
+def _problem(
+    competition: Competition, what: str, error: BaseException | None = None
+) -> GeneratorProblem:
     stand_in = competition.stand_in.__name__
     message = f"generator {competition.rules.generator} {what}; {stand_in} proposes in its place"
     detail = "".join(traceback.format_exception(error)) if error else ""
@@ -131,29 +153,44 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
-def check_cohort(cohort: Cohort, competition: Competition, population: Population, request: CohortRequest) -> None:
+def check_cohort(
+    cohort: Cohort, competition: Competition, population: Population, request: CohortRequest
+) -> None:
     """Raises InvalidInput with the first mistake, unless `cohort` can be carried out as it is."""
     if not isinstance(cohort, Cohort):
         raise InvalidInput(f"it returned {cohort!r:.200}, expected a Cohort")
     if not isinstance(cohort.finished, bool):
         raise InvalidInput(f"finished is {cohort.finished!r:.100}, expected a bool")
-    if not cohort.members and not cohort.finished and _is_standstill(competition, population, request):
-        raise InvalidInput("it has no members, although no agent trains and some could: the job would wait forever")
+    if (
+        not cohort.members
+        and not cohort.finished
+        and _is_standstill(competition, population, request)
+    ):
+        raise InvalidInput(
+            "it has no members, although no agent trains and some could: the job would wait forever"
+        )
     known = _Known(_by_name(population.waiting), _by_name(population.donors))
     _check_created(cohort, competition, population, known)
     _check_members(cohort, known, request)
 
 
-def _is_standstill(competition: Competition, population: Population, request: CohortRequest) -> bool:
-    """Whether the job would stand still without an agent for this pod: a proposal depends on the population only."""
+def _is_standstill(
+    competition: Competition, population: Population, request: CohortRequest
+) -> bool:
+    """Whether the job would stand still without an agent for this pod: a proposal depends on the
+    population only."""
     if any(agent.state is State.TRAINING for agent in population.agents):
         return False
     has_room = len(population.alive) < competition.rules.population
-    could_train = [agent.algorithm for agent in population.waiting] + (list(competition.space.shares) * has_room)
+    could_train = [agent.algorithm for agent in population.waiting] + (
+        list(competition.space.shares) * has_room
+    )
     return any(map(request.accepts, could_train))
 
 
-def _check_created(cohort: Cohort, competition: Competition, population: Population, known: _Known) -> None:
+def _check_created(
+    cohort: Cohort, competition: Competition, population: Population, known: _Known
+) -> None:
     for index, new in enumerate(cohort.created):
         try:
             _check_new(new, competition.space, known)
@@ -167,17 +204,28 @@ def _check_created(cohort: Cohort, competition: Competition, population: Populat
     _check_retired(cohort, known, replaced)
     leaving = len(replaced) + len(cohort.retired)
     alive = len(population.alive) - leaving + len(cohort.created)
-    most = max(competition.rules.population, len(population.alive))  # users' forks are beyond the population
+    # users' forks are beyond the population
+    most = max(competition.rules.population, len(population.alive))
     if alive > most:
-        raise InvalidInput(f"{alive} agents would be alive, expected at most the population of {most}")
+        raise InvalidInput(
+            f"{alive} agents would be alive, expected at most the population of {most}"
+        )
 
 
 def _check_retired(cohort: Cohort, known: _Known, replaced: Sequence[str]) -> None:
     for index, each in enumerate(cohort.retired):
         if not isinstance(each, Retirement) or not _may_end(each.agent, known):
-            raise InvalidInput(f"retired[{index}] is {each!r:.200}, expected an agent that waits and is not pinned")
-        if not isinstance(each.reason, str) or len(each.reason) > MAX_REASON or _storable(each.reason) != each.reason:
-            raise InvalidInput(f"retired[{index}]: reason is {each.reason!r:.100}, expected plain characters")
+            raise InvalidInput(
+                f"retired[{index}] is {each!r:.200}, expected an agent that waits and is not pinned"
+            )
+        if (
+            not isinstance(each.reason, str)
+            or len(each.reason) > MAX_REASON
+            or _storable(each.reason) != each.reason
+        ):
+            raise InvalidInput(
+                f"retired[{index}]: reason is {each.reason!r:.100}, expected plain characters"
+            )
     names = [*replaced, *(each.agent.name for each in cohort.retired)]
     if len(set(names)) < len(names):
         raise InvalidInput("an agent is retired twice, or retired and replaced")
@@ -187,21 +235,34 @@ def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
     if not isinstance(new, NewAgent):
         raise InvalidInput(f"is {new!r:.200}, expected a NewAgent")
     if not isinstance(new.action, Action) or new.action is Action.CONTINUE:
-        raise InvalidInput(f"action is {new.action!r}, expected EXPLOIT or FRESH: only living agents continue")
+        raise InvalidInput(
+            f"action is {new.action!r}, expected EXPLOIT or FRESH: only living agents continue"
+        )
     if new.algorithm not in space.shares:
-        raise InvalidInput(f"algorithm is {new.algorithm!r}, expected one of {', '.join(space.shares)}")
-    if not isinstance(new.reason, str) or len(new.reason) > MAX_REASON or _storable(new.reason) != new.reason:
-        raise InvalidInput(f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} plain characters")
+        raise InvalidInput(
+            f"algorithm is {new.algorithm!r}, expected one of {', '.join(space.shares)}"
+        )
+    if (
+        not isinstance(new.reason, str)
+        or len(new.reason) > MAX_REASON
+        or _storable(new.reason) != new.reason
+    ):
+        raise InvalidInput(
+            f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} plain characters"
+        )
     if not isinstance(new.generation, int) or not 0 <= new.generation <= MAX_GENERATION:
         raise InvalidInput(f"generation is {new.generation!r:.100}, expected 0 or more")
     parents = [each.hyperparameters for each in new.parents if isinstance(each, Agent)]
     space.check(new.algorithm, new.hyperparameters, parents)
     if new.shape != shape_of(new.algorithm, new.hyperparameters):
         raise InvalidInput(
-            "its shape is not that of its hyperparameters, expected shape_of(algorithm, hyperparameters)"
+            "its shape is not that of its hyperparameters, expected shape_of(algorithm, "
+            "hyperparameters)"
         )
     if new.replaced is not None and not _may_end(new.replaced, known):
-        raise InvalidInput(f"replaces {_name(new.replaced)}, expected an agent that waits and is not pinned")
+        raise InvalidInput(
+            f"replaces {_name(new.replaced)}, expected an agent that waits and is not pinned"
+        )
     _check_start(new, known)
 
 
@@ -215,14 +276,19 @@ def _check_start(new: NewAgent, known: _Known) -> None:
         new.start is Start.NOISE
     ):
         raise InvalidInput(
-            f"noise_scale is {new.noise_scale!r} with start {new.start}, expected above 0 for NOISE only"
+            f"noise_scale is {new.noise_scale!r} with start {new.start}, expected above 0 for "
+            "NOISE only"
         )
     for parent in new.parents:
         if not _is_one_of(parent, known.donors):
-            raise InvalidInput(f"has the parent {_name(parent)}, expected one of the population's donors")
+            raise InvalidInput(
+                f"has the parent {_name(parent)}, expected one of the population's donors"
+            )
         weights = weights_shape(new.algorithm, new.hyperparameters)
         if weights_shape(parent.algorithm, parent.hyperparameters) != weights:
-            raise InvalidInput(f"is not of the network of its parent {_name(parent)}, whose weights cannot fit")
+            raise InvalidInput(
+                f"is not of the network of its parent {_name(parent)}, whose weights cannot fit"
+            )
     if new.start is Start.FUSE and len({parent.shape for parent in new.parents}) > 1:
         raise InvalidInput("has parents of different shapes, expected one shape for FUSE")
     if new.start is Start.FUSE and len({parent.name for parent in new.parents}) < len(new.parents):
@@ -242,15 +308,24 @@ def _check_members(cohort: Cohort, known: _Known, request: CohortRequest) -> Non
         else:
             sound = _is_one_of(member, known.waiting) and member.name not in leaving
         if not sound:
-            raise InvalidInput(f"members[{index}] is {_name(member)}, expected one that waits and stays, or is created")
+            raise InvalidInput(
+                f"members[{index}] is {_name(member)}, expected one that waits and stays, or is "
+                "created"
+            )
         if not request.accepts(member.algorithm):
-            raise InvalidInput(f"members[{index}] is of {member.algorithm!r}, which the pod cannot train")
+            raise InvalidInput(
+                f"members[{index}] is of {member.algorithm!r}, which the pod cannot train"
+            )
     if len({id(m) if isinstance(m, NewAgent) else m.name for m in members}) < len(members):
         raise InvalidInput("members holds the same agent twice")
     if len({member.shape for member in members}) > 1:
-        raise InvalidInput("members are of different shapes, expected one: the shared hyperparameters differ")
+        raise InvalidInput(
+            "members are of different shapes, expected one: the shared hyperparameters differ"
+        )
     if members and len(members) > request.places_for(members[0].shape):
-        raise InvalidInput(f"{len(members)} members, expected at most {request.places_for(members[0].shape)}")
+        raise InvalidInput(
+            f"{len(members)} members, expected at most {request.places_for(members[0].shape)}"
+        )
 
 
 def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:

@@ -1,4 +1,5 @@
-"""Results of rounds, read from their rows: curves, rungs, all progress, and the speed of cohorts of a size."""
+"""Results of rounds, read from their rows: curves, rungs, all progress, and the speed of cohorts of
+a size."""
 
 from __future__ import annotations
 
@@ -21,16 +22,19 @@ CURVE_ROUNDS = 8
 """Rounds of an agent's curve, the newest ones."""
 
 NOISE = 0.1
-"""A score counts as the best that falls short of it by at most this part of what the best has over the median."""
+"""A score counts as the best that falls short of it by at most this part of what the best has over
+the median."""
 
 MAX_ROUNDS = 128
-"""Rounds on either side of an effort that a rung is read from at most, the nearest: a job of any age is quick."""
+"""Rounds on either side of an effort that a rung is read from at most, the nearest: a job of any
+age is quick."""
 
 FEW_EFFORTS = 8
 """Most efforts that are looked up one by one."""
 
 MAX_WINDOW = 8192
-"""Rounds that are read at once for more, those of the greatest effort; what lies below is looked up one by one."""
+"""Rounds that are read at once for more, those of the greatest effort; what lies below is looked up
+one by one."""
 
 
 def load_curves(
@@ -38,7 +42,9 @@ def load_curves(
 ) -> dict[str, tuple[LineRound, ...]]:
     """Name of an agent → its newest judged rounds, oldest first; empty where none was."""
     curves: dict[str, tuple[LineRound, ...]] = {agent.name: () for agent in agents}
-    newest = func.row_number().over(partition_by=RoundRow.agent, order_by=RoundRow.line_cost_s.desc())
+    newest = func.row_number().over(
+        partition_by=RoundRow.agent, order_by=RoundRow.line_cost_s.desc()
+    )
     of_these = (RoundRow.board == board, RoundRow.agent.in_(curves), RoundRow.score.is_not(None))
     numbered = select(RoundRow, newest.label("age")).where(*of_these).subquery()
     found = aliased(RoundRow, numbered)
@@ -62,10 +68,14 @@ def load_front(session: Session, board: str, rules: Rules) -> Front | None:
     """How far the board's best lines have come; None before the first judged round."""
     by_steps = rules.round_env_steps > 0
     judged = (RoundRow.board == board, RoundRow.score.is_not(None))
-    count, best = session.execute(select(func.count(), func.max(RoundRow.score)).where(*judged)).one()
+    count, best = session.execute(
+        select(func.count(), func.max(RoundRow.score)).where(*judged)
+    ).one()
     if not count:
         return None
-    usual = select(RoundRow.score).where(*judged).order_by(RoundRow.score).offset(count // 2).limit(1)
+    usual = (
+        select(RoundRow.score).where(*judged).order_by(RoundRow.score).offset(count // 2).limit(1)
+    )
     median = session.scalars(usual).one()
     assert best is not None and median is not None, "only judged rounds are read"
     efforts = (
@@ -80,26 +90,40 @@ def load_front(session: Session, board: str, rules: Rules) -> Front | None:
     return Front(reached, best_since)
 
 
-def load_limits(session: Session, board: str, shapes: Iterable[Shape], places: int) -> dict[Shape, int]:
-    """Shape → how many members a cohort of it may have, for those of which less than `places` is better."""
+def load_limits(
+    session: Session, board: str, shapes: Iterable[Shape], places: int
+) -> dict[Shape, int]:
+    """Shape → how many members a cohort of it may have, for those of which less than `places` is
+    better."""
     by_key = {shape_key(shape): shape for shape in shapes}
-    query = select(ThroughputRow).where(ThroughputRow.board == board, ThroughputRow.shape.in_(by_key))
+    query = select(ThroughputRow).where(
+        ThroughputRow.board == board, ThroughputRow.shape.in_(by_key)
+    )
     measured: dict[str, dict[int, Throughput]] = {}
     for row in session.scalars(query):
-        measured.setdefault(row.shape, {})[row.member_count] = Throughput(row.env_steps, row.cost_s, row.rounds)
-    return {by_key[key]: limit for key, sizes in measured.items() if (limit := member_limit(sizes, places)) < places}
+        measured.setdefault(row.shape, {})[row.member_count] = Throughput(
+            row.env_steps, row.cost_s, row.rounds
+        )
+    return {
+        by_key[key]: limit
+        for key, sizes in measured.items()
+        if (limit := member_limit(sizes, places)) < places
+    }
 
 
 def record_throughput(
     session: Session, board: str, shape: Shape, member_count: int, env_steps: int, cost_s: float
 ) -> None:
-    """Count one member's round in a cohort of `member_count`; a round without steps or cost does not count."""
+    """Count one member's round in a cohort of `member_count`; a round without steps or cost does
+    not count."""
     if member_count < 1 or env_steps < 1 or cost_s <= 0.0:
         return
     key = shape_key(shape)
     row = session.get(ThroughputRow, (board, key, member_count))
     if row is None:
-        row = ThroughputRow(board=board, shape=key, member_count=member_count, env_steps=0.0, cost_s=0.0, rounds=0.0)
+        row = ThroughputRow(
+            board=board, shape=key, member_count=member_count, env_steps=0.0, cost_s=0.0, rounds=0.0
+        )
         session.add(row)
     former = Throughput(row.env_steps, row.cost_s, row.rounds)
     now = former.with_member(env_steps, cost_s, member_count)
@@ -114,17 +138,23 @@ def shape_key(shape: Shape) -> str:
 def _line_round(row: RoundRow, rules: Rules) -> LineRound:
     assert row.score is not None, "only judged rounds are read"
     if rules.round_env_steps:
-        return LineRound(row.agent, row.line_env_steps - row.env_steps, row.line_env_steps, row.score)
+        return LineRound(
+            row.agent, row.line_env_steps - row.env_steps, row.line_env_steps, row.score
+        )
     return LineRound(row.agent, row.line_cost_s - row.cost_s, row.line_cost_s, row.score)
 
 
-def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[float]) -> dict[float, list[LineRound]]:
+def _rounds_near_each(
+    session: Session, board: str, rules: Rules, efforts: set[float]
+) -> dict[float, list[LineRound]]:
     """Effort → `_rounds_near` it; of many efforts most come out of one query."""
     near: dict[float, list[LineRound]] = {}
     if len(efforts) > FEW_EFFORTS:
         query, effort_of = _judged_rounds(board, rules)
         query = query.where(effort_of <= max(efforts) * SAME_TO).limit(MAX_WINDOW)
-        rounds = _line_rounds(session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc())).all())
+        rounds = _line_rounds(
+            session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc())).all()
+        )
         descending = [-each.after for each in rounds]
         for effort in efforts:
             middle = bisect_left(descending, -effort)
@@ -132,25 +162,39 @@ def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[f
             last = middle + MAX_ROUNDS
             if last <= len(rounds) or len(rounds) < MAX_WINDOW:
                 near[effort] = rounds[first:last]
-    return near | {effort: _rounds_near(session, board, rules, effort) for effort in efforts - near.keys()}
+    return near | {
+        effort: _rounds_near(session, board, rules, effort) for effort in efforts - near.keys()
+    }
 
 
 def _rounds_near(session: Session, board: str, rules: Rules, effort: float) -> list[LineRound]:
     """The judged rounds that ended nearest to `effort`, those of the greatest effort first."""
     query, effort_of = _judged_rounds(board, rules)
     query = query.limit(MAX_ROUNDS)
-    above = query.where(effort_of > effort, effort_of <= effort * SAME_TO).order_by(effort_of, RoundRow.agent)
+    above = query.where(effort_of > effort, effort_of <= effort * SAME_TO).order_by(
+        effort_of, RoundRow.agent
+    )
     below = query.where(effort_of <= effort).order_by(effort_of.desc(), RoundRow.agent.desc())
     return _line_rounds([*reversed(session.execute(above).all()), *session.execute(below).all()])
 
 
 def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedAttribute[Any]]:
-    """The query for a board's judged rounds, each with what its line has come to since; and its column of efforts."""
+    """The query for a board's judged rounds, each with what its line has come to since; and its
+    column of efforts."""
     by_steps = rules.round_env_steps > 0
-    effort_of: InstrumentedAttribute[Any] = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
+    effort_of: InstrumentedAttribute[Any] = (
+        RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
+    )
     reached: InstrumentedAttribute[Any] = AgentRow.env_steps if by_steps else AgentRow.cost_s
     query = (
-        select(RoundRow.agent, effort_of, RoundRow.rung_score, reached, RoundRow.episodes, RoundRow.variance)
+        select(
+            RoundRow.agent,
+            effort_of,
+            RoundRow.rung_score,
+            reached,
+            RoundRow.episodes,
+            RoundRow.variance,
+        )
         .join(AgentRow, AgentRow.name == RoundRow.agent)
         .where(RoundRow.board == board, RoundRow.rung_score.is_not(None))
     )

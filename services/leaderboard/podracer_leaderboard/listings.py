@@ -38,7 +38,9 @@ class Listings:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def agents(self, request: leaderboard_pb2.ListAgentsRequest) -> leaderboard_pb2.ListAgentsResponse:
+    async def agents(
+        self, request: leaderboard_pb2.ListAgentsRequest
+    ) -> leaderboard_pb2.ListAgentsResponse:
         """Oldest first."""
         messages.check_leaderboard(request.leaderboard)
         query = select(AgentRow).where(AgentRow.board == request.leaderboard)
@@ -73,7 +75,9 @@ class Listings:
                 .order_by(AgentRow.number)
             )
             excluded = store.exclusions(session, store.get_board(session, row.board))
-            shown, _ = page(ancestors, store.MAX_PAGE_SIZE, messages.agent, lambda ancestor: ancestor.name)
+            shown, _ = page(
+                ancestors, store.MAX_PAGE_SIZE, messages.agent, lambda ancestor: ancestor.name
+            )
             return leaderboard_pb2.GetAgentResponse(
                 agent=messages.agent(row, excluded.get(name, "")),
                 ancestors=shown,
@@ -82,26 +86,44 @@ class Listings:
 
         return await self._database.read(operation)
 
-    async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
-        """Statistics of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not
-        searched."""
+    async def statistics(
+        self, request: leaderboard_pb2.GetStatisticsRequest
+    ) -> leaderboard_pb2.GetStatisticsResponse:
+        """Statistics of the elites, the candidates on the board. Raises InvalidInput for an
+        algorithm that is not searched."""
         messages.check_leaderboard(request.leaderboard)
 
-        def operation(session: Session) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:
+        def operation(
+            session: Session,
+        ) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:
             board = store.get_board(session, request.leaderboard)
             space = competition_of(board.spec).space
             if request.algorithm and request.algorithm not in space.ranges:
-                problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
+                problem = (
+                    f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
+                )
                 raise InvalidInput(problem, field="algorithm")
-            columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
+            columns = (
+                RoundRow.lineage,
+                RoundRow.agent,
+                RoundRow.rung,
+                RoundRow.score,
+                RoundRow.cost_s,
+            )
             rounds = session.execute(select(*columns).where(RoundRow.board == board.name))
-            return space, _elites(session, board.name), lineage_statistics(RoundResult(*row) for row in rounds)
+            return (
+                space,
+                _elites(session, board.name),
+                lineage_statistics(RoundResult(*row) for row in rounds),
+            )
 
         space, elites, lineages = await self._database.read(operation)
         counts = Counter(elite.algorithm for elite in elites)
         algorithm = request.algorithm or max(space.ranges, key=lambda name: counts[name])
         values = [
-            hyperparameters_from_message(elite.hyperparameters) for elite in elites if elite.algorithm == algorithm
+            hyperparameters_from_message(elite.hyperparameters)
+            for elite in elites
+            if elite.algorithm == algorithm
         ]
         response = _statistics(elite_statistics(values, space.ranges[algorithm]))
         for each in lineages:

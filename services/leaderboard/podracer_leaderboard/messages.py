@@ -84,10 +84,14 @@ def agent(row: AgentRow, exclusion: str = "") -> leaderboard_pb2.Agent:
 
 def exclusions(found: Mapping[str, str]) -> list[leaderboard_pb2.Exclusion]:
     """The agents that cannot be first, and why."""
-    return [leaderboard_pb2.Exclusion(agent=agent, reason=reason) for agent, reason in found.items()]
+    return [
+        leaderboard_pb2.Exclusion(agent=agent, reason=reason) for agent, reason in found.items()
+    ]
 
 
-def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str) -> leaderboard_pb2.Candidate:
+def candidate(
+    rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str
+) -> leaderboard_pb2.Candidate:
     return leaderboard_pb2.Candidate(
         rank=rank,
         agent=agent(agent_row, exclusion),

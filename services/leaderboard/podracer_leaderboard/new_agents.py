@@ -1,4 +1,5 @@
-"""Creation of agents: those that a generator requests, users' forks, and founders with the weights of other jobs."""
+"""Creation of agents: those that a generator requests, users' forks, and founders with the weights
+of other jobs."""
 
 from __future__ import annotations
 
@@ -32,28 +33,33 @@ _KINDS = {
 
 
 def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Competition) -> None:
-    """Raise InvalidInput for one that could not be trained here: of another algorithm, without a checkpoint, …"""
+    """Raise InvalidInput for one that could not be trained here: of another algorithm, without a
+    checkpoint, …"""
     violations = []
     for place, founder in enumerate(founders):
         try:
             parse_any(("agent", "artifact"), founder.agent, "agent")
             if founder.algorithm not in competition.space.shares:
                 searched = ", ".join(competition.space.shares)
-                raise InvalidInput(f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}")
+                raise InvalidInput(
+                    f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}"
+                )
             if not founder.checkpoint.prefix:
                 raise InvalidInput(f"{founder.agent} has no checkpoint")
             _hyperparameters(founder)
         except InvalidInput as error:
             violations.append(FieldViolation(f"founders[{place}]", error.message))
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER"
+        )
 
 
 def create_founders(session: Session, board: BoardRow, competition: Competition) -> None:
     """Make the first agents of a new leaderboard; they wait for their first pod.
 
-    Each has its founder's shape, whatever the search says, and its own optimizer state, which a copy keeps.
-    """
+    Each has its founder's shape, whatever the search says, and its own optimizer state, which a
+    copy keeps."""
     founders = leaderboard_pb2.LeaderboardSpec.FromString(board.spec).founders
     for founder in founders[: competition.rules.population]:
         initialization = agent_pb2.Initialization(kind=agent_pb2.INITIALIZATION_KIND_COPY)
@@ -77,9 +83,14 @@ def create_founders(session: Session, board: BoardRow, competition: Competition)
 
 
 def create_agent(
-    session: Session, board: BoardRow, competition: Competition, new: NewAgent, living: Mapping[str, AgentRow]
+    session: Session,
+    board: BoardRow,
+    competition: Competition,
+    new: NewAgent,
+    living: Mapping[str, AgentRow],
 ) -> AgentRow:
-    """Make the agent that a generator requests; the one of the `living` that it replaces retires."""
+    """Make the agent that a generator requests; the one of the `living` that it replaces
+    retires."""
     parents = [living[parent.name] for parent in new.parents]
     replaced = living[new.replaced.name] if new.replaced else None
     if replaced is not None:
@@ -95,7 +106,8 @@ def create_agent(
         replaced=replaced.name if replaced else "",
         lineage=parents[0].lineage if parents else spec.name,
         waiting_since=replaced.waiting_since if replaced else store.tick(board),
-        # A fusion has had the training of its older parent: it is judged among those that are as old.
+        # A fusion has had the training of its older parent: it is judged among those that are as
+        # old.
         env_steps=max((parent.best_env_steps for parent in parents), default=0),
         cost_s=max((parent.best_cost_s for parent in parents), default=0.0),
         rung=max((parent.best_rung for parent in parents), default=0),
@@ -117,21 +129,30 @@ def fork_agent(
     changed: Mapping[str, HyperparameterValue],
     request_id: str,
 ) -> AgentRow:
-    """Make an agent of a parent's weights and optimizer, and of its hyperparameters with some `changed`.
+    """Make an agent of a parent's weights and optimizer, and of its hyperparameters with some
+    `changed`.
 
-    The checkpoint is that of the parent's best candidate, as of any child; the newest one where it has none.
+    The checkpoint is that of the parent's best candidate, as of any child; the newest one where it
+    has none.
 
-    Raises InvalidInput for values that it cannot have, PreconditionFailed (NO_CHECKPOINT) where there are no weights.
-    """
+    Raises InvalidInput for values that it cannot have, PreconditionFailed (NO_CHECKPOINT) where
+    there are no weights."""
     hyperparameters = _forked(agent_pb2.AgentSpec.FromString(parent.spec), changed)
-    lowest = select(func.min(AgentRow.generation)).where(AgentRow.board == board.name, AgentRow.state.in_([*ALIVE]))
+    lowest = select(func.min(AgentRow.generation)).where(
+        AgentRow.board == board.name, AgentRow.state.in_([*ALIVE])
+    )
     generation = session.scalar(lowest)
     spec = _new_spec(board, competition, parent.algorithm, hyperparameters)
     is_judged = parent.best_evaluation is not None
     spec.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
-    spec.initialization.inherit_replay = shape_of(spec.algorithm, hyperparameters) == store.shape_of_row(parent)
+    spec.initialization.inherit_replay = shape_of(
+        spec.algorithm, hyperparameters
+    ) == store.shape_of_row(parent)
     spec.initialization.parents.add(agent=parent.name, checkpoint=_weights(parent), weight=1.0)
-    told = ", ".join(f"{name} {hyperparameters[name]}" for name in sorted(changed)) or "nothing changed"
+    told = (
+        ", ".join(f"{name} {hyperparameters[name]}" for name in sorted(changed))
+        or "nothing changed"
+    )
     row = _waiting_row(
         board,
         spec,
@@ -159,8 +180,11 @@ def _weights(parent: AgentRow) -> agent_pb2.CheckpointReference:
     raise PreconditionFailed(message, reason="NO_CHECKPOINT", agent=parent.name)
 
 
-def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
-    """Raises InvalidInput with every value that is unknown, out of its bounds, or would need another network."""
+def _forked(
+    parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterValue]
+) -> dict[str, HyperparameterValue]:
+    """Raises InvalidInput with every value that is unknown, out of its bounds, or would need
+    another network."""
     values = hyperparameters_from_message(parent.hyperparameters)
     knobs = {knob.name: knob for knob in find_algorithm(parent.algorithm).hyperparameters}
     violations: list[FieldViolation] = []
@@ -172,13 +196,18 @@ def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterVal
             fitted = knob.typed(value)
             knob.check(fitted)
             if not knob.keeps_weights and fitted != values.get(name):
-                problem = f"is of the network, which the parent's weights have to fit: it stays {values.get(name)}"
+                problem = (
+                    "is of the network, which the parent's weights have to fit: it stays "
+                    f"{values.get(name)}"
+                )
                 raise InvalidInput.of(name, problem)
             values[name] = fitted
         except InvalidInput as error:
             violations += error.violations
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_HYPERPARAMETER")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="INVALID_HYPERPARAMETER"
+        )
     return values
 
 
@@ -194,7 +223,10 @@ def stream(seed: int, name: str, number: int) -> Random:
 
 
 def _new_spec(
-    board: BoardRow, competition: Competition, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]
+    board: BoardRow,
+    competition: Competition,
+    algorithm: str,
+    hyperparameters: Mapping[str, HyperparameterValue],
 ) -> agent_pb2.AgentSpec:
     """The spec of the board's next agent, which gets its number, name and seed."""
     board.agent_count += 1
@@ -202,7 +234,9 @@ def _new_spec(
         name=messages.agent_name(board.job, board.agent_count),
         algorithm=algorithm,
         seed=derive_seed(competition.rules.seed, "agent", board.agent_count),
-        hyperparameters={name: hyperparameter_to_message(value) for name, value in hyperparameters.items()},
+        hyperparameters={
+            name: hyperparameter_to_message(value) for name, value in hyperparameters.items()
+        },
     )
 
 
@@ -219,21 +253,26 @@ def _waiting_row(board: BoardRow, spec: agent_pb2.AgentSpec, **fields: Any) -> A
     )
 
 
-def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> agent_pb2.Initialization:
-    """First weights from the parents' candidates. Transitions come along from one of the same shape, if there are any:
-    else a child waits for as many of its own as anyone that begins."""
+def _initialization(
+    new: NewAgent, parents: list[AgentRow], noise_seed: int
+) -> agent_pb2.Initialization:
+    """First weights from the parents' candidates. Transitions come along from one of the same
+    shape, if there are any: else a child waits for as many of its own as anyone that begins."""
     inherit_replay = [parent.shape for parent in new.parents] == [new.shape]
     initialization = agent_pb2.Initialization(kind=_KINDS[new.start], inherit_replay=inherit_replay)
     for parent in parents:
         candidate = agent_pb2.Evaluation.FromString(parent.best_evaluation or b"")
-        initialization.parents.add(agent=parent.name, checkpoint=candidate.checkpoint, weight=1 / len(parents))
+        initialization.parents.add(
+            agent=parent.name, checkpoint=candidate.checkpoint, weight=1 / len(parents)
+        )
     if new.start is Start.NOISE:
         initialization.seed, initialization.noise_scale = noise_seed, new.noise_scale
     return initialization
 
 
 def _hyperparameters(founder: evolution_pb2.Founder) -> dict[str, HyperparameterValue]:
-    """All hyperparameters, with defaults filled in. Raises InvalidInput for an unknown name or a wrong value."""
+    """All hyperparameters, with defaults filled in. Raises InvalidInput for an unknown name or a
+    wrong value."""
     info = find_algorithm(founder.algorithm)
     values: dict[str, HyperparameterValue] = info.defaults()
     given = hyperparameters_from_message(founder.hyperparameters)

@@ -1,8 +1,8 @@
-"""The portfolio of a search space: of each algorithm the defaults, then the points of one Sobol sequence.
+"""The portfolio of a search space: of each algorithm the defaults, then the points of one Sobol
+sequence.
 
-Points that fill the space evenly: a few of them leave no part of it out, as independent draws do. Sobol 1967; the
-direction numbers are those of Joe and Kuo 2008, doi:10.1137/070709359.
-"""
+Points that fill the space evenly: a few of them leave no part of it out, as independent draws do.
+Sobol 1967; the direction numbers are those of Joe and Kuo 2008, doi:10.1137/070709359."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BITS = 32
 _POLYNOMIALS: tuple[tuple[int, tuple[int, ...]], ...] = (
     (0, (1,)), (1, (1, 3)), (1, (1, 3, 1)), (2, (1, 1, 1)), (1, (1, 1, 3, 3)), (4, (1, 3, 5, 13)),
     (2, (1, 1, 5, 5, 17)), (4, (1, 1, 5, 5, 5)), (7, (1, 1, 7, 11, 19)), (11, (1, 1, 5, 1, 1)),
-    (13, (1, 1, 1, 3, 11)), (14, (1, 3, 5, 5, 31)), (1, (1, 3, 3, 9, 7, 49)), (13, (1, 1, 1, 15, 21, 21)),
-    (16, (1, 3, 1, 13, 27, 49)),
+    (13, (1, 1, 1, 3, 11)), (14, (1, 3, 5, 5, 31)), (1, (1, 3, 3, 9, 7, 49)),
+    (13, (1, 1, 1, 15, 21, 21)), (16, (1, 3, 1, 13, 27, 49)),
 )  # fmt: skip
 """Coefficients and first direction numbers of the second coordinate and those that follow."""
 
@@ -26,9 +26,11 @@ DIMENSIONS = len(_POLYNOMIALS) + 1
 """Coordinates of a point; further ones come by chance."""
 
 
-def configuration(space: SearchSpace, algorithm: str, number: int, seed: int) -> dict[str, HyperparameterValue]:
-    """Every hyperparameter of an algorithm's `number`-th configuration, from 0: the defaults as far as the search has
-    them, then drawn by a point of the sequence, which `seed` shifts."""
+def configuration(
+    space: SearchSpace, algorithm: str, number: int, seed: int
+) -> dict[str, HyperparameterValue]:
+    """Every hyperparameter of an algorithm's `number`-th configuration, from 0: the defaults as far
+    as the search has them, then drawn by a point of the sequence, which `seed` shifts."""
     point = _Point(seed)
     point.number = number
     return space.sample(algorithm, point) if number else space.defaults(algorithm, point)
@@ -49,7 +51,8 @@ class _Point(Random):
 
 
 def coordinate(number: int, dimension: int) -> float:
-    """A coordinate, in [0, 1), of the Sobol sequence's `number`-th point; the first is the origin."""
+    """A coordinate, in [0, 1), of the Sobol sequence's `number`-th point; the first is the
+    origin."""
     found = 0
     for bit, direction in enumerate(_directions(dimension)):
         if number >> bit & 1:

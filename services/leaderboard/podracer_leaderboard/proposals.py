@@ -25,8 +25,11 @@ MAX_PLACES = 1024
 AgentRows = dict[str, AgentRow]
 
 
-def propose(session: Session, request: leaderboard_pb2.ProposeCohortRequest) -> leaderboard_pb2.ProposeCohortResponse:
-    """The stored answer for a known request id; else a new one, stored unless it is empty. The request is checked.
+def propose(
+    session: Session, request: leaderboard_pb2.ProposeCohortRequest
+) -> leaderboard_pb2.ProposeCohortResponse:
+    """The stored answer for a known request id; else a new one, stored unless it is empty. The
+    request is checked.
 
     An empty answer changes nothing, so the same request may be asked again and get agents later.
     """
@@ -59,17 +62,23 @@ def _propose(
         create_founders(session, board, competition)
     living = store.load_living(session, board.name)
     uses_history = competition.generator.uses_history
-    population = store.load_population(session, board, living, competition.rules, with_history=uses_history)
+    population = store.load_population(
+        session, board, living, competition.rules, with_history=uses_history
+    )
     if request.HasField("budget_used"):
         population = replace(population, budget_used=request.budget_used)
     places = remaining.places(request.places)
     limits = load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
     wish = CohortRequest(places, frozenset(request.algorithms), limits)
     seed, number = competition.rules.seed, board.proposal_count
-    cohort, problem = guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
+    cohort, problem = guard.propose(
+        competition, population, wish, lambda: stream(seed, "proposal", number)
+    )
     if problem is not None:
         response.generator_problem.CopyFrom(
-            cohort_pb2.Problem(reason="GENERATOR_FAILED", message=problem.message, detail=problem.detail)
+            cohort_pb2.Problem(
+                reason="GENERATOR_FAILED", message=problem.message, detail=problem.detail
+            )
         )
     response.finished = cohort.finished
     if not cohort.members:
@@ -91,8 +100,11 @@ def _propose(
 def _carry_out(
     session: Session, board: BoardRow, competition: Competition, cohort: Cohort, living: AgentRows
 ) -> list[leaderboard_pb2.Proposal]:
-    """New agents get their rows, those they replace and others retire; then the members are the pod's."""
-    created = {id(new): create_agent(session, board, competition, new, living) for new in cohort.created}
+    """New agents get their rows, those they replace and others retire; then the members are the
+    pod's."""
+    created = {
+        id(new): create_agent(session, board, competition, new, living) for new in cohort.created
+    }
     for each in cohort.retired:
         ended = living[each.agent.name]
         ended.state, ended.reason = State.RETIRED, f"{ended.reason}; {each.reason}"
@@ -107,7 +119,9 @@ def _carry_out(
 def _proposal(row: AgentRow) -> leaderboard_pb2.Proposal:
     if row.started:
         return leaderboard_pb2.Proposal(
-            action=messages.ACTIONS[Action.CONTINUE], agent=messages.agent_spec(row), reason=f"on from rung {row.rung}"
+            action=messages.ACTIONS[Action.CONTINUE],
+            agent=messages.agent_spec(row),
+            reason=f"on from rung {row.rung}",
         )
     return leaderboard_pb2.Proposal(
         action=messages.ACTIONS[Action(row.origin)],
@@ -132,10 +146,18 @@ def check(request: leaderboard_pb2.ProposeCohortRequest) -> None:
     messages.check_text(request.request_id, "request_id")
     problems = []
     if not 1 <= request.places <= MAX_PLACES:
-        problems.append(FieldViolation("places", f"expected 1 to {MAX_PLACES}, got {request.places}"))
+        problems.append(
+            FieldViolation("places", f"expected 1 to {MAX_PLACES}, got {request.places}")
+        )
     if request.remaining_env_steps < 0:
-        problems.append(FieldViolation("remaining_env_steps", f"expected 0 or more, got {request.remaining_env_steps}"))
+        problems.append(
+            FieldViolation(
+                "remaining_env_steps", f"expected 0 or more, got {request.remaining_env_steps}"
+            )
+        )
     if not 0.0 <= request.budget_used <= 1.0:
-        problems.append(FieldViolation("budget_used", f"expected 0 to 1, got {request.budget_used:g}"))
+        problems.append(
+            FieldViolation("budget_used", f"expected 0 to 1, got {request.budget_used:g}")
+        )
     if problems:
         raise InvalidInput("; ".join(map(str, problems)), violations=problems)

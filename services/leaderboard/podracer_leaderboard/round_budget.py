@@ -1,5 +1,6 @@
-"""The size of a round: its steps and seconds, stretched for agents that improve; and, from what rounds have measured,
-the number of agents of one shape that a pod best trains at once. The orchestrator cuts a round to the budget."""
+"""The size of a round: its steps and seconds, stretched for agents that improve; and, from what
+rounds have measured, the number of agents of one shape that a pod best trains at once. The
+orchestrator cuts a round to the budget."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from itertools import accumulate
 from podracer_leaderboard.rules import Rules
 
 MAX_STRETCH = 4.0
-"""How many times its usual length a round of improving agents may be: a look at them is never far away."""
+"""How many times its usual length a round of improving agents may be: a look at them is never far
+away."""
 
 TRIED_ROUNDS = 2.0
-"""Rounds of a size that say enough of it: the first may have built and warmed up what the next ones use."""
+"""Rounds of a size that say enough of it: the first may have built and warmed up what the next ones
+use."""
 
 PATIENCE_ROUNDS = 4.0
 """Rounds of a size before half of it is tried, which may waste up to half of two rounds."""
@@ -23,13 +26,14 @@ PAYS = 1.1
 """Gain in throughput that twice the size must have for a still larger one to be tried."""
 
 CLEARLY = 1.05
-"""Gain in throughput that a smaller size must have to be preferred: agents that train on together stay in the memory of
-their pod."""
+"""Gain in throughput that a smaller size must have to be preferred: agents that train on together
+stay in the memory of their pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The rest that a job may still reserve for all of its agents together; infinite without a limit."""
+    """The rest that a job may still reserve for all of its agents together; infinite without a
+    limit."""
 
     env_steps: float = math.inf
     cost_s: float = math.inf
@@ -57,7 +61,8 @@ def round_budget(rules: Rules, stretch: float = 1.0) -> RoundBudget:
 
 
 def cohort_stretch(curves: Iterable[Sequence[float]]) -> float:
-    """How many times the usual length the round of a cohort may be: the mean of what its members deserve.
+    """How many times the usual length the round of a cohort may be: the mean of what its members
+    deserve.
 
     `curves` are each member's last scores, oldest first; empty for one that was never judged.
     """
@@ -66,18 +71,24 @@ def cohort_stretch(curves: Iterable[Sequence[float]]) -> float:
 
 
 def agent_stretch(curve: Sequence[float]) -> float:
-    """1 for an agent whose last score is no record of its curve; doubled for each record in a row, up to 4.
+    """1 for an agent whose last score is no record of its curve; doubled for each record in a row,
+    up to 4.
 
-    Records need no scale and no estimate of the noise: a curve that only fluctuates has one in n looks.
-    """
-    is_record = [score > best for score, best in zip(curve[1:], accumulate(curve, max), strict=False)]
-    in_a_row = next((count for count, record in enumerate(reversed(is_record)) if not record), len(is_record))
+    Records need no scale and no estimate of the noise: a curve that only fluctuates has one in n
+    looks."""
+    is_record = [
+        score > best for score, best in zip(curve[1:], accumulate(curve, max), strict=False)
+    ]
+    in_a_row = next(
+        (count for count, record in enumerate(reversed(is_record)) if not record), len(is_record)
+    )
     return min(MAX_STRETCH, 2.0**in_a_row)
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Throughput of rounds of one shape and size: steps and device seconds of all members together."""
+    """Throughput of rounds of one shape and size: steps and device seconds of all members
+    together."""
 
     env_steps: float
     cost_s: float
@@ -89,22 +100,25 @@ class Throughput:
         return self.env_steps / self.cost_s
 
     def with_member(self, env_steps: int, cost_s: float, member_count: int) -> Throughput:
-        """The throughput with one more member's round; older rounds count ever less, the last eight or so matter.
+        """The throughput with one more member's round; older rounds count ever less, the last eight
+        or so matter.
 
-        A member's cost is already its share of the pod's time, so members' costs add up to device seconds.
-        """
+        A member's cost is already its share of the pod's time, so members' costs add up to device
+        seconds."""
         kept = 1.0 - 1.0 / (8.0 * member_count)
         return Throughput(
-            self.env_steps * kept + env_steps, self.cost_s * kept + cost_s, self.rounds + 1.0 / member_count
+            self.env_steps * kept + env_steps,
+            self.cost_s * kept + cost_s,
+            self.rounds + 1.0 / member_count,
         )
 
 
 def member_limit(measured: Mapping[int, Throughput], most: int) -> int:
     """How many members a cohort may have, of at most `most`; `measured` is by cohort size.
 
-    `most` until something is known; then the size with the best throughput of the whole cohort. Twice that is tried
-    while the last doubling has paid, half of it once where nothing smaller has been.
-    """
+    `most` until something is known; then the size with the best throughput of the whole cohort.
+    Twice that is tried while the last doubling has paid, half of it once where nothing smaller has
+    been."""
     tried = {
         size: measured[size].env_steps_per_s
         for size in sorted(measured)

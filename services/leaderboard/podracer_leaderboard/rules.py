@@ -21,7 +21,8 @@ class Rules(Evolution):
 
     @classmethod
     def of(cls, evolution: Evolution, *, seed: int, updater: str, algorithm_count: int) -> Rules:
-        """`evolution` with its defaults filled in; `updater` is that of the objective's statistic."""
+        """`evolution` with its defaults filled in; `updater` is that of the objective's
+        statistic."""
         generator, adaptive = evolution.generator or evolution.scheduler, evolution.adaptive_rounds
         halves = generator in ("tournament", "halving") and algorithm_count > 1
         filled = {
@@ -46,9 +47,11 @@ class Rules(Evolution):
 
     @property
     def shape_limit(self) -> int:
-        """How many shapes of one algorithm may be alive: more would leave too few agents in a cohort to be worth it."""
+        """How many shapes of one algorithm may be alive: more would leave too few agents in a
+        cohort to be worth it."""
         return max(2, self.population // 4)
 
     def effort(self, env_steps: int, cost_s: float) -> float:
-        """The effort by which lines are compared: environment steps if rounds are in steps, else device seconds / M."""
+        """The effort by which lines are compared: environment steps if rounds are in steps, else
+        device seconds / M."""
         return float(env_steps) if self.round_env_steps else cost_s

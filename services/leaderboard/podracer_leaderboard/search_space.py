@@ -1,4 +1,5 @@
-"""The search ranges of a job: complete hyperparameters for new agents, drawn or mutated within the ranges."""
+"""The search ranges of a job: complete hyperparameters for new agents, drawn or mutated within the
+ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from podracer_core.catalogue.sampling import mutate, sample
 from podracer_core.errors import InvalidInput
 
 Shape = tuple[str, tuple[tuple[str, HyperparameterValue], ...]]
-"""An algorithm and its shared hyperparameters: agents of one shape can be stacked into one cohort."""
+"""An algorithm and its shared hyperparameters: agents of one shape can be stacked into one
+cohort."""
 
 
 def shape_of(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
@@ -24,8 +26,8 @@ def shape_of(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue])
 
 
 def weights_shape(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
-    """The part of an agent's shape that its network depends on: it may not change if the agent is to keep its
-    weights."""
+    """The part of an agent's shape that its network depends on: it may not change if the agent is
+    to keep its weights."""
     knobs = find_algorithm(algorithm).hyperparameters
     network = sorted(knob.name for knob in knobs if not knob.keeps_weights)
     return algorithm, tuple((name, hyperparameters[name]) for name in network)
@@ -43,7 +45,8 @@ class SearchSpace:
     ranges: Mapping[str, Mapping[str, Range]]
 
     def defaults(self, algorithm: str, random: Random) -> dict[str, HyperparameterValue]:
-        """The catalogue's defaults, drawn anew only where the search excludes them: a sound first agent."""
+        """The catalogue's defaults, drawn anew only where the search excludes them: a sound first
+        agent."""
         values = self.sample(algorithm, random)
         for name, default in find_algorithm(algorithm).defaults().items():
             search = self.ranges[algorithm].get(name)
@@ -52,7 +55,8 @@ class SearchSpace:
         return values
 
     def sample(self, algorithm: str, random: Random) -> dict[str, HyperparameterValue]:
-        """Every hyperparameter of `algorithm`: drawn where it is searched, the default elsewhere."""
+        """Every hyperparameter of `algorithm`: drawn where it is searched, the default
+        elsewhere."""
         values: dict[str, HyperparameterValue] = find_algorithm(algorithm).defaults()
         for name, search in sorted(self.ranges[algorithm].items()):
             values[name] = sample(search, random)
@@ -61,10 +65,11 @@ class SearchSpace:
     def mutate(
         self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue], random: Random
     ) -> dict[str, HyperparameterValue]:
-        """A neighbour of `hyperparameters`: each searched one that is a member's own is perturbed or drawn anew.
+        """A neighbour of `hyperparameters`: each searched one that is a member's own is perturbed
+        or drawn anew.
 
-        What a cohort shares stays, so a child fits into its donor's weights and into its donor's cohort.
-        """
+        What a cohort shares stays, so a child fits into its donor's weights and into its donor's
+        cohort."""
         values = dict(hyperparameters)
         for name in self.mutable(algorithm):
             search = self.ranges[algorithm][name]
@@ -72,17 +77,26 @@ class SearchSpace:
         return values
 
     def vary(
-        self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue], scope: Scope, random: Random
+        self,
+        algorithm: str,
+        hyperparameters: Mapping[str, HyperparameterValue],
+        scope: Scope,
+        random: Random,
     ) -> dict[str, HyperparameterValue]:
-        """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is one."""
+        """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is
+        one."""
         names = self.mutable(algorithm, scope)
         name = names[int(random.random() * len(names))]
-        return {**hyperparameters, name: mutate(self.ranges[algorithm][name], hyperparameters[name], random)}
+        return {
+            **hyperparameters,
+            name: mutate(self.ranges[algorithm][name], hyperparameters[name], random),
+        }
 
     def cross(
         self, parents: Sequence[Mapping[str, HyperparameterValue]], algorithm: str, random: Random
     ) -> dict[str, HyperparameterValue]:
-        """A child's hyperparameters: each searched one of a member from a random parent; the others are alike.
+        """A child's hyperparameters: each searched one of a member from a random parent; the others
+        are alike.
 
         One parent's own value has proved itself, which a mean of both has not.
         """
@@ -105,25 +119,31 @@ class SearchSpace:
         hyperparameters: Mapping[str, HyperparameterValue],
         parents: Sequence[Mapping[str, HyperparameterValue]] = (),
     ) -> None:
-        """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job searches.
+        """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job
+        searches.
 
         What one of the `parents` has is right as well: founders and users' forks may be elsewhere.
         """
         info = find_algorithm(algorithm)
         defaults = info.defaults()
         if odd := sorted(set(hyperparameters) ^ set(defaults)):
-            raise InvalidInput(f"hyperparameters of {algorithm} are missing or unknown: {', '.join(map(str, odd))}")
+            raise InvalidInput(
+                f"hyperparameters of {algorithm} are missing or unknown: {', '.join(map(str, odd))}"
+            )
         for knob in info.hyperparameters:
             value, search = hyperparameters[knob.name], self.ranges[algorithm].get(knob.name)
             knob.check(value)
             if type(value) is not type(defaults[knob.name]):
                 expected = type(defaults[knob.name]).__name__
-                raise InvalidInput(f"{knob.name} is {value!r} of type {type(value).__name__}, expected {expected}")
+                raise InvalidInput(
+                    f"{knob.name} is {value!r} of type {type(value).__name__}, expected {expected}"
+                )
             if any(parent.get(knob.name) == value for parent in parents):
                 continue
             if search is None and value != defaults[knob.name]:
                 raise InvalidInput(
-                    f"{knob.name} is {value!r}, expected its default {defaults[knob.name]!r}: not searched"
+                    f"{knob.name} is {value!r}, expected its default {defaults[knob.name]!r}: not "
+                    "searched"
                 )
             if search is not None and not search.contains(value):
                 raise InvalidInput(f"{knob.name} is {value!r}, which is not inside {search}")

@@ -1,4 +1,5 @@
-"""The agents of a queue that form one cohort, for generators that first decide which live and then which train."""
+"""The agents of a queue that form one cohort, for generators that first decide which live and then
+which train."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from podracer_leaderboard.agents import Agent, CohortRequest, NewAgent
 
 
 def seat(queue: Iterable[Agent | NewAgent], request: CohortRequest) -> tuple[Agent | NewAgent, ...]:
-    """Members of one shape: the agent with the fewest rounds leads, then come the others of its shape.
+    """Members of one shape: the agent with the fewest rounds leads, then come the others of its
+    shape.
 
-    Among equals the longest waiting leads; before all an agent that a user has just forked. A new agent has waited as
-    long as the one that it replaces.
-    """
+    Among equals the longest waiting leads; before all an agent that a user has just forked. A new
+    agent has waited as long as the one that it replaces."""
     present = [agent for agent in queue if request.accepts(agent.algorithm)]
     if not present:
         return ()
@@ -26,4 +27,8 @@ def seat(queue: Iterable[Agent | NewAgent], request: CohortRequest) -> tuple[Age
 def _order(agent: Agent | NewAgent) -> tuple[bool, int, float]:
     if isinstance(agent, Agent):
         return not agent.leads, agent.generation, agent.waiting_since
-    return True, agent.generation, math.inf if agent.replaced is None else agent.replaced.waiting_since
+    return (
+        True,
+        agent.generation,
+        math.inf if agent.replaced is None else agent.replaced.waiting_since,
+    )

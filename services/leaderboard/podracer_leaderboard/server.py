@@ -1,4 +1,5 @@
-"""The leaderboard's process, one asyncio loop with the server and the database, and its rpc methods."""
+"""The leaderboard's process, one asyncio loop with the server and the database, and its rpc
+methods."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ async def _serve(config: LeaderboardConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     opening = wait_for_database(
-        config.database, MIGRATIONS, holder=config.instance, term_s=config.database_term, health=config.health_listen
+        config.database,
+        MIGRATIONS,
+        holder=config.instance,
+        term_s=config.database_term,
+        health=config.health_listen,
     )
     opened = await unless(stop, opening)
     if opened is None:
@@ -72,7 +77,9 @@ async def _serve(config: LeaderboardConfig) -> None:
     async with opened as database:
         server = await create_leaderboard_server(config, database)
         async with server:
-            readiness = asyncio.create_task(Readiness(server, {"the database": database.check}).run())
+            readiness = asyncio.create_task(
+                Readiness(server, {"the database": database.check}).run()
+            )
             labelling = asyncio.create_task(keep_active_label(config.instance, database.check))
             announce(server.address)
             await stop.wait()
@@ -96,77 +103,87 @@ class LeaderboardService(LeaderboardServiceServicer):
         """Tell the watchers that the server is about to end."""
         self._changes.drain()
 
-    async def CreateLeaderboard(  # noqa: N802
+    async def CreateLeaderboard(
         self, request: pb.CreateLeaderboardRequest, context: Context
     ) -> pb.CreateLeaderboardResponse:
-        return pb.CreateLeaderboardResponse(leaderboard=await self._boards.create(request.name, request.spec))
+        return pb.CreateLeaderboardResponse(
+            leaderboard=await self._boards.create(request.name, request.spec)
+        )
 
-    async def ProposeCohort(  # noqa: N802
+    async def ProposeCohort(
         self, request: pb.ProposeCohortRequest, context: Context
     ) -> pb.ProposeCohortResponse:
         answer: pb.ProposeCohortResponse = await self._exchanges.call("cohort", request)
         return answer
 
-    async def SubmitCandidate(  # noqa: N802
+    async def SubmitCandidate(
         self, request: pb.SubmitCandidateRequest, context: Context
     ) -> pb.SubmitCandidateResponse:
         answer: pb.SubmitCandidateResponse = await self._exchanges.call("candidate", request)
         return answer
 
-    async def RecordEvaluations(  # noqa: N802
+    async def RecordEvaluations(
         self, request: pb.RecordEvaluationsRequest, context: Context
     ) -> pb.RecordEvaluationsResponse:
         answer: pb.RecordEvaluationsResponse = await self._exchanges.call("evaluations", request)
         return answer
 
-    async def Exchange(self, request: pb.ExchangeRequest, context: Context) -> pb.ExchangeResponse:  # noqa: N802
+    async def Exchange(self, request: pb.ExchangeRequest, context: Context) -> pb.ExchangeResponse:
         return await self._exchanges.exchange(request)
 
-    async def GetLeaderboard(  # noqa: N802
+    async def GetLeaderboard(
         self, request: pb.GetLeaderboardRequest, context: Context
     ) -> pb.GetLeaderboardResponse:
         return pb.GetLeaderboardResponse(leaderboard=await self._boards.get(request.name))
 
-    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:  # noqa: N802
+    async def ListAgents(
+        self, request: pb.ListAgentsRequest, context: Context
+    ) -> pb.ListAgentsResponse:
         return await self._listings.agents(request)
 
-    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:  # noqa: N802
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         return await self._listings.agent(request.name)
 
-    async def ListEvaluations(  # noqa: N802
+    async def ListEvaluations(
         self, request: pb.ListEvaluationsRequest, context: Context
     ) -> pb.ListEvaluationsResponse:
         return await self._evaluations.history(request)
 
-    async def WatchLeaderboard(  # noqa: N802
+    async def WatchLeaderboard(
         self, request: pb.WatchLeaderboardRequest, context: Context
     ) -> AsyncIterator[pb.WatchLeaderboardResponse]:
         async for response in self._boards.watch(request.name, request.after_revision):
             yield response
 
-    async def GetStatistics(  # noqa: N802
+    async def GetStatistics(
         self, request: pb.GetStatisticsRequest, context: Context
     ) -> pb.GetStatisticsResponse:
         return await self._listings.statistics(request)
 
-    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.SetAliasResponse:  # noqa: N802
+    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.SetAliasResponse:
         return await self._aliases.set(request)
 
-    async def ListAliasHistory(  # noqa: N802
+    async def ListAliasHistory(
         self, request: pb.ListAliasHistoryRequest, context: Context
     ) -> pb.ListAliasHistoryResponse:
         return await self._aliases.history(request)
 
-    async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:  # noqa: N802
+    async def ForkAgent(
+        self, request: pb.ForkAgentRequest, context: Context
+    ) -> pb.ForkAgentResponse:
         return pb.ForkAgentResponse(agent=await self._acts.fork(request))
 
-    async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:  # noqa: N802
-        return pb.PinAgentResponse(agent=await self._acts.pin(request.name, pinned=not request.unpin))
+    async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
+        return pb.PinAgentResponse(
+            agent=await self._acts.pin(request.name, pinned=not request.unpin)
+        )
 
-    async def StopAgent(self, request: pb.StopAgentRequest, context: Context) -> pb.StopAgentResponse:  # noqa: N802
+    async def StopAgent(
+        self, request: pb.StopAgentRequest, context: Context
+    ) -> pb.StopAgentResponse:
         return pb.StopAgentResponse(agent=await self._acts.stop(request.name))
 
-    async def DeleteLeaderboard(  # noqa: N802
+    async def DeleteLeaderboard(
         self, request: pb.DeleteLeaderboardRequest, context: Context
     ) -> pb.DeleteLeaderboardResponse:
         await self._boards.delete(request.name)

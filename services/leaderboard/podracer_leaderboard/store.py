@@ -28,7 +28,8 @@ from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
 from podracer_leaderboard.updater import Entry, ranked
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
-"""Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
+"""Agents of `Population.history` at most: what a sampler makes of more takes longer and says little
+more."""
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
@@ -47,14 +48,18 @@ def get_board(session: Session, name: str) -> BoardRow:
     """Raises NotFound."""
     board = session.get(BoardRow, name)
     if board is None:
-        raise NotFound(f"there is no leaderboard {name}", reason="LEADERBOARD_NOT_FOUND", leaderboard=name)
+        raise NotFound(
+            f"there is no leaderboard {name}", reason="LEADERBOARD_NOT_FOUND", leaderboard=name
+        )
     return board
 
 
 def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow:
     """An agent by its name, of `board` where that is given. Raises NotFound."""
     query = select(AgentRow).where(AgentRow.name == name)
-    agent = session.scalars(query if board is None else query.where(AgentRow.board == board)).first()
+    agent = session.scalars(
+        query if board is None else query.where(AgentRow.board == board)
+    ).first()
     if agent is None:
         where = f" on {board}" if board else ""
         raise NotFound(f"there is no agent {name}{where}", reason="AGENT_NOT_FOUND", agent=name)
@@ -63,7 +68,10 @@ def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow
 
 def get_candidates(session: Session, board: str) -> list[CandidateRow]:
     """The rows on the board, best first."""
-    rows = {row.agent: row for row in session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
+    rows = {
+        row.agent: row
+        for row in session.scalars(select(CandidateRow).where(CandidateRow.board == board))
+    }
     return [rows[entry.agent] for entry in ranked(entries(session, list(rows.values())))]
 
 
@@ -86,8 +94,9 @@ def entries(session: Session, candidates: Sequence[CandidateRow]) -> list[Entry]
 
 
 def exclusions(session: Session, board: BoardRow) -> dict[str, str]:
-    """The agents that cannot be first, of those that are alive or on the board, and why: so great a share of broken
-    episodes as theirs would be chance in less than `EXCESS_LEVEL` of boards whose agents all break as often."""
+    """The agents that cannot be first, of those that are alive or on the board, and why: so great a
+    share of broken episodes as theirs would be chance in less than `EXCESS_LEVEL` of boards whose
+    agents all break as often."""
     if not board.broken_episodes:
         return {}
     broken_here = AgentRow.broken_numbers + AgentRow.broken_code
@@ -101,7 +110,10 @@ def exclusions(session: Session, board: BoardRow) -> dict[str, str]:
     for name, episodes, broken in session.execute(query.order_by(AgentRow.number)):
         others, others_broken = board.episodes - episodes, board.broken_episodes - broken
         if excess_probability(broken, episodes, others_broken, others) < EXCESS_LEVEL:
-            text = f"its environment broke in {broken:,} of {episodes:,} episodes, those of the other agents in"
+            text = (
+                f"its environment broke in {broken:,} of {episodes:,} episodes, those of the "
+                "other agents in"
+            )
             found[name] = f"{text} {others_broken:,} of {others:,}"
     return found
 
@@ -118,7 +130,12 @@ Query = TypeVar("Query", bound=Select[Any])
 
 
 def page_query(
-    query: Query, number: InstrumentedAttribute[int], size: int, token: str, *, newest_first: bool = False
+    query: Query,
+    number: InstrumentedAttribute[int],
+    size: int,
+    token: str,
+    *,
+    newest_first: bool = False,
 ) -> Query:
     """`query` in order and cut to one page, and one row more that tells whether another follows.
 
@@ -133,7 +150,8 @@ def page_query(
 def page_of_board(
     session: Session, board: str, query: Select[Row], size: int, message: Callable[[Row], Any]
 ) -> tuple[list[Any], str]:
-    """The messages of a page of a board, and the token of the next one; empty on the last. Raises NotFound."""
+    """The messages of a page of a board, and the token of the next one; empty on the last. Raises
+    NotFound."""
     get_board(session, board)
     with closing(session.scalars(query.execution_options(yield_per=100))) as rows:
         return page(rows, _checked_size(size), message, lambda row: str(row.number))
@@ -141,7 +159,9 @@ def page_of_board(
 
 def _checked_size(size: int) -> int:
     if not 0 <= size <= MAX_PAGE_SIZE:
-        raise InvalidInput.of("page_size", f"expected 1 to {MAX_PAGE_SIZE}, or 0 for {DEFAULT_PAGE_SIZE}; got {size}")
+        raise InvalidInput.of(
+            "page_size", f"expected 1 to {MAX_PAGE_SIZE}, or 0 for {DEFAULT_PAGE_SIZE}; got {size}"
+        )
     return size or DEFAULT_PAGE_SIZE
 
 
@@ -161,7 +181,12 @@ def load_living(session: Session, board: str) -> dict[str, AgentRow]:
 
 
 def load_population(
-    session: Session, board: BoardRow, living: dict[str, AgentRow], rules: Rules, *, with_history: bool = False
+    session: Session,
+    board: BoardRow,
+    living: dict[str, AgentRow],
+    rules: Rules,
+    *,
+    with_history: bool = False,
 ) -> Population:
     """The population of a board, for the generator."""
     agents = {row.name: _agent(row) for row in living.values()}
@@ -171,7 +196,9 @@ def load_population(
     )
     counts = session.execute(fresh.group_by(AgentRow.algorithm))
     peers = load_rungs(session, board.name, rules, waiting)
-    agents |= {name: replace(agents[name], score=score) for name, score in peers.shrunken_scores().items()}
+    agents |= {
+        name: replace(agents[name], score=score) for name, score in peers.shrunken_scores().items()
+    }
     front = load_front(session, board.name, rules) if rules.adaptive_rounds else None
     return Population(
         agents=tuple(agents.values()),
@@ -188,7 +215,9 @@ def load_population(
 def _history(session: Session, board: BoardRow) -> tuple[Agent, ...]:
     judged = select(AgentRow).where(AgentRow.board == board.name, AgentRow.best_score.is_not(None))
     newest = session.scalars(judged.order_by(AgentRow.number.desc()).limit(NEWEST_IN_HISTORY))
-    best = session.scalars(judged.order_by(AgentRow.best_score.desc(), AgentRow.number).limit(BEST_IN_HISTORY))
+    best = session.scalars(
+        judged.order_by(AgentRow.best_score.desc(), AgentRow.number).limit(BEST_IN_HISTORY)
+    )
     rows = {row.number: row for row in (*newest, *best)}
     return tuple(_agent(rows[number]) for number in sorted(rows))
 

@@ -58,7 +58,11 @@ def _submit(
         score = places.score_of(board, evaluation)
         rung_score = places.score_of(board, evaluation, within_rung=True)
         is_intact = counted(evaluation, None) is not None
-        why = "its evaluation is not a finite number" if is_intact else "no episode of its evaluation was intact"
+        why = (
+            "its evaluation is not a finite number"
+            if is_intact
+            else "no episode of its evaluation was intact"
+        )
         admission = Admission(0, why)
     cost_s = seconds_from_duration(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
@@ -68,9 +72,19 @@ def _submit(
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
         admission, challenge = _judge(session, board, agent, evaluation, score)
-    record_throughput(session, board.name, store.shape_of_row(agent), request.member_count, request.env_steps, cost_s)
+    record_throughput(
+        session,
+        board.name,
+        store.shape_of_row(agent),
+        request.member_count,
+        request.env_steps,
+        cost_s,
+    )
     response = leaderboard_pb2.SubmitCandidateResponse(
-        admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
+        admitted=admission.is_admitted,
+        rank=admission.rank,
+        reason=admission.reason,
+        challenge=challenge,
     )
     response.exclusions.extend(messages.exclusions(store.exclusions(session, board)))
     session.add(_round_row(agent, request, cost_s, score, rung_score, response))
@@ -110,31 +124,46 @@ def _variance(evaluation: agent_pb2.Evaluation) -> float:
 
 
 def _end_round(
-    board: BoardRow, agent: AgentRow, request: leaderboard_pb2.SubmitCandidateRequest, *, trained: bool, cost_s: float
+    board: BoardRow,
+    agent: AgentRow,
+    request: leaderboard_pb2.SubmitCandidateRequest,
+    *,
+    trained: bool,
+    cost_s: float,
 ) -> None:
     agent.env_steps += request.env_steps
     agent.cost_s += cost_s
-    agent.rung += trained  # a pod that gave up before its first step has not used up the agent's round
+    # a pod that gave up before its first step has not used up the agent's round
+    agent.rung += trained
     agent.generation += trained
     agent.waiting_since = store.tick(board)
     if request.latest.prefix:
         agent.latest_checkpoint = messages.to_bytes(request.latest)
     goes_on = State.STOPPED if agent.stopping else State.WAITING
-    agent.state, agent.failure = (State.FAILED, request.failure) if request.failure else (goes_on, "")
+    agent.state, agent.failure = (
+        (State.FAILED, request.failure) if request.failure else (goes_on, "")
+    )
     agent.stopping = False
     if request.failure:
         logger.warning("agent %s failed: %s", agent.name, request.failure)
 
 
 def _judge(
-    session: Session, board: BoardRow, agent: AgentRow, evaluation: agent_pb2.Evaluation, score: float
+    session: Session,
+    board: BoardRow,
+    agent: AgentRow,
+    evaluation: agent_pb2.Evaluation,
+    score: float,
 ) -> tuple[Admission, bool]:
     """Keep it where it is the agent's best, and put it on the board where the updater says so."""
     if not evaluation.checkpoint.prefix:
         return Admission(0, "its evaluation names no checkpoint"), False
     candidate = places.judged(session, board, places.Judged(evaluation, score))
     if agent.best_score is None or candidate.score > agent.best_score:
-        agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
+        agent.best_evaluation, agent.best_score = (
+            messages.to_bytes(candidate.evaluation),
+            candidate.score,
+        )
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
     return places.take(session, board, agent, candidate)
@@ -161,6 +190,10 @@ def check(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
     if seconds_from_duration(request.cost) < 0:
         problems.append(FieldViolation("cost", "expected 0 s or more"))
     if request.candidate.agent not in ("", request.agent):
-        problems.append(FieldViolation("candidate.agent", f"is {request.candidate.agent}, expected {request.agent}"))
+        problems.append(
+            FieldViolation(
+                "candidate.agent", f"is {request.candidate.agent}, expected {request.agent}"
+            )
+        )
     if problems:
         raise InvalidInput("; ".join(map(str, problems)), violations=problems)

@@ -1,4 +1,5 @@
-"""The rows that last. Protos are kept as bytes where nothing but the service's answers needs what is in them."""
+"""The rows that last. Protos are kept as bytes where nothing but the service's answers needs what
+is in them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class BoardRow(Tables, kw_only=True):
     revision        counts changes of the ranking
     clock           counts everything that happens to agents: the order in which they wait and enter
     proposal_count  stored answers of ProposeCohort; numbers the random streams
-    lowest_return   the lowest return of an intact evaluated episode, which ranking counts broken ones with
+    lowest_return   the lowest return of an intact evaluated episode, which ranking counts broken
+                    ones with
     episodes, broken_episodes  of all evaluations, and those of them that broke
     """
 
@@ -59,7 +61,8 @@ class BoardRow(Tables, kw_only=True):
 
 
 class AgentRow(Tables, kw_only=True):
-    """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate.
+    """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its
+    best candidate.
 
     latest_score  what its last round is compared by within its rung; None where it was not judged
     fork_request  id of the request by which a user forked it; empty for one that a generator wanted
@@ -124,9 +127,9 @@ class ParentRow(Tables, kw_only=True):
 class RoundRow(Tables, kw_only=True):
     """A round that an agent finished, with the stored answer to its report.
 
-    The `line_` columns are what its line had had when the round ended, its ancestors' training included; the indexes
-    over them find a rung. `score` ranks candidates; what rungs compare is `rung_score` and what it is made of.
-    """
+    The `line_` columns are what its line had had when the round ended, its ancestors' training
+    included; the indexes over them find a rung. `score` ranks candidates; what rungs compare is
+    `rung_score` and what it is made of."""
 
     __tablename__ = "rounds"
     __table_args__ = (
@@ -153,7 +156,8 @@ class RoundRow(Tables, kw_only=True):
 
 
 class ThroughputRow(Tables, kw_only=True):
-    """Throughput of rounds of one shape and cohort size, all members together; see `round_budget.Throughput`."""
+    """Throughput of rounds of one shape and cohort size, all members together; see
+    `round_budget.Throughput`."""
 
     __tablename__ = "throughputs"
 
@@ -170,7 +174,8 @@ class CandidateRow(Tables, kw_only=True):
 
     confirmed  whether its evaluation is a challenge or a final, with fresh seeds
     final      whether it is the final of its job
-    former     agent whose confirmed candidate gave way to this one, which is not confirmed yet; empty for none
+    former     agent whose confirmed candidate gave way to this one, which is not confirmed yet;
+               empty for none
     """
 
     __tablename__ = "candidates"
@@ -189,7 +194,8 @@ class CandidateRow(Tables, kw_only=True):
 
 
 class EvaluationRow(Tables, kw_only=True):
-    """An evaluation in the history; `number` is its place there, `challenged` what a challenge is of, by prefix."""
+    """An evaluation in the history; `number` is its place there, `challenged` what a challenge is
+    of, by prefix."""
 
     __tablename__ = "evaluations"
     __table_args__ = (

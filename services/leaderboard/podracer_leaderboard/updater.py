@@ -1,4 +1,5 @@
-"""The updater, which decides the candidates on the board: their rank, its size, one place an agent, few a lineage."""
+"""The updater, which decides the candidates on the board: their rank, its size, one place an agent,
+few a lineage."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ class EvaluationSummary:
 class Entry:
     """A candidate: `score` decides, `mean` where scores are equal, then the earlier one (`order`).
 
-    `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
-    of many by noisy numbers, so it promises too much. `final`: its job ends with it. `excluded`: it stands behind all
-    others, because its episodes break more often than theirs.
-    """
+    `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the
+    candidate, the best of many by noisy numbers, so it promises too much. `final`: its job ends
+    with it. `excluded`: it stands behind all others, because its episodes break more often than
+    theirs."""
 
     agent: str
     lineage: str
@@ -52,7 +53,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and the entries that leave for it."""
+    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and the entries that
+    leave for it."""
 
     rank: int
     reason: str
@@ -64,17 +66,20 @@ class Admission:
 
 
 class Updater(ABC):
-    """Decides which candidates are on the board. Packages offer their own as entry points `podracer.updaters`."""
+    """Decides which candidates are on the board. Packages offer their own as entry points
+    `podracer.updaters`."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
 
     @abstractmethod
     def score(self, evaluation: EvaluationSummary) -> float:
-        """The number that candidates are admitted and ranked by, larger is better. `evaluation` is finite."""
+        """The number that candidates are admitted and ranked by, larger is better. `evaluation` is
+        finite."""
 
     def rung_score(self, evaluation: EvaluationSummary) -> float:
-        """The number that agents of a rung are compared by, where some had more episodes than others."""
+        """The number that agents of a rung are compared by, where some had more episodes than
+        others."""
         return self.score(evaluation)
 
     def admit(self, entries: Iterable[Entry], candidate: Entry) -> Admission:
@@ -83,8 +88,9 @@ class Updater(ABC):
 
 
 class LowerBoundUpdater(Updater):
-    """The lower end of the interval: a lucky mean over few episodes does not count as much as a sure one. Within a rung
-    the mean, since a bound would push those further down that got the fewest episodes for being at the bottom."""
+    """The lower end of the interval: a lucky mean over few episodes does not count as much as a
+    sure one. Within a rung the mean, since a bound would push those further down that got the
+    fewest episodes for being at the bottom."""
 
     def score(self, evaluation: EvaluationSummary) -> float:
         return evaluation.lower_bound
@@ -101,32 +107,35 @@ class MeanUpdater(Updater):
 
 
 def ranked(entries: Iterable[Entry]) -> list[Entry]:
-    """Best first, of equal ones the earlier first; but the first place is that of the job's final, else the best
-    confirmed one's, where there is one.
+    """Best first, of equal ones the earlier first; but the first place is that of the job's final,
+    else the best confirmed one's, where there is one.
 
     Only that place asks for confirmation: a better score behind it is a claim on it.
     """
     board = _by_score(entries)
-    champion = max(board, key=lambda entry: (not entry.excluded, entry.final, entry.confirmed), default=None)
+    champion = max(
+        board, key=lambda entry: (not entry.excluded, entry.final, entry.confirmed), default=None
+    )
     if champion is None or not champion.confirmed:
         return board
     return [champion, *(entry for entry in board if entry is not champion)]
 
 
 def claims_first(entries: Iterable[Entry], candidate: Entry) -> bool:
-    """Whether `candidate` would be first among `entries`, itself included or not, if it were confirmed as it is."""
+    """Whether `candidate` would be first among `entries`, itself included or not, if it were
+    confirmed as it is."""
     others = [entry for entry in entries if entry.agent != candidate.agent]
     is_claim = not candidate.confirmed and not candidate.excluded
     return is_claim and _by_score([*others, candidate])[0] is candidate
 
 
 def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: int) -> Admission:
-    """Whether `candidate` enters a board of `size` places of which one lineage holds at most `lineage_limit`.
+    """Whether `candidate` enters a board of `size` places of which one lineage holds at most
+    `lineage_limit`.
 
-    It replaces its own agent's older entry, else the worst of its lineage where that has its limit, else the worst of a
-    full board; each only by being strictly better. In a tie the present entry stays. The first gives way only
-    where there is no other to do so, whatever its score.
-    """
+    It replaces its own agent's older entry, else the worst of its lineage where that has its limit,
+    else the worst of a full board; each only by being strictly better. In a tie the present entry
+    stays. The first gives way only where there is no other to do so, whatever its score."""
     board = ranked(entries)
     own = [entry for entry in board if entry.agent == candidate.agent]
     kin = [entry for entry in board if entry.lineage == candidate.lineage]
@@ -152,7 +161,9 @@ def admission_score(entries: Iterable[Entry], size: int) -> float | None:
 
 
 def _by_score(entries: Iterable[Entry]) -> list[Entry]:
-    return sorted(entries, key=lambda entry: (entry.excluded, -entry.score, -entry.mean, entry.order))
+    return sorted(
+        entries, key=lambda entry: (entry.excluded, -entry.score, -entry.mean, entry.order)
+    )
 
 
 def _rank(board: list[Entry], candidate: Entry) -> int:

@@ -17,11 +17,21 @@ from podracer_core.buffers.replay_parts import from_parts, to_parts
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, to_json
-from podracer_core.checkpoint import Checkpoint, load_checkpoint, load_packed_checkpoint, save_checkpoint
+from podracer_core.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    load_packed_checkpoint,
+    save_checkpoint,
+)
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_to_json
-from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointRef, agent_prefix, checkpoint_prefix
+from podracer_core.storage.layout import (
+    REPLAY_FOLDER,
+    CheckpointRef,
+    agent_prefix,
+    checkpoint_prefix,
+)
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
@@ -33,8 +43,8 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberWrite:
-    """One checkpoint to write: the member, its steps in this lease, its state, its evaluation, and its transitions if
-    the job asks for them."""
+    """One checkpoint to write: the member, its steps in this lease, its state, its evaluation, and
+    its transitions if the job asks for them."""
 
     member: int
     env_steps: int
@@ -45,7 +55,8 @@ class MemberWrite:
 
 
 class CheckpointWriter:
-    """Writes into the store of one lease. The metadata have everything that acting and evaluation need."""
+    """Writes into the store of one lease. The metadata have everything that acting and evaluation
+    need."""
 
     def __init__(
         self,
@@ -59,18 +70,22 @@ class CheckpointWriter:
         earlier: Sequence[Sequence[ManifestFile]] = (),
         evaluator: str = "",
     ) -> None:
-        """`spaces`: of one observation and one action. `earlier`: the files of transitions in the committed checkpoint
-        that each member continues from; unchanged files are not written again. `evaluator`: its name."""
+        """`spaces`: of one observation and one action. `earlier`: the files of transitions in the
+        committed checkpoint that each member continues from; unchanged files are not written again.
+        `evaluator`: its name."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
         self._earlier: dict[int, Sequence[ManifestFile]] = {}
         for member, (agent, files) in enumerate(zip(agents, earlier, strict=False)):
             project, name = _ids(agent.name)
             if agent.resume.prefix.startswith(agent_prefix(project, job_uid, name)):
                 self._earlier[member] = files
-        # Whose, and the files of transitions, by the prefix of what has been written and not committed.
+        # Whose, and the files of transitions, by the prefix of what has been written and not
+        # committed.
         self._files: dict[str, tuple[int, Sequence[ManifestFile]]] = {}
         defaults = find_algorithm(cohort.algorithm).defaults()
-        self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
+        self._hyperparameters = [
+            defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members
+        ]
         observation_space, action_space = map(to_json, spaces)
         self._common: dict[str, Any] = {
             "environment": environment.to_metadata(),
@@ -87,8 +102,8 @@ class CheckpointWriter:
         writes: Sequence[MemberWrite],
         written: Callable[[MemberWrite, agent_pb2.CheckpointReference], None] = lambda _, __: None,
     ) -> list[agent_pb2.CheckpointReference]:
-        """Write all, several at a time. `written` is called for each written one, in any thread, even if others fail.
-        Raises Fenced as soon as the lease is lost."""
+        """Write all, several at a time. `written` is called for each written one, in any thread,
+        even if others fail. Raises Fenced as soon as the lease is lost."""
 
         def write(one: MemberWrite) -> agent_pb2.CheckpointReference:
             reference = self._write(one)
@@ -107,7 +122,8 @@ class CheckpointWriter:
         return references
 
     def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """Note committed checkpoints: their files are not deleted, so later checkpoints may refer to them."""
+        """Note committed checkpoints: their files are not deleted, so later checkpoints may refer
+        to them."""
         for reference in references:
             if reference.prefix in self._files:
                 member, files = self._files.pop(reference.prefix)
@@ -121,10 +137,14 @@ class CheckpointWriter:
         if write.environment is not None:
             groups["environment"] = write.environment
         if write.replay:
-            groups |= {f"{REPLAY_FOLDER}{name}": part for name, part in to_parts(write.replay).items()}
+            groups |= {
+                f"{REPLAY_FOLDER}{name}": part for name, part in to_parts(write.replay).items()
+            }
         prefix = checkpoint_prefix(project, self._job_uid, name, env_steps, self._fence)
         metadata = self._metadata(write, env_steps)
-        reference = save_checkpoint(self._store, prefix, groups, metadata, self._earlier.get(write.member, ()))
+        reference = save_checkpoint(
+            self._store, prefix, groups, metadata, self._earlier.get(write.member, ())
+        )
         self._files[prefix] = write.member, replay_files(reference.files)
         return _reference_message(reference, env_steps, self._fence)
 
@@ -139,7 +159,11 @@ class CheckpointWriter:
             },
             "env_steps": env_steps,
         }
-        return metadata if write.evaluation is None else metadata | {"evaluation": result_to_json(write.evaluation)}
+        return (
+            metadata
+            if write.evaluation is None
+            else metadata | {"evaluation": result_to_json(write.evaluation)}
+        )
 
 
 def read_references(
@@ -148,12 +172,14 @@ def read_references(
     groups: tuple[str, ...] | None = None,
     with_replay: Iterable[bool] = itertools.repeat(True),
 ) -> list[Checkpoint]:
-    """Read and verify checkpoints or some of their groups, each with or without its transitions, several at a time.
-    Raises DataCorrupted for one that differs from what was committed."""
+    """Read and verify checkpoints or some of their groups, each with or without its transitions,
+    several at a time. Raises DataCorrupted for one that differs from what was committed."""
 
     def read(reference: agent_pb2.CheckpointReference, whole: bool) -> Checkpoint:
         if not reference.prefix.endswith("/"):  # a user's, uploaded
-            return load_packed_checkpoint(store, reference.prefix, reference.manifest_sha256, reference.size_bytes)
+            return load_packed_checkpoint(
+                store, reference.prefix, reference.manifest_sha256, reference.size_bytes
+            )
         skip = () if whole else (REPLAY_FOLDER.rstrip("/"),)
         return load_checkpoint(store, reference.prefix, reference.manifest_sha256, groups, skip)
 
@@ -163,7 +189,9 @@ def read_references(
 
 def stored_transitions(checkpoint: Checkpoint) -> Mapping[str, Tensor] | None:
     """A checkpoint's transitions; None if it has none."""
-    groups = {name: group for name, group in checkpoint.groups.items() if name.startswith(REPLAY_FOLDER)}
+    groups = {
+        name: group for name, group in checkpoint.groups.items() if name.startswith(REPLAY_FOLDER)
+    }
     parts = {name.removeprefix(REPLAY_FOLDER): group for name, group in groups.items()}
     return from_parts(parts) if parts else None
 
@@ -173,7 +201,9 @@ def replay_files(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
     return [file for file in files if file.path.startswith(REPLAY_FOLDER)]
 
 
-def _reference_message(reference: CheckpointRef, env_steps: int, fence: int) -> agent_pb2.CheckpointReference:
+def _reference_message(
+    reference: CheckpointRef, env_steps: int, fence: int
+) -> agent_pb2.CheckpointReference:
     """The reference of a new checkpoint; `env_steps` are the lineage's."""
     message = agent_pb2.CheckpointReference(
         prefix=reference.prefix,
@@ -195,5 +225,8 @@ def _ids(name: str) -> tuple[str, str]:
     """projects/p/jobs/j/agents/a -> p, a."""
     parts = name.split("/")
     if len(parts) != 6 or parts[::2] != ["projects", "jobs", "agents"]:
-        raise InvalidInput(f"{name!r} is not the name of an agent: projects/p/jobs/j/agents/a", reason="INVALID_NAME")
+        raise InvalidInput(
+            f"{name!r} is not the name of an agent: projects/p/jobs/j/agents/a",
+            reason="INVALID_NAME",
+        )
     return parts[1], parts[5]

@@ -20,22 +20,28 @@ from podracer_core.rpc.address import parse_address
 class LearnerConfig(PodSettings):
     """
     orchestrator     address of the orchestrator
-    pod              resource name of this pod: `projects/p/pods/x`. Unset: projects/default/pods/ and this host's name
+    pod              resource name of this pod: `projects/p/pods/x`. Unset: projects/default/pods/
+                     and this host's name
     store            URL of the object store
     layout           split: workers collect and evaluators evaluate; fused: this process does both
-    workers          their addresses; required for the split layout. A host name means all its addresses, and is
-                     resolved again every few seconds
+    workers          their addresses; required for the split layout. A host name means all its
+                     addresses, and is resolved again every few seconds
     max_workers      the most workers with a part of the environments, others are spares; 0: all
-    collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto: measured
+    collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto:
+                     measured
     evaluators       addresses; required for the split layout
-    allow_user_code  fused: start a user's own environments from this process, if Landlock keeps them from its secrets
-    own_user_code    likewise, without that condition: the code is this user's own (`podracer run` sets it)
-    device           to train on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
-    cpu_products     factors of matrix products on a CPU: float32, or bf16 where that is faster (processors with AMX);
-                     sums are float32
-    peer_patience    how long to wait for a lost worker, and for an evaluator whose answer is required
-    spool_dir        folder for checkpoints on their way to an object store that is not a folder itself. Unset: one of
-                     this user's in the folder for temporary files
+    allow_user_code  fused: start a user's own environments from this process, if Landlock keeps
+                     them from its secrets
+    own_user_code    likewise, without that condition: the code is this user's own (`podracer run`
+                     sets it)
+    device           to train on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the
+                     environment supports it
+    cpu_products     factors of matrix products on a CPU: float32, or bf16 where that is faster
+                     (processors with AMX); sums are float32
+    peer_patience    how long to wait for a lost worker, and for an evaluator whose answer is
+                     required
+    spool_dir        folder for checkpoints on their way to an object store that is not a folder
+                     itself. Unset: one of this user's in the folder for temporary files
     spool_size       its size limit
     store_patience   how long to wait for an unavailable store that is required
     """
@@ -74,7 +80,11 @@ class LearnerConfig(PodSettings):
     @property
     def runs_user_code(self) -> bool:
         """Whether this pod may start users' own environments."""
-        return self.layout == "split" or self.own_user_code or (self.allow_user_code and landlock_version() > 0)
+        return (
+            self.layout == "split"
+            or self.own_user_code
+            or (self.allow_user_code and landlock_version() > 0)
+        )
 
     @property
     def ahead(self) -> int | None:

@@ -68,9 +68,13 @@ class LeaseLoop:
         followers: FollowerRegistry,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
-        """`request`: the common part of all LeaseWork calls. Raises InvalidInput if no spool can be made."""
+        """`request`: the common part of all LeaseWork calls. Raises InvalidInput if no spool can be
+        made."""
         self._config, self._peers, self._store = config, peers, store
-        self._status, self._commands, self._followers, self._request = status, commands, followers, request
+        self._status = status
+        self._commands = commands
+        self._followers = followers
+        self._request = request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
         self._spool: SpoolFolder | None = None
@@ -80,7 +84,8 @@ class LeaseLoop:
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
-        """Run until `stop` is set or the orchestrator says EXIT. Raises if it refuses this pod for good."""
+        """Run until `stop` is set or the orchestrator says EXIT. Raises if it refuses this pod for
+        good."""
         away = Backoff(*_AWAY_S)
         try:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
@@ -105,10 +110,17 @@ class LeaseLoop:
                 self._spool.close()
 
     def _work(
-        self, lease: pod_service_pb2.Lease, own: str, received_at: float, used_before: float, stop: threading.Event
+        self,
+        lease: pod_service_pb2.Lease,
+        own: str,
+        received_at: float,
+        used_before: float,
+        stop: threading.Event,
     ) -> None:
         """`own`: the prefix of the job's objects."""
-        logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
+        logger.info(
+            "leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")}
+        )
         self._peers.shown.lease = lease.name
         guard = LeaseGuard(lease.name, lease.fence)
         control = LeaseControl(self._stub, lease, guard)
@@ -152,7 +164,9 @@ class LeaseLoop:
         metrics.WORKS.add(kind=lease.WhichOneof("work") or "", result=result)
         current().set(result=result)
 
-    def _fenced_store(self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
+    def _fenced_store(
+        self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None]
+    ) -> ObjectStore:
         """The store for a lease. Writes go through the spool unless the store is a folder."""
         fenced = FencedStore(store, guard, check, self._config.store_patience)
         return fenced if self._spool is None else Spool(fenced, self._spool)
@@ -163,7 +177,9 @@ class LeaseLoop:
         match lease.WhichOneof("work"):
             case "inspect":
                 found = inspect_environment_for(lease.inspect, self._config, self._peers, files)
-                result = pod_service_pb2.InspectResult(description=found.description, warnings=found.warnings)
+                result = pod_service_pb2.InspectResult(
+                    description=found.description, warnings=found.warnings
+                )
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
                 if not self._train(held, files, stop):
@@ -176,7 +192,8 @@ class LeaseLoop:
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
                 raise PreconditionFailed(
-                    f"this learner does not support the work {work or 'unset'}", reason="UNSUPPORTED_WORK"
+                    f"this learner does not support the work {work or 'unset'}",
+                    reason="UNSUPPORTED_WORK",
                 )
 
     def _train(self, held: HeldLease, files: UserFiles, stop: threading.Event) -> bool:
@@ -191,7 +208,9 @@ class LeaseLoop:
         try:
             limit_s = setup.plan.duration_s
             ends_at = math.inf if limit_s is None else held.received_at + limit_s
-            options = LeadOptions(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
+            options = LeadOptions(
+                held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at
+            )
             with lead_fusion(work, options, setup.algorithm, self._followers.serving) as fusion:
                 patience = Patience(self._config.peer_patience, self._config.store_patience)
                 run = TrainRun(held, setup, stop, self._status, self._commands, patience, fusion)
@@ -201,25 +220,32 @@ class LeaseLoop:
             setup.close()
         return completed
 
-    def _follow(self, held: HeldLease, files: UserFiles, check: Callable[[], None], stop: threading.Event) -> None:
+    def _follow(
+        self, held: HeldLease, files: UserFiles, check: Callable[[], None], stop: threading.Event
+    ) -> None:
         work = held.lease.follow
         setup = self._set_up(work.train, files, work.rank)
         with closing(setup), self._peers.learner(work.lead_address) as channel:
             try:
                 follow(held, setup, channel, self._status, check, self._config.peer_patience)
-            finally:  # keep the replay for a later round with these agents, even if the lead was lost
+            finally:
+                # keep the replay for a later round with these agents, even if the lead was lost
                 if not stop.is_set():
                     self._replays.keep_followed(setup.algorithm, list(work.train.cohort.members))
 
-    def _set_up(self, work: pod_service_pb2.TrainWork, files: UserFiles, rank: int = 0) -> RoundSetup:
-        preparing = span("set up")  # not the current one: what workers and evaluators do later is not part of it
+    def _set_up(
+        self, work: pod_service_pb2.TrainWork, files: UserFiles, rank: int = 0
+    ) -> RoundSetup:
+        # not the current one: what workers and evaluators do later is not part of it
+        preparing = span("set up")
         try:
             return set_up_round(work, self._config, self._peers, files, self._replays, rank)
         finally:
             preparing.end()
 
     def _give_up(self, held: HeldLease, error: PodracerError) -> None:
-        """Fail the work if no pod could do it, else hand it back. A follower always hands back: the lead decides."""
+        """Fail the work if no pod could do it, else hand it back. A follower always hands back: the
+        lead decides."""
         logger.warning("%s: %s", held.lease.name, error.message, extra={"reason": error.reason})
         problem = problem_message(error)
         if not isinstance(error, _FINAL) or held.lease.WhichOneof("work") == "follow":

@@ -16,23 +16,28 @@ from podracer_learner.workers.discovery import WorkerDirectory
 
 
 class Peers:
-    """`workers` finds workers by the settings; `evaluators` are in the order in which they are tried; `shown` makes
-    their tokens; tensors may be shared through `folder`."""
+    """`workers` finds workers by the settings; `evaluators` are in the order in which they are
+    tried; `shown` makes their tokens; tensors may be shared through `folder`."""
 
     def __init__(self, config: LearnerConfig) -> None:
-        """Connects at the first call. Raises InvalidInput for a malformed address or a missing token."""
+        """Connects at the first call. Raises InvalidInput for a malformed address or a missing
+        token."""
         self._token = token = FileToken(config.tokens / "pod")
         self.folder = config.shared_folder()
         self._to_learners = config.channel_options("learner")
-        self.orchestrator = open_channel(config.orchestrator, token, config.channel_options("orchestrator"))
+        self.orchestrator = open_channel(
+            config.orchestrator, token, config.channel_options("orchestrator")
+        )
         self.shown = shown = ShownTokens(token)
         self.workers = WorkerDirectory(config.workers, shown, config.channel_options("worker"))
         to_evaluators = config.channel_options("evaluator")
         self._evaluator_channels = [
-            open_channel(address, shown.at("evaluator", address), to_evaluators) for address in config.evaluators
+            open_channel(address, shown.at("evaluator", address), to_evaluators)
+            for address in config.evaluators
         ]
         self.evaluators = [
-            evaluator_service_pb2_grpc.EvaluatorServiceStub(channel) for channel in self._evaluator_channels
+            evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)
+            for channel in self._evaluator_channels
         ]
 
     @contextmanager

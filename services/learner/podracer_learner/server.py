@@ -1,4 +1,5 @@
-"""The learner's process and its rpc methods: gRPC serves beside the main thread, which leases and trains."""
+"""The learner's process and its rpc methods: gRPC serves beside the main thread, which leases and
+trains."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _STORE_AWAY_S = (0.2, 5.0)
 def create_learner_server(
     config: LearnerConfig, status: LearnerStatus, commands: Commands, followers: FollowerRegistry
 ) -> RpcServer:
-    """A bound server that reports `status` and passes requests to `commands` and followers to `followers`."""
+    """A bound server that reports `status` and passes requests to `commands` and followers to
+    `followers`."""
     service = LearnerService(status, commands, followers)
     server = create_server(
         config.listen,
@@ -55,13 +57,15 @@ def create_learner_server(
 
 
 def serve(config: LearnerConfig) -> int:
-    """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Call it from the main thread."""
+    """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Call it from the
+    main thread."""
     _check(config)
     stop = stop_event_on_signals()
     ChildOutput.is_kept = True
     status, commands, followers = LearnerStatus(), Commands(), FollowerRegistry()
     peers = Peers(config)
-    peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)  # connects while torch is imported
+    # connects while torch is imported
+    peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)
     server = create_learner_server(config, status, commands, followers)
     server.start()
     announce(server.address)
@@ -85,7 +89,8 @@ def serve(config: LearnerConfig) -> int:
 
 
 def _await_store(store: ObjectStore, server: RpcServer, stop: threading.Event) -> None:
-    """Wait for the store before becoming ready: without it, leased work could only be handed back."""
+    """Wait for the store before becoming ready: without it, leased work could only be handed
+    back."""
     waits, problem = Backoff(*_STORE_AWAY_S), ""
     while not stop.is_set():
         try:
@@ -111,7 +116,9 @@ def _check(config: LearnerConfig) -> None:
         if config.layout == "split" and not getattr(config, name)
     ]
     if missing:
-        raise InvalidInput("; ".join(map(str, missing)), violations=missing, reason="INVALID_SETTING")
+        raise InvalidInput(
+            "; ".join(map(str, missing)), violations=missing, reason="INVALID_SETTING"
+        )
 
 
 def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
@@ -135,10 +142,12 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
 class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     """Requests to the cohort run in the main thread between two updates (`Commands`)."""
 
-    def __init__(self, status: LearnerStatus, commands: Commands, followers: FollowerRegistry) -> None:
+    def __init__(
+        self, status: LearnerStatus, commands: Commands, followers: FollowerRegistry
+    ) -> None:
         self._status, self._commands, self._followers = status, commands, followers
 
-    def GetStatus(  # noqa: N802 - the name in the contract
+    def GetStatus(
         self, request: learner_service_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> learner_service_pb2.GetStatusResponse:
         now = self._status.presence
@@ -157,24 +166,28 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
             staleness=now.staleness,
         )
 
-    def FetchPolicy(  # noqa: N802 - the name in the contract
+    def FetchPolicy(
         self, request: learner_service_pb2.FetchPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[learner_service_pb2.FetchPolicyResponse]:
         from podracer_core.carriers.inline import TensorEncoder  # late: it imports torch
 
         agents, version, tensors = self._commands.fetch_policy(request.agent)
         messages, chunks = TensorEncoder().encode(tensors)
-        snapshot = learner_service_pb2.PolicySnapshot(agents=agents, policy_version=version, tensors=messages)
+        snapshot = learner_service_pb2.PolicySnapshot(
+            agents=agents, policy_version=version, tensors=messages
+        )
         yield learner_service_pb2.FetchPolicyResponse(snapshot=snapshot)
         for chunk in chunks:
             yield learner_service_pb2.FetchPolicyResponse(chunk=chunk)
 
-    async def Fuse(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+    async def Fuse(  # type: ignore[override]
         self, request_iterator: AsyncIterator[learner_service_pb2.FuseRequest], context: Context
     ) -> None:
         await self._followers.serve(request_iterator, context)
 
-    def Checkpoint(  # noqa: N802 - the name in the contract
+    def Checkpoint(
         self, request: learner_service_pb2.CheckpointRequest, context: grpc.ServicerContext
     ) -> learner_service_pb2.CheckpointResponse:
-        return learner_service_pb2.CheckpointResponse(checkpoints=self._commands.checkpoint(list(request.agents)))
+        return learner_service_pb2.CheckpointResponse(
+            checkpoints=self._commands.checkpoint(list(request.agents))
+        )

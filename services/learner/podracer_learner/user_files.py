@@ -1,7 +1,8 @@
-"""The files of a job's environment: out of the object store into this learner's cache, and from there to its peers.
+"""The files of a job's environment: out of the object store into this learner's cache, and from
+there to its peers.
 
-Workers and evaluators hold no keys of the store. Asked to begin, they answer that files are missing, and get them.
-"""
+Workers and evaluators hold no keys of the store. Asked to begin, they answer that files are
+missing, and get them."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class UserFiles:
     def fetch(self, spec: EnvironmentSpec) -> FetchedFiles:
         """Fetch the files of an environment.
 
-        Raises NotFound or DataCorrupted if the store does not have the job's files, and the cache's errors.
-        """
+        Raises NotFound or DataCorrupted if the store does not have the job's files, and the cache's
+        errors."""
         with ExitStack() as holds:
             paths = {}
             for file in spec.stored_files:
@@ -52,12 +53,17 @@ class FetchedFiles:
     """The files of one environment, here until `close`; closing twice is harmless."""
 
     def __init__(
-        self, spec: EnvironmentSpec, paths: dict[StoredFile, Path], cache: FileCache, holds: ExitStack
+        self,
+        spec: EnvironmentSpec,
+        paths: dict[StoredFile, Path],
+        cache: FileCache,
+        holds: ExitStack,
     ) -> None:
         self._spec, self._paths, self._cache, self._holds = spec, paths, cache, holds
 
     def place(self) -> PlacedEnvironment:
-        """The environment, ready to start in a child of this process. Raises as `place_environment`."""
+        """The environment, ready to start in a child of this process. Raises as
+        `place_environment`."""
         return place_environment(self._spec, self._cache)
 
     def add(self, data: bytes) -> str:
@@ -69,7 +75,8 @@ class FetchedFiles:
         return sha256
 
     def deliver(self, put: Callable[..., Any], request: Callable[..., Any]) -> BackgroundTask[None]:
-        """Start sending all files, which may take long; `put` is a stub's PutFile, `request` makes its messages."""
+        """Start sending all files, which may take long; `put` is a stub's PutFile, `request` makes
+        its messages."""
 
         def send() -> None:
             for file, path in self._paths.items():

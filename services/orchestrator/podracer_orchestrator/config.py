@@ -29,22 +29,25 @@ class OrchestratorConfig(ControlSettings):
     """
     store           URL of the object store: `file:///absolute/path`, `s3://bucket/prefix`
     leaderboard     address of the leaderboard
-    lease_term      how long a lease lives without renewal; unset: 120 s in a cluster, which reports dead pods itself,
-                    else 10 s
-    pool            the pool of pods: `local` starts processes here, `kubernetes` has a cluster start them, `static`
-                    uses pods that are started elsewhere
+    lease_term      how long a lease lives without renewal; unset: 120 s in a cluster, which reports
+                    dead pods itself, else 10 s
+    pool            the pool of pods: `local` starts processes here, `kubernetes` has a cluster
+                    start them, `static` uses pods that are started elsewhere
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
     max_pods        pods that the pool makes at most, whatever else there is room for
-    pool_max_pending  pods of the kubernetes pool that may wait for a place at once; without a limit in a queue of Kueue
-    pool_name       of the kubernetes pool, in the label podracer.dev/pool of its Jobs; another for each orchestrator of
-                    a namespace
+    pool_max_pending  pods of the kubernetes pool that may wait for a place at once; without a limit
+                      in a queue of Kueue
+    pool_name       of the kubernetes pool, in the label podracer.dev/pool of its Jobs; another for
+                    each orchestrator of a namespace
     pod_template    name of the PodTemplate of the kubernetes pool's pods, in its namespace
-    pod_profiles    file that says where pods of the kubernetes pool may run (`pool/kubernetes/profiles`); unset: jobs
-                    cannot choose
+    pod_profiles    file that says where pods of the kubernetes pool may run
+                    (`pool/kubernetes/profiles`); unset: jobs cannot choose
     gpu_resource    what a GPU is called in the cluster
-    kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that this process runs in
-    kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start at once
+    kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that
+                    this process runs in
+    kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start
+                    at once
     quotas          file that says how much each project may have (`jobs/quotas`); unset: no limits
     keep_last       newest checkpoints of each living agent that stay, whatever else does
     keep_best       best checkpoints of each job that stay, whatever else does
@@ -90,18 +93,34 @@ class OrchestratorConfig(ControlSettings):
                 found = f"is {getattr(self, name):g}, expected {least} or more"
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
             elif getattr(self, name) > _MOST:
-                violations.append(FieldViolation(f"PODRACER_{name.upper()}", f"is more than {_MOST:,}"))
+                violations.append(
+                    FieldViolation(f"PODRACER_{name.upper()}", f"is more than {_MOST:,}")
+                )
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
-            violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]
+            violations += [
+                FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it")
+                for name in missing
+            ]
         if self.pod_profiles is not None and self.pool != "kubernetes":
-            violations.append(FieldViolation("PODRACER_POD_PROFILES", "expected PODRACER_POOL=kubernetes with it"))
+            violations.append(
+                FieldViolation("PODRACER_POD_PROFILES", "expected PODRACER_POOL=kubernetes with it")
+            )
         if not _RESOURCE.fullmatch(self.gpu_resource):
-            found = f"is {self.gpu_resource!r}, expected a name such as nvidia.com/gpu or amd.com/gpu"
+            found = (
+                f"is {self.gpu_resource!r}, expected a name such as nvidia.com/gpu or amd.com/gpu"
+            )
             violations.append(FieldViolation("PODRACER_GPU_RESOURCE", found))
         for name in ("pool_name", "pod_template", "kueue_queue"):
-            if not _LABEL.fullmatch(getattr(self, name)) and (getattr(self, name) or name != "kueue_queue"):
-                found = f"is {getattr(self, name)!r}, expected lower-case letters, digits and '-', at most 50"
+            if not _LABEL.fullmatch(getattr(self, name)) and (
+                getattr(self, name) or name != "kueue_queue"
+            ):
+                found = (
+                    f"is {getattr(self, name)!r}, expected lower-case letters, digits and "
+                    "'-', at most 50"
+                )
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
         if violations:
-            raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_SETTING")
+            raise InvalidInput(
+                "; ".join(map(str, violations)), violations=violations, reason="INVALID_SETTING"
+            )

@@ -15,7 +15,14 @@ _INSERT = insert(EventRow)
 
 
 def record(
-    session: Session, job: JobRow, kind: str, message: str, *, now: datetime, subject: str = "", **details: object
+    session: Session,
+    job: JobRow,
+    kind: str,
+    message: str,
+    *,
+    now: datetime,
+    subject: str = "",
+    **details: object,
 ) -> None:
     """Append an event; its position is the job's newest."""
     job.event_position += 1
@@ -45,7 +52,14 @@ def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]
 
 
 def record_once(
-    session: Session, job: JobRow, kind: str, message: str, known: Mapping[str, str], *, now: datetime, **further: str
+    session: Session,
+    job: JobRow,
+    kind: str,
+    message: str,
+    known: Mapping[str, str],
+    *,
+    now: datetime,
+    **further: str,
 ) -> None:
     """Append an event with the details `known`, unless the job has one of its kind with these."""
     if not any(known.items() <= each.items() for each in details(session, job, kind)):

@@ -63,7 +63,9 @@ class Orchestrator:
         self.store = store
         self.lease_tokens = lease_tokens
         self.deadlines = LeaseDeadlines(self.clock, config.lease_term_s)
-        self.lease_operations = LeaseOperations(transactions, self.deadlines, store, changes, self.clock)
+        self.lease_operations = LeaseOperations(
+            transactions, self.deadlines, store, changes, self.clock
+        )
         self.quotas = Quotas(config.quotas)
         self.pod_profiles = read_profiles(config.pod_profiles)
         self.pool_shares = PoolShares(self.clock, self.quotas)
@@ -75,13 +77,21 @@ class Orchestrator:
         proposer = CohortProposer(transactions, self._delivery, self.clock)
         self.agent_acts = AgentActs(transactions, board, self._delivery, proposer, self.clock)
         self.dispatcher = Dispatcher(
-            transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares
+            transactions,
+            self.deadlines,
+            lease_tokens,
+            proposer,
+            changes,
+            self.clock,
+            self.pool_shares,
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
         self.uploads = Uploads()
-        self.retention = RetentionTask(transactions, board, self._delivery, store, self.uploads, self.clock, config)
+        self.retention = RetentionTask(
+            transactions, board, self._delivery, store, self.uploads, self.clock, config
+        )
         self._config = config
         self._channel = channel
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,8 +100,8 @@ class Orchestrator:
 
     @classmethod
     async def open(cls, config: OrchestratorConfig) -> Orchestrator:
-        """Open the store, the database (once this process is active) and the channel to the leaderboard. Raises a
-        PodracerError with the problem."""
+        """Open the store, the database (once this process is active) and the channel to the
+        leaderboard. Raises a PodracerError with the problem."""
         store = open_store(config.store)
         token = FileToken(config.tokens / "control")
         changes = ChangeFeed()
@@ -103,17 +113,22 @@ class Orchestrator:
             health=config.health_listen,
         )
         clock = Clock()
-        transactions = Transactions(database, changes, functools.partial(ending.after_change, clock=clock))
+        transactions = Transactions(
+            database, changes, functools.partial(ending.after_change, clock=clock)
+        )
         try:
             secret = await transactions.write(_load_or_create_secret)
-            channel = open_aio_channel(config.leaderboard, token, config.channel_options("leaderboard"))
+            channel = open_aio_channel(
+                config.leaderboard, token, config.channel_options("leaderboard")
+            )
             return cls(config, transactions, changes, LeaseTokens(secret), store, channel, clock)
         except BaseException:
             await database.close()
             raise
 
     async def start(self, address: str) -> None:
-        """Recover the state of a former process and start the tasks; pods reach this orchestrator at `address`."""
+        """Recover the state of a former process and start the tasks; pods reach this orchestrator
+        at `address`."""
         await self.lease_operations.recover()
         await self.pool_reconciler.adopt(self._make_pool(address))
         gauges = Gauges(self.transactions)
@@ -140,7 +155,8 @@ class Orchestrator:
         }
 
     async def stop_pods(self) -> None:
-        """Answer every waiting pod, and stop the pods that this orchestrator has made; calls are still served."""
+        """Answer every waiting pod, and stop the pods that this orchestrator has made; calls are
+        still served."""
         self.dispatcher.drain()
         self.lease_operations.orders.drain()
         await self.pool_reconciler.stop()
@@ -167,7 +183,11 @@ class Orchestrator:
             from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool
 
             return KubernetesPool(config, self.pool_reconciler, self.pod_profiles)
-        return LocalPool(config, address, self.pool_reconciler) if config.pool == "local" else StaticPool()
+        return (
+            LocalPool(config, address, self.pool_reconciler)
+            if config.pool == "local"
+            else StaticPool()
+        )
 
 
 def _load_or_create_secret(session: Session) -> bytes:

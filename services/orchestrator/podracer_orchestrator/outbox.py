@@ -1,8 +1,8 @@
-"""Calls to the leaderboard: rows written in the transaction of the result, and delivered afterwards.
+"""Calls to the leaderboard: rows written in the transaction of the result, and delivered
+afterwards.
 
-Every request is idempotent at the leaderboard (by name, request id or evaluation id), so a repeated delivery after a
-crash changes nothing.
-"""
+Every request is idempotent at the leaderboard (by name, request id or evaluation id), so a repeated
+delivery after a crash changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ SET_ALIAS = "SetAlias"
 SUBMIT_CANDIDATE = "SubmitCandidate"
 
 AgentAct: TypeAlias = (
-    leaderboard_pb2.ForkAgentRequest | leaderboard_pb2.PinAgentRequest | leaderboard_pb2.StopAgentRequest
+    leaderboard_pb2.ForkAgentRequest
+    | leaderboard_pb2.PinAgentRequest
+    | leaderboard_pb2.StopAgentRequest
 )
 REQUEST_TYPES: dict[str, type[Message]] = {
     CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
@@ -49,7 +51,10 @@ MAX_EVALUATIONS = 500
 
 _INSERT = insert(OutboxRow)
 _PENDING = (
-    select(OutboxRow).where(OutboxRow.board == bindparam("board")).order_by(OutboxRow.id).limit(bindparam("most"))
+    select(OutboxRow)
+    .where(OutboxRow.board == bindparam("board"))
+    .order_by(OutboxRow.id)
+    .limit(bindparam("most"))
 )
 _DELIVERED = delete(OutboxRow).where(OutboxRow.id.in_(bindparam("rows", expanding=True)))
 
@@ -59,7 +64,9 @@ def board_of(job: JobRow) -> str:
     return leaderboard_name(job.project, job.job_id)
 
 
-def create_leaderboard(session: Session, job: JobRow, founders: Iterable[evolution_pb2.Founder]) -> None:
+def create_leaderboard(
+    session: Session, job: JobRow, founders: Iterable[evolution_pb2.Founder]
+) -> None:
     """Create the job's leaderboard. Its environment is known, and `founders` can act in it."""
     spec = spec_of(job)
     board = leaderboard_pb2.LeaderboardSpec(
@@ -72,16 +79,31 @@ def create_leaderboard(session: Session, job: JobRow, founders: Iterable[evoluti
         seed=spec.seed,
         founders=founders,
     )
-    _append(session, job, CREATE_LEADERBOARD, leaderboard_pb2.CreateLeaderboardRequest(name=board_of(job), spec=board))
+    _append(
+        session,
+        job,
+        CREATE_LEADERBOARD,
+        leaderboard_pb2.CreateLeaderboardRequest(name=board_of(job), spec=board),
+    )
 
 
 def delete_leaderboard(session: Session, job: JobRow) -> None:
     """Delete the job's leaderboard."""
-    _append(session, job, DELETE_LEADERBOARD, leaderboard_pb2.DeleteLeaderboardRequest(name=board_of(job)))
+    _append(
+        session,
+        job,
+        DELETE_LEADERBOARD,
+        leaderboard_pb2.DeleteLeaderboardRequest(name=board_of(job)),
+    )
 
 
 def set_alias(
-    session: Session, job: JobRow, alias: str, policy: agent_pb2.Parent, reason: str, request_id: str
+    session: Session,
+    job: JobRow,
+    alias: str,
+    policy: agent_pb2.Parent,
+    reason: str,
+    request_id: str,
 ) -> None:
     """Point an alias of the job's leaderboard at a policy, whose agent may be of another job."""
     request = leaderboard_pb2.SetAliasRequest(
@@ -100,19 +122,27 @@ def act_on_agent(session: Session, job: JobRow, request: AgentAct) -> None:
     _append(session, job, request.DESCRIPTOR.name.removesuffix("Request"), request)
 
 
-def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+def submit_candidate(
+    session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest
+) -> None:
     """Report an agent's round."""
     _append(session, job, SUBMIT_CANDIDATE, request)
 
 
 def record_evaluations(
-    session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation], *, at_once: bool = True
+    session: Session,
+    job: JobRow,
+    evaluations: Iterable[agent_pb2.Evaluation],
+    *,
+    at_once: bool = True,
 ) -> None:
     """Add evaluations to the leaderboard's history. Not `at_once`: delivery may be delayed."""
     waiting = list(evaluations)
     for first in range(0, len(waiting), MAX_EVALUATIONS):
         batch = waiting[first : first + MAX_EVALUATIONS]
-        request = leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board_of(job), evaluations=batch)
+        request = leaderboard_pb2.RecordEvaluationsRequest(
+            leaderboard=board_of(job), evaluations=batch
+        )
         _append(session, job, RECORD_EVALUATIONS, request, at_once=at_once)
 
 
@@ -123,14 +153,20 @@ def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence
 
 def has_challenge(session: Session, board: str) -> bool:
     """Whether the result of a challenge or a final is not delivered yet."""
-    query = select(OutboxRow.request).where(OutboxRow.board == board, OutboxRow.method == RECORD_EVALUATIONS)
+    query = select(OutboxRow.request).where(
+        OutboxRow.board == board, OutboxRow.method == RECORD_EVALUATIONS
+    )
     return any(is_of_challenge(RECORD_EVALUATIONS, request) for request in session.scalars(query))
 
 
 def has_news(session: Session, board: str) -> bool:
     """Whether a row other than looks is not delivered yet."""
-    rows = session.execute(select(OutboxRow.method, OutboxRow.request).where(OutboxRow.board == board))
-    return any(method != RECORD_EVALUATIONS or is_of_challenge(method, request) for method, request in rows)
+    rows = session.execute(
+        select(OutboxRow.method, OutboxRow.request).where(OutboxRow.board == board)
+    )
+    return any(
+        method != RECORD_EVALUATIONS or is_of_challenge(method, request) for method, request in rows
+    )
 
 
 def is_of_challenge(method: str, request: bytes) -> bool:
@@ -164,7 +200,9 @@ def delivered(session: Session, row_ids: Sequence[int]) -> None:
     session.connection().execute(_DELIVERED, {"rows": row_ids})
 
 
-def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:
+def _append(
+    session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True
+) -> None:
     row = {"board": board_of(job), "job_uid": job.uid, "method": method, "request": encode(request)}
     session.connection().execute(_INSERT, row | {"traceparent": current().traceparent})
     if at_once:

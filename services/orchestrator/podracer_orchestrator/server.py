@@ -31,7 +31,8 @@ class OrchestratorServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Take up the work, then serve: a lease's holder must not call before its lease is known again."""
+        """Take up the work, then serve: a lease's holder must not call before its lease is known
+        again."""
         await self.orchestrator.start(self.address)
         await self._rpc.start()
         labelling = keep_active_label(self._instance, self.orchestrator.transactions.check)
@@ -47,15 +48,23 @@ class OrchestratorServer:
 
 
 async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer, str]:
-    """A server, bound but not serving yet, and its address. Raises a PodracerError that says what is wrong."""
+    """A server, bound but not serving yet, and its address. Raises a PodracerError that says what
+    is wrong."""
     tokens = TokenFiles(config.tokens)
     orchestrator = await Orchestrator.open(config)
     job_servicer = job_service.JobServicer(orchestrator)
     pod_servicer = pod_service.PodServicer(
-        orchestrator.dispatcher, orchestrator.lease_operations, orchestrator.deadlines, orchestrator.clock
+        orchestrator.dispatcher,
+        orchestrator.lease_operations,
+        orchestrator.deadlines,
+        orchestrator.clock,
     )
     artifact_servicer = artifact_service.ArtifactServicer(
-        orchestrator.transactions, orchestrator.store, orchestrator.uploads, orchestrator.clock, orchestrator.quotas
+        orchestrator.transactions,
+        orchestrator.store,
+        orchestrator.uploads,
+        orchestrator.clock,
+        orchestrator.quotas,
     )
     try:
         rpc = await create_aio_server(

@@ -1,4 +1,5 @@
-"""The messages in the tables: one function decodes each column that holds one, and `encode` encodes all of them."""
+"""The messages in the tables: one function decodes each column that holds one, and `encode` encodes
+all of them."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def retrained_of(job: JobRow) -> agent_pb2.Parent | None:
 
 
 def final_policy(job: JobRow) -> agent_pb2.Parent | None:
-    """The final policy of a job: its best candidate, trained again if the job asked for that and it is done."""
+    """The final policy of a job: its best candidate, trained again if the job asked for that and it
+    is done."""
     retrained, best = retrained_of(job), best_of(job)
     if retrained is not None or best is None:
         return retrained

@@ -1,11 +1,14 @@
 """The orchestrator's tables. Messages are stored in protobuf's wire form.
 
 jobs ──< works ──< work_members        requests, pieces of work, members of a cohort
-  │        └──< leases                 the pod that holds a piece; the fence is the primary key and only grows
-  ├──< checkpoints, events, outbox     committed checkpoints, events, calls to the leaderboard still to be made
+  │        └──< leases                 the pod that holds a piece; the fence is the primary key and
+                                       only grows
+  ├──< checkpoints, events, outbox     committed checkpoints, events, calls to the leaderboard still
+                                       to be made
   │                                    pods, settings: without relations
   ├──< job_files >── artifacts         the uploaded files that a job needs
-  └──< continuations, promotions       the state of a continuous job; the history of aliases with reasons
+  └──< continuations, promotions       the state of a continuous job; the history of aliases with
+                                       reasons
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class WorkKind(StrEnum):
     CHALLENGE = "CHALLENGE"
     """A candidate that claims the target or the first place is evaluated again (`challenges`)."""
     FINAL = "FINAL"
-    """Evaluate one of the best candidates, or the chosen one of them, at the end of a job (`finals`)."""
+    """Evaluate one of the best candidates, or the chosen one of them, at the end of a job
+    (`finals`)."""
     ENSEMBLE = "ENSEMBLE"
     """Evaluate an ensemble of the best candidates, at the end of a job (`ensembles`)."""
     RETRAIN = "RETRAIN"
@@ -52,7 +56,8 @@ class WorkKind(StrEnum):
 
 class WorkState(StrEnum):
     PROPOSING = "PROPOSING"
-    """Its id is, or will be, that of a request to the leaderboard whose answer is not stored yet."""
+    """Its id is, or will be, that of a request to the leaderboard whose answer is not stored
+    yet."""
     READY = "READY"
     LEASED = "LEASED"
     DONE = "DONE"
@@ -101,7 +106,10 @@ class JobRow(Base):
     """A job. `env_steps`, `cost_s` and `evaluation_cost_s` are those of committed checkpoints."""
 
     __tablename__ = "jobs"
-    __table_args__ = (UniqueConstraint("project", "job_id"), UniqueConstraint("project", "request_id"))
+    __table_args__ = (
+        UniqueConstraint("project", "job_id"),
+        UniqueConstraint("project", "request_id"),
+    )
 
     uid: Mapped[str] = mapped_column(primary_key=True)
     project: Mapped[str]
@@ -122,7 +130,8 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """The start of the time that is not in `active_time_s` yet; set while a lease is held that trains or evaluates."""
+    """The start of the time that is not in `active_time_s` yet; set while a lease is held that
+    trains or evaluates."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
@@ -132,7 +141,8 @@ class JobRow(Base):
     lowest_return: Mapped[float | None]
     """The lowest return of an intact evaluated episode, which broken ones count with."""
     excluded: Mapped[dict[str, Any] | None]
-    """The agents that can be neither the best nor reach the target: the leaderboard's last word, and why."""
+    """The agents that can be neither the best nor reach the target: the leaderboard's last word,
+    and why."""
     speeds: Mapped[dict[str, Any] | None]
     """Environment steps per second of each algorithm's last round."""
     ensemble: Mapped[bytes | None]
@@ -143,24 +153,27 @@ class JobRow(Base):
     failed_works: Mapped[int] = mapped_column(default=0)
     """The number of works that failed in succession, without a commit between them."""
     is_continuous: Mapped[bool] = mapped_column(default=False)
-    """Whether it trains nothing itself but creates jobs that do, one per generation (`generations`)."""
+    """Whether it trains nothing itself but creates jobs that do, one per generation
+    (`generations`)."""
     parent_uid: Mapped[str | None] = mapped_column(index=True)
     """The continuous job that created this one."""
     generation: Mapped[int] = mapped_column(default=0)
     """Its number among those of its parent, from 1."""
     rounds_over: Mapped[bool] = mapped_column(default=False)
-    """No further round will begin: the leaderboard answered so, or the rest of the budget is too small for one."""
+    """No further round will begin: the leaderboard answered so, or the rest of the budget is too
+    small for one."""
 
     create_time: Mapped[datetime]
     start_time: Mapped[datetime | None]
     end_time: Mapped[datetime | None]
     traceparent: Mapped[str] = mapped_column(default="")
-    """The span of its CreateJob: all operations for the job belong to that trace. Empty without a recorded trace."""
+    """The span of its CreateJob: all operations for the job belong to that trace. Empty without a
+    recorded trace."""
 
 
 class WorkRow(Base):
-    """A piece of work: `proposal` has the agents to train (ProposeCohortResponse), `evaluation` the evaluation
-    (EvaluateWork, without its environment if that is the job's)."""
+    """A piece of work: `proposal` has the agents to train (ProposeCohortResponse), `evaluation` the
+    evaluation (EvaluateWork, without its environment if that is the job's)."""
 
     __tablename__ = "works"
     __table_args__ = (Index(None, "job_uid", "state"),)
@@ -187,12 +200,15 @@ class WorkRow(Base):
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
-    members: Mapped[list[MemberRow]] = relationship(order_by="MemberRow.position", passive_deletes="all")
+    members: Mapped[list[MemberRow]] = relationship(
+        order_by="MemberRow.position", passive_deletes="all"
+    )
     """Members of TRAIN and RETRAIN works, once the agents are known, in the order of the cohort."""
 
 
 class MemberRow(Base):
-    """A member of a TRAIN work: the progress committed over all its leases, and at the start of the current one."""
+    """A member of a TRAIN work: the progress committed over all its leases, and at the start of the
+    current one."""
 
     __tablename__ = "work_members"
 
@@ -212,7 +228,11 @@ class LeaseRow(Base):
     """A lease. Its deadline is not stored: it is in memory (leases/deadlines.py)."""
 
     __tablename__ = "leases"
-    __table_args__ = (Index(None, "job_uid", "state"), Index(None, "pod", "state"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        Index(None, "job_uid", "state"),
+        Index(None, "pod", "state"),
+        {"sqlite_autoincrement": True},
+    )
 
     fence: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(unique=True)
@@ -248,7 +268,8 @@ class LeaseRow(Base):
 
 
 class CheckpointRow(Base):
-    """A committed checkpoint; `refused` once a pod has found that its content is not what was committed."""
+    """A committed checkpoint; `refused` once a pod has found that its content is not what was
+    committed."""
 
     __tablename__ = "checkpoints"
     __table_args__ = (Index(None, "job_uid", "agent", "env_steps"),)
@@ -301,7 +322,8 @@ class EventRow(Base):
 
 
 class OutboxRow(Base):
-    """A call to the leaderboard that is still to be made; `job_uid` may belong to a job deleted since.
+    """A call to the leaderboard that is still to be made; `job_uid` may belong to a job deleted
+    since.
 
     Order is kept for each `board`, by name: a new job may have the name of a deleted one.
     """
@@ -339,7 +361,9 @@ class JobFileRow(Base):
 
     __tablename__ = "job_files"
     __table_args__ = (
-        ForeignKeyConstraint(["project", "artifact_id"], ["artifacts.project", "artifacts.artifact_id"]),
+        ForeignKeyConstraint(
+            ["project", "artifact_id"], ["artifacts.project", "artifacts.artifact_id"]
+        ),
         Index(None, "project", "artifact_id"),
     )
 
@@ -369,7 +393,8 @@ class Decision(StrEnum):
 
 
 class PromotionRow(Base):
-    """A decision about an alias; positions count from 1 without gaps. `prefix` is that of `checkpoint`."""
+    """A decision about an alias; positions count from 1 without gaps. `prefix` is that of
+    `checkpoint`."""
 
     __tablename__ = "promotions"
     __table_args__ = (

@@ -1,4 +1,5 @@
-"""Transactions of the domain, plain synchronous code over a session, and the topics that they change.
+"""Transactions of the domain, plain synchronous code over a session, and the topics that they
+change.
 
 Long polls, watchers and background tasks sleep until a topic has changed.
 """
@@ -42,8 +43,8 @@ def project_topic(project: str) -> str:
 
 
 def due_topic(job_uid: str) -> str:
-    """This job may have reached its end, by time or by an answer of the leaderboard. Nothing waits for this topic, see
-    `Transactions`."""
+    """This job may have reached its end, by time or by an answer of the leaderboard. Nothing waits
+    for this topic, see `Transactions`."""
     return f"due/{job_uid}"
 
 
@@ -59,7 +60,13 @@ def touched(session: Session) -> frozenset[str]:
 
 def touched_jobs(session: Session) -> list[str]:
     """The uids of the jobs among them."""
-    return sorted({topic.partition("/")[2] for topic in touched(session) if topic.startswith(("job/", "due/"))})
+    return sorted(
+        {
+            topic.partition("/")[2]
+            for topic in touched(session)
+            if topic.startswith(("job/", "due/"))
+        }
+    )
 
 
 class ChangeFeed:
@@ -70,7 +77,8 @@ class ChangeFeed:
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
     def version(self, topic: str) -> int:
-        """The counter of a topic. Read it before the state: `wait` then misses no change in between."""
+        """The counter of a topic. Read it before the state: `wait` then misses no change in
+        between."""
         return self._versions[topic]
 
     def notify(self, topics: Iterable[str]) -> None:
@@ -86,13 +94,15 @@ class ChangeFeed:
         self.notify(list(self._versions))
 
     async def wait(self, topic: str, version: int, timeout_s: float) -> bool:
-        """Wait until `topic` has grown past `version`; False if that does not happen within `timeout_s`."""
+        """Wait until `topic` has grown past `version`; False if that does not happen within
+        `timeout_s`."""
         if self._versions[topic] != version:
             return True
         future = asyncio.get_running_loop().create_future()
         self._waiting[topic].add(future)
         try:
-            # Not wait_for: that of Python 3.11 forgets a cancellation that comes together with the result.
+            # Not wait_for: that of Python 3.11 forgets a cancellation that comes together with the
+            # result.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, timeout_s)):
                     await future
@@ -102,12 +112,15 @@ class ChangeFeed:
 
 
 class Transactions:
-    """Runs functions of a session, and notifies `changes` of the topics they touched once the transaction is durable.
+    """Runs functions of a session, and notifies `changes` of the topics they touched once the
+    transaction is durable.
 
     `after_change` is called at the end of each transaction that writes, and is a part of it.
     """
 
-    def __init__(self, database: Database, changes: ChangeFeed, after_change: Callable[[Session], None]) -> None:
+    def __init__(
+        self, database: Database, changes: ChangeFeed, after_change: Callable[[Session], None]
+    ) -> None:
         self._database = database
         self._changes = changes
         self._after_change = after_change
@@ -115,10 +128,9 @@ class Transactions:
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run a transaction that writes; returns once it is durable.
 
-        It runs to its end even if the caller is cancelled: the commit of a pod that has disconnected counts. Raises
-        the errors of `operation`, after which nothing has changed, and Unavailable if the database cannot be
-        written.
-        """
+        It runs to its end even if the caller is cancelled: the commit of a pod that has
+        disconnected counts. Raises the errors of `operation`, after which nothing has changed, and
+        Unavailable if the database cannot be written."""
         return await asyncio.shield(asyncio.ensure_future(self._write(operation)))
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:

@@ -40,10 +40,10 @@ class PolicyService(PolicyServiceServicer):
         for reader in self._readers:
             reader.cancel()
 
-    async def Act(self, request: pb.ActRequest, context: Context) -> pb.ActResponse:  # noqa: N802
+    async def Act(self, request: pb.ActRequest, context: Context) -> pb.ActResponse:
         return await self._act(request, context.time_remaining())
 
-    async def ActStream(  # noqa: N802
+    async def ActStream(
         self, request_iterator: AsyncIterator[pb.ActStreamRequest], context: Context
     ) -> AsyncIterator[pb.ActStreamResponse]:
         answers: asyncio.Queue[asyncio.Task[pb.ActStreamResponse] | None] = asyncio.Queue()
@@ -77,16 +77,20 @@ class PolicyService(PolicyServiceServicer):
                 if (left := answers.get_nowait()) is not None:
                     left.cancel()
 
-    async def ListPolicies(  # noqa: N802
+    async def ListPolicies(
         self, request: pb.ListPoliciesRequest, context: Context
     ) -> pb.ListPoliciesResponse:
         found = [policy for policy in self._policies.present() if _is_for_caller(policy)]
-        return pb.ListPoliciesResponse(policies=[policy_message(policy, self._policies) for policy in found])
+        return pb.ListPoliciesResponse(
+            policies=[policy_message(policy, self._policies) for policy in found]
+        )
 
-    async def GetPolicy(self, request: pb.GetPolicyRequest, context: Context) -> pb.GetPolicyResponse:  # noqa: N802
+    async def GetPolicy(
+        self, request: pb.GetPolicyRequest, context: Context
+    ) -> pb.GetPolicyResponse:
         return pb.GetPolicyResponse(policy=policy_message(self._find(request.name), self._policies))
 
-    async def LoadPolicy(  # noqa: N802
+    async def LoadPolicy(
         self, request_iterator: AsyncIterator[pb.LoadPolicyRequest], context: Context
     ) -> pb.LoadPolicyResponse:
         async with self._loading:
@@ -100,7 +104,7 @@ class PolicyService(PolicyServiceServicer):
         POLICY_LOADS.add(result="done")
         return pb.LoadPolicyResponse(policy=policy_message(policy, self._policies))
 
-    async def UnloadPolicy(  # noqa: N802
+    async def UnloadPolicy(
         self, request: pb.UnloadPolicyRequest, context: Context
     ) -> pb.UnloadPolicyResponse:
         require_word("name", request.name)
@@ -118,7 +122,9 @@ class PolicyService(PolicyServiceServicer):
 
     async def _answer(self, request: pb.ActStreamRequest) -> pb.ActStreamResponse:
         try:
-            return pb.ActStreamResponse(request_id=request.request_id, act=await self._act(request.act, None))
+            return pb.ActStreamResponse(
+                request_id=request.request_id, act=await self._act(request.act, None)
+            )
         except PodracerError as error:
             problem = cohort_pb2.Problem(reason=error.reason, message=error.message)
             return pb.ActStreamResponse(request_id=request.request_id, problem=problem)

@@ -18,7 +18,12 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.attachments.transfer import receive_artifact
-from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, open_checkpoint_folder, open_packed_policy
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    Checkpoint,
+    open_checkpoint_folder,
+    open_packed_policy,
+)
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
 from podracer_core.rpc.resource_names import LABEL
 from podracer_core.serving import ServedPolicies, ServedPolicy
@@ -55,7 +60,8 @@ class Folders:
     paths: tuple[Path, ...]
 
     def load(self, rule: str = "") -> ServedPolicy:
-        """Load the policies. Raises InvalidInput if a folder holds none, or they cannot act together; DataCorrupted."""
+        """Load the policies. Raises InvalidInput if a folder holds none, or they cannot act
+        together; DataCorrupted."""
         checkpoints = [open_checkpoint_folder(path, POLICY_GROUPS) for path in self.paths]
         source = ", ".join(map(str, self.paths))
         one = rule if len(checkpoints) > 1 else ""
@@ -69,7 +75,9 @@ def parse_sources(entries: Sequence[str]) -> tuple[list[Folders], list[Alias]]:
     for entry in entries:
         name, separator, source = entry.partition("=")
         if not separator or not source:
-            raise _refused(f"expected NAME=FOLDER or NAME=projects/p/jobs/j@alias, got {entry[:200]!r}")
+            raise _refused(
+                f"expected NAME=FOLDER or NAME=projects/p/jobs/j@alias, got {entry[:200]!r}"
+            )
         require_word("PODRACER_POLICIES", name)
         if match := _ALIAS.fullmatch(source):
             if name in aliases or name in folders:
@@ -83,7 +91,8 @@ def parse_sources(entries: Sequence[str]) -> tuple[list[Folders], list[Alias]]:
 
 
 def default_version(checkpoints: Sequence[Checkpoint]) -> str:
-    """The version by the first policy's agent and steps, `a0003-204800`, and the number of further ones."""
+    """The version by the first policy's agent and steps, `a0003-204800`, and the number of further
+    ones."""
     metadata = checkpoints[0].metadata
     agent = str(metadata.get("agent", "")).rpartition("/")[2] or "policy"
     more = f"-and-{len(checkpoints) - 1}" if len(checkpoints) > 1 else ""
@@ -96,10 +105,15 @@ def _refused(problem: str) -> InvalidInput:
 
 
 class Follower:
-    """Follows an alias. The served policy stays while the servers are unreachable, or if the new one is unusable."""
+    """Follows an alias. The served policy stays while the servers are unreachable, or if the new
+    one is unusable."""
 
     def __init__(
-        self, alias: Alias, policies: ServedPolicies, leaderboard: grpc.Channel, orchestrator: grpc.Channel
+        self,
+        alias: Alias,
+        policies: ServedPolicies,
+        leaderboard: grpc.Channel,
+        orchestrator: grpc.Channel,
     ) -> None:
         self._alias, self._policies = alias, policies
         self._leaderboard = leaderboard_service_pb2_grpc.LeaderboardServiceStub(leaderboard)
@@ -127,7 +141,8 @@ class Follower:
         return True
 
     def _look(self) -> None:
-        """Raises NotFound if the alias points at nothing, and the errors of the two servers and of loading."""
+        """Raises NotFound if the alias points at nothing, and the errors of the two servers and of
+        loading."""
         request = leaderboard_service_pb2.ListAliasHistoryRequest(
             leaderboard=self._alias.leaderboard, alias=self._alias.alias, page_size=1
         )
@@ -135,7 +150,9 @@ class Follower:
         if not changes or not changes[0].agent:
             raise NotFound(f"the alias {self._alias.source} points at nothing", reason="NO_ALIAS")
         change = changes[0]
-        artifact = f"{change.agent}/checkpoints/{change.checkpoint.prefix.rstrip('/').rpartition('/')[2]}"
+        artifact = (
+            f"{change.agent}/checkpoints/{change.checkpoint.prefix.rstrip('/').rpartition('/')[2]}"
+        )
         if artifact == self._served:
             return
         policy = self._policies.put(self._fetched(artifact))
@@ -151,7 +168,12 @@ class Follower:
             checkpoint = open_checkpoint_folder(target, POLICY_GROUPS)
         agent, _, state = artifact.rpartition("/checkpoints/")
         version = f"{agent.rpartition('/')[2][:60]}-{state}"[:100]
-        return ServedPolicy(self._alias.name, version, [checkpoint], source=f"{self._alias.source}: {artifact}"[:1000])
+        return ServedPolicy(
+            self._alias.name,
+            version,
+            [checkpoint],
+            source=f"{self._alias.source}: {artifact}"[:1000],
+        )
 
 
 async def received_policy(requests: AsyncIterator[pb.LoadPolicyRequest]) -> ServedPolicy:
@@ -182,12 +204,18 @@ def _check(header: pb.LoadPolicyHeader) -> None:
     require_word("name", header.name)
     require_word("version", header.version)
     if not 1 <= len(header.checkpoints) <= MAX_POLICIES:
-        raise InvalidInput.of("checkpoints", f"expected 1 to {MAX_POLICIES}, got {len(header.checkpoints)}")
+        raise InvalidInput.of(
+            "checkpoints", f"expected 1 to {MAX_POLICIES}, got {len(header.checkpoints)}"
+        )
     sizes = [checkpoint.size_bytes for checkpoint in header.checkpoints]
     if min(sizes) < 1 or sum(sizes) > _MAX_BYTES:
-        raise InvalidInput.of("checkpoints.size_bytes", f"expected 1 to {_MAX_BYTES} bytes together, got {sum(sizes)}")
+        raise InvalidInput.of(
+            "checkpoints.size_bytes", f"expected 1 to {_MAX_BYTES} bytes together, got {sum(sizes)}"
+        )
     if len(header.source) > _MAX_SOURCE:
-        raise InvalidInput.of("source", f"expected at most {_MAX_SOURCE} characters, got {len(header.source)}")
+        raise InvalidInput.of(
+            "source", f"expected at most {_MAX_SOURCE} characters, got {len(header.source)}"
+        )
 
 
 def _load(header: pb.LoadPolicyHeader, parts: list[bytes]) -> ServedPolicy:
@@ -198,13 +226,15 @@ def _load(header: pb.LoadPolicyHeader, parts: list[bytes]) -> ServedPolicy:
             path = Path(folder, f"checkpoint{number}")
             path.write_bytes(data)
             checkpoints.append(open_packed_policy(path))
-        return ServedPolicy(header.name, header.version, checkpoints, header.ensemble, header.source)
+        return ServedPolicy(
+            header.name, header.version, checkpoints, header.ensemble, header.source
+        )
 
 
 def _verify(number: int, announced: file_pb2.FileHeader, data: bytes) -> None:
     found = hashlib.sha256(data).hexdigest()
     if len(data) != announced.size_bytes or found != announced.sha256:
         raise DataCorrupted(
-            f"checkpoint {number} arrived with {len(data)} bytes and SHA-256 {found}, expected {announced.size_bytes} "
-            f"and {announced.sha256}"
+            f"checkpoint {number} arrived with {len(data)} bytes and SHA-256 {found}, expected "
+            f"{announced.size_bytes} and {announced.sha256}"
         )

@@ -39,8 +39,8 @@ _MAX_STEP_COUNT = 1 << 62
 class CollectionPlan:
     """The options of a learner's session.
 
-    state   "step_count" [M]: steps that each agent has taken; with the environments' states (`stack_states`) they
-            continue from there
+    state   "step_count" [M]: steps that each agent has taken; with the environments' states
+            (`stack_states`) they continue from there
     rollout_s  seconds after which a rollout ends; the rest of its rows are not valid
     """
 
@@ -55,7 +55,11 @@ class CollectionPlan:
 
     def __post_init__(self) -> None:
         most = _MAX_ENVIRONMENTS // len(self.cohort.members)
-        limits = {"envs_per_member": (1, most), "horizon": (1, _MAX_HORIZON), "first_env_index": (0, (1 << 31) - 1)}
+        limits = {
+            "envs_per_member": (1, most),
+            "horizon": (1, _MAX_HORIZON),
+            "first_env_index": (0, (1 << 31) - 1),
+        }
         violations = [
             FieldViolation(name, f"expected {low} to {high}, got {getattr(self, name)}")
             for name, (low, high) in limits.items()
@@ -69,8 +73,8 @@ class Collection:
     """Collects with the newest weights that it has received, in one thread."""
 
     def __init__(self, plan: CollectionPlan, check: Callable[[], None] = lambda: None) -> None:
-        """Starts the environments. `check` raises to cancel a rollout. Raises UserCodeFailed if they do not start,
-        InvalidInput if memory is too small or the state is of another cohort."""
+        """Starts the environments. `check` raises to cancel a rollout. Raises UserCodeFailed if
+        they do not start, InvalidInput if memory is too small or the state is of another cohort."""
         self._plan, self._check = plan, check
         members = len(plan.cohort.members)
         self.environment: VecEnvironment = make_vec_environment(
@@ -78,7 +82,10 @@ class Collection:
         )
         try:
             self._actor = algorithm_class(plan.cohort.algorithm).make_actor(
-                plan.cohort, self.environment.observation_space, self.environment.action_space, plan.device
+                plan.cohort,
+                self.environment.observation_space,
+                self.environment.action_space,
+                plan.device,
             )
             self._collector = self._make_collector()
         except Exception:
@@ -86,14 +93,17 @@ class Collection:
             raise
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Use these weights from the next rollout on. Raises InvalidInput if they are of another cohort."""
+        """Use these weights from the next rollout on. Raises InvalidInput if they are of another
+        cohort."""
         self._actor.load_state(tensors)
 
     def collect(self, policy_version: int) -> Rollout:
         """The next rollout; the following one overwrites it."""
         ends_at = time.monotonic() + self._plan.rollout_s
         self._collector.halted = lambda: time.monotonic() >= ends_at
-        return self._collector.collect(self._plan.horizon, policy_version=policy_version, padded=True)
+        return self._collector.collect(
+            self._plan.horizon, policy_version=policy_version, padded=True
+        )
 
     @property
     def rollout_size_bytes(self) -> int:
@@ -118,9 +128,14 @@ class Collection:
         members = len(plan.cohort.members)
         first_step = state.get(STEP_COUNT, torch.zeros(members, dtype=torch.int64))
         if first_step.shape != (members,) or first_step.dtype != torch.int64:
-            raise InvalidInput(f"step_count must be int64 [{members}], not {first_step.dtype} {list(first_step.shape)}")
+            raise InvalidInput(
+                f"step_count must be int64 [{members}], not {first_step.dtype} "
+                f"{list(first_step.shape)}"
+            )
         if not bool(((first_step >= 0) & (first_step <= _MAX_STEP_COUNT)).all()):
-            raise InvalidInput(f"step_count must be 0 to {_MAX_STEP_COUNT}, not {first_step.tolist()}")
+            raise InvalidInput(
+                f"step_count must be 0 to {_MAX_STEP_COUNT}, not {first_step.tolist()}"
+            )
         collector = Collector(
             self.environment,
             self._actor,

@@ -32,7 +32,8 @@ from podracer_core.service.process import announce
 class WorkerConfig(PodSettings):
     """
     max_sessions     learners at a time
-    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
+    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the
+                     environment supports it
     """
 
     max_sessions: int = 1
@@ -41,7 +42,9 @@ class WorkerConfig(PodSettings):
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose sessions compute in the thread that runs `work`."""
-    service = WorkerService(work, config.max_sessions, config.device, config.file_cache(), config.shared_folder())
+    service = WorkerService(
+        work, config.max_sessions, config.device, config.file_cache(), config.shared_folder()
+    )
     authorizer = Authorizer(methods_of("worker"), TokenFiles(config.tokens))
     server = create_server(
         config.listen,
@@ -80,30 +83,43 @@ def serve(config: WorkerConfig) -> int:
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     """The sessions' computation runs in `work`."""
 
-    def __init__(self, work: WorkQueue, max_sessions: int, device: str, cache: FileCache, folder: SharedFolder) -> None:
-        """`device`: the default device of sessions; `cache`: the files of users' environments; `folder`: for shared
-        tensors."""
+    def __init__(
+        self,
+        work: WorkQueue,
+        max_sessions: int,
+        device: str,
+        cache: FileCache,
+        folder: SharedFolder,
+    ) -> None:
+        """`device`: the default device of sessions; `cache`: the files of users' environments;
+        `folder`: for shared tensors."""
         self._work, self._device, self._cache, self._folder = work, device, cache, folder
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(max_sessions)
         self._meter = StepMeter()
 
-    async def Collect(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+    async def Collect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[worker_service_pb2.CollectRequest], context: Context
     ) -> None:
         def make_session() -> Session:
             from podracer_worker.session import CollectSession  # late: it imports torch
 
-            return CollectSession(self._work, self._meter.add, self._device, self._cache, self._folder)
+            return CollectSession(
+                self._work, self._meter.add, self._device, self._cache, self._folder
+            )
 
         await self._slots.serve(make_session, request_iterator, context)
 
-    def PutFile(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[worker_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    def PutFile(
+        self,
+        request_iterator: Iterator[worker_service_pb2.PutFileRequest],
+        context: grpc.ServicerContext,
     ) -> worker_service_pb2.PutFileResponse:
-        return worker_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
+        return worker_service_pb2.PutFileResponse(
+            already_there=self._files.receive(request_iterator)
+        )
 
-    def GetStatus(  # noqa: N802 - the name in the contract
+    def GetStatus(
         self, request: worker_service_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> worker_service_pb2.GetStatusResponse:
         return worker_service_pb2.GetStatusResponse(
@@ -120,7 +136,8 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
 
 
 class StepMeter:
-    """Totals since the start and the rate over the last `window_s` seconds. Safe to use from several threads."""
+    """Totals since the start and the rate over the last `window_s` seconds. Safe to use from
+    several threads."""
 
     def __init__(self, window_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._window_s, self._clock = window_s, clock

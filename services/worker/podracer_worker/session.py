@@ -41,30 +41,43 @@ logger = logging.getLogger(__name__)
 
 _STATE = "environment_state/"
 _MAX_IN_FLIGHT = 8
-_MAX_TENSORS = 32  # of a rollout with its environments' state; whatever finds no room in a slot goes inline
+# of a rollout with its environments' state; whatever finds no room in a slot goes inline
+_MAX_TENSORS = 32
 _SLOT_WAIT_S = 1.0
 
 
 class CollectSession(WorkSession):
-    """See the contract of `Collect`. Weights are replaced as they arrive; a rollout uses the newest ones."""
+    """See the contract of `Collect`. Weights are replaced as they arrive; a rollout uses the newest
+    ones."""
 
     def __init__(
-        self, work: WorkQueue, count_steps: Callable[[int], None], device: str, cache: FileCache, folder: SharedFolder
+        self,
+        work: WorkQueue,
+        count_steps: Callable[[int], None],
+        device: str,
+        cache: FileCache,
+        folder: SharedFolder,
     ) -> None:
-        """`count_steps` is called with environment steps; `device`: the default device; `cache`: the files of users'
-        environments; `folder`: for shared rollouts."""
+        """`count_steps` is called with environment steps; `device`: the default device; `cache`:
+        the files of users' environments; `folder`: for shared rollouts."""
         super().__init__(work)
-        self._count_steps, self._device, self._cache, self._folder = count_steps, device, cache, folder
+        self._count_steps = count_steps
+        self._device = device
+        self._cache = cache
+        self._folder = folder
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._slots: SlotWriter | None = None  # where rollouts do not go inline
         self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
         self._collection: Collection | None = None
         self._lock_step = False
-        self._weights: deque[tuple[worker_service_pb2.ActorUpdate, dict[str, Tensor]]] = deque(maxlen=1)
+        self._weights: deque[tuple[worker_service_pb2.ActorUpdate, dict[str, Tensor]]] = deque(
+            maxlen=1
+        )
         self._version, self._normalizer_version = 0, 0
         self._fresh_weights = False
-        self._owed: list[worker_service_pb2.RolloutRequest] = []  # of a lock-step session, wait for weights
+        # of a lock-step session, wait for weights
+        self._owed: list[worker_service_pb2.RolloutRequest] = []
         self._ordered = self._gone = 0  # rollouts that were asked for, and those that are out
         self._told_s = processor_seconds()  # what the learner has been told of
 
@@ -72,7 +85,9 @@ class CollectSession(WorkSession):
         if kind == "actor_update":
             if request.actor_update.policy_version < 1:
                 version = request.actor_update.policy_version
-                raise InvalidInput(f"versions of policies count from 1, not {version}", reason="BAD_SESSION")
+                raise InvalidInput(
+                    f"versions of policies count from 1, not {version}", reason="BAD_SESSION"
+                )
             self._incoming = request.actor_update
             self._take_weights(self._decoder.begin(request.actor_update.tensors))
         elif kind == "chunk":
@@ -86,7 +101,9 @@ class CollectSession(WorkSession):
 
     def drain(self) -> None:
         self.outbox.put(
-            worker_service_pb2.CollectResponse(draining=worker_service_pb2.Draining(reason="the worker is stopping"))
+            worker_service_pb2.CollectResponse(
+                draining=worker_service_pb2.Draining(reason="the worker is stopping")
+            )
         )
         self.outbox.close()
 
@@ -103,11 +120,15 @@ class CollectSession(WorkSession):
             horizon=request.horizon,
             device=require_device(device_for(request.device or self._device, environment)),
             state=_state(request),
-            rollout_s=seconds_from_duration(request.rollout_time) if request.HasField("rollout_time") else math.inf,
+            rollout_s=seconds_from_duration(request.rollout_time)
+            if request.HasField("rollout_time")
+            else math.inf,
         )
         in_flight = request.max_in_flight or 1
         if not 0 < in_flight <= _MAX_IN_FLIGHT:
-            raise InvalidInput(f"max_in_flight is 1 to {_MAX_IN_FLIGHT}, or unset for 1, not {in_flight}")
+            raise InvalidInput(
+                f"max_in_flight is 1 to {_MAX_IN_FLIGHT}, or unset for 1, not {in_flight}"
+            )
         self._lock_step = request.deterministic
         start = partial(self._start, plan, request.carriers, in_flight)
         self.submit(start, span("start environments", request.traceparent))
@@ -124,11 +145,14 @@ class CollectSession(WorkSession):
 
     def _order(self, request: worker_service_pb2.RolloutRequest) -> None:
         if not 0 < request.count <= _MAX_IN_FLIGHT:
-            raise InvalidInput(f"1 to {_MAX_IN_FLIGHT} rollouts can be asked for at once, not {request.count}")
+            raise InvalidInput(
+                f"1 to {_MAX_IN_FLIGHT} rollouts can be asked for at once, not {request.count}"
+            )
         under_way = self._ordered - self._gone
         if under_way + request.count > _MAX_IN_FLIGHT:
             raise InvalidInput(
-                f"{under_way} rollouts are under way, {request.count} more would be above {_MAX_IN_FLIGHT}",
+                f"{under_way} rollouts are under way, {request.count} more would be above "
+                f"{_MAX_IN_FLIGHT}",
                 reason="TOO_MANY_ROLLOUTS",
             )
         self._ordered += request.count
@@ -137,12 +161,16 @@ class CollectSession(WorkSession):
 
     def _take_back(self, message: tensor_pb2.SlotReturn) -> None:
         if self._slots is None:
-            raise InvalidInput("a slot was returned to a session without any", reason="BAD_SLOT_RETURN")
+            raise InvalidInput(
+                "a slot was returned to a session without any", reason="BAD_SLOT_RETURN"
+            )
         self._slots.take_back(message)
 
     def _start(self, plan: CollectionPlan, offer: tensor_pb2.CarrierOffer, in_flight: int) -> None:
         self._placed = place_environment(plan.environment, self._cache)
-        self._collection = Collection(replace(plan, environment=self._placed.spec), self.require_wanted)
+        self._collection = Collection(
+            replace(plan, environment=self._placed.spec), self.require_wanted
+        )
         endpoint = Endpoint(self._folder, sends=True, device=torch.device(plan.device))
         payload = Payload(self._collection.rollout_size_bytes, _MAX_TENSORS, in_flight)
         choice, staging = choose(offer, endpoint, payload)
@@ -161,7 +189,8 @@ class CollectSession(WorkSession):
         )
 
     def _pay(self) -> None:
-        """New weights have arrived in a lock-step session: rollouts that waited for them can be collected."""
+        """New weights have arrived in a lock-step session: rollouts that waited for them can be
+        collected."""
         if self._owed:
             self._collect(self._owed.pop(0))
 
@@ -172,26 +201,40 @@ class CollectSession(WorkSession):
         if self._weights:
             update, tensors = self._weights.pop()
             collection.load_weights(tensors)
-            self._version, self._normalizer_version = update.policy_version, update.normalizer_version
+            self._version = update.policy_version
+            self._normalizer_version = update.normalizer_version
             self._fresh_weights = True
         if not self._version:
-            raise InvalidInput("a rollout was asked for before any weights came", reason="BAD_SESSION")
+            raise InvalidInput(
+                "a rollout was asked for before any weights came", reason="BAD_SESSION"
+            )
         if self._lock_step and not self._fresh_weights:
             self._owed.append(request)
             return
         self._fresh_weights = False
-        with span("collect rollout", request.traceparent, policy_version=self._version) as own, ROLLOUT.timed():
+        with (
+            span("collect rollout", request.traceparent, policy_version=self._version) as own,
+            ROLLOUT.timed(),
+        ):
             self._send(collection, request, own)
 
-    def _send(self, collection: Collection, request: worker_service_pb2.RolloutRequest, own: Span) -> None:
+    def _send(
+        self, collection: Collection, request: worker_service_pb2.RolloutRequest, own: Span
+    ) -> None:
         """Collect a rollout and put it into the outbox."""
         start = time.monotonic()
         rollout = collection.collect(self._version)
         tensors = rollout.to_tensors()
         if request.with_environment_state:
-            tensors |= {_STATE + name: tensor for name, tensor in collection.environment_state().items()}
+            tensors |= {
+                _STATE + name: tensor for name, tensor in collection.environment_state().items()
+            }
         messages, chunks = self._encoder.encode(tensors)
-        state = {name.removeprefix(_STATE): messages.pop(name) for name in list(messages) if name.startswith(_STATE)}
+        state = {
+            name.removeprefix(_STATE): messages.pop(name)
+            for name in list(messages)
+            if name.startswith(_STATE)
+        }
         valid = int(rollout.valid.sum())
         own.set(steps=valid)
         batch = worker_service_pb2.RolloutBatch(
@@ -209,7 +252,8 @@ class CollectSession(WorkSession):
         for chunk in chunks:
             responses.append(worker_service_pb2.CollectResponse())
             responses[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
-        self._count_steps(valid)  # before it leaves: a status that is asked for after a rollout counts it
+        # before it leaves: a status that is asked for after a rollout counts it
+        self._count_steps(valid)
         WORKER_STEPS.add(valid)
         for response in responses[:-1]:
             self.outbox.put(response)
@@ -236,6 +280,8 @@ def _state(request: worker_service_pb2.OpenCollect) -> dict[str, Tensor]:
     return decoder.take()
 
 
-def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:
+def _description(
+    spec: EnvironmentSpec, environment: VecEnvironment
+) -> environment_pb2.EnvironmentDescription:
     spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
     return description_to_message(spec, *spaces, environment.max_episode_steps)

@@ -39,7 +39,8 @@ class ControlPlane(
     artifact_service_pb2_grpc.ArtifactServiceServicer,
     leaderboard_service_pb2_grpc.LeaderboardServiceServicer,
 ):
-    """Jobs do what the test puts into `news`: a function that changes the job, after which watchers are told."""
+    """Jobs do what the test puts into `news`: a function that changes the job, after which watchers
+    are told."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, job_pb2.Job] = {}
@@ -63,7 +64,7 @@ class ControlPlane(
         self.jobs[job.name] = job
         return job
 
-    def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def CreateJob(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         if request.spec.display_name in self.refused:
             raise InvalidInput(self.refused[request.spec.display_name])
@@ -73,33 +74,39 @@ class ControlPlane(
             self.created[request.request_id] = self.add(request.spec)
         return job_service_pb2.CreateJobResponse(job=self.created[request.request_id])
 
-    def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetJob(self, request: Any, context: Any) -> Any:
         if request.name not in self.jobs:
             raise NotFound(f"there is no job {request.name}")
         return job_service_pb2.GetJobResponse(job=self.jobs[request.name])
 
-    def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListJobs(self, request: Any, context: Any) -> Any:
         self.filters.add(request.filter)
-        found = [job for job in reversed(self.jobs.values()) if not request.states or job.state in request.states]
+        found = [
+            job
+            for job in reversed(self.jobs.values())
+            if not request.states or job.state in request.states
+        ]
         if request.filter.startswith("display_name="):
-            found = [job for job in found if f"display_name={job.spec.display_name}" == request.filter]
+            found = [
+                job for job in found if f"display_name={job.spec.display_name}" == request.filter
+            ]
         start = int(request.page_token or 0)
         end = start + self.page_size
         token = str(end) if end < len(found) else ""
         return job_service_pb2.ListJobsResponse(jobs=found[start:end], next_page_token=token)
 
-    def UpdateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def UpdateJob(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         job = self.jobs[request.name]
         job.state = job_pb2.JOB_STATE_SUSPENDED if request.suspend else job_pb2.JOB_STATE_RUNNING
         self.news.put(lambda job: None)
         return job_service_pb2.UpdateJobResponse(job=job)
 
-    def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def CancelJob(self, request: Any, context: Any) -> Any:
         self.jobs[request.name].state = job_pb2.JOB_STATE_CANCELLED
         return job_service_pb2.CancelJobResponse(job=self.jobs[request.name])
 
-    def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:
         job = self.jobs[request.name]
         while True:
             yield job_service_pb2.WatchJobResponse(job=job, pods=self.pods)
@@ -111,44 +118,57 @@ class ControlPlane(
                 return
             self.news.get()(job)
 
-    def ListPods(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListPods(self, request: Any, context: Any) -> Any:
         return job_service_pb2.ListPodsResponse(pods=self.pods)
 
-    def ListEvents(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return job_service_pb2.ListEventsResponse(events=[job_pb2.Event(kind="JOB_CREATED", message="created")])
+    def ListEvents(self, request: Any, context: Any) -> Any:
+        return job_service_pb2.ListEventsResponse(
+            events=[job_pb2.Event(kind="JOB_CREATED", message="created")]
+        )
 
-    def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetArtifact(self, request: Any, context: Any) -> Any:
         sha256 = request.name.rpartition("/")[2]
         if sha256 not in self.uploads:
             raise NotFound(f"there is no artifact {request.name}")
-        artifact = artifact_service_pb2.Artifact(name=request.name, sha256=sha256, uri=f"artifacts/{sha256}/content")
+        artifact = artifact_service_pb2.Artifact(
+            name=request.name, sha256=sha256, uri=f"artifacts/{sha256}/content"
+        )
         return artifact_service_pb2.GetArtifactResponse(artifact=artifact)
 
-    def Upload(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
+    def Upload(self, request_iterator: Any, context: Any) -> Any:
         header = next(request_iterator).header
         self.requests.append(header)
         content = b"".join(request.data for request in request_iterator)
-        assert (hashlib.sha256(content).hexdigest(), len(content)) == (header.sha256, header.size_bytes)
+        assert (hashlib.sha256(content).hexdigest(), len(content)) == (
+            header.sha256,
+            header.size_bytes,
+        )
         self.uploads[header.sha256] = content
-        artifact = artifact_service_pb2.Artifact(sha256=header.sha256, uri=f"artifacts/{header.sha256}/content")
+        artifact = artifact_service_pb2.Artifact(
+            sha256=header.sha256, uri=f"artifacts/{header.sha256}/content"
+        )
         return artifact_service_pb2.UploadResponse(artifact=artifact)
 
-    def Download(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def Download(self, request: Any, context: Any) -> Iterator[Any]:
         response = artifact_service_pb2.DownloadResponse
         yield response(artifact=artifact_service_pb2.Artifact(name=request.name))
         for path, data in CHECKPOINT.items():
             digest = hashlib.sha256(data).hexdigest()
-            yield response(file=artifact_service_pb2.ArtifactFile(path=path, size_bytes=len(data), sha256=digest))
+            yield response(
+                file=artifact_service_pb2.ArtifactFile(
+                    path=path, size_bytes=len(data), sha256=digest
+                )
+            )
             for start in range(0, len(data), 1 << 20):
                 yield response(data=data[start : start + (1 << 20)])
 
-    def GetLeaderboard(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetLeaderboard(self, request: Any, context: Any) -> Any:
         agent = leaderboard_service_pb2.Agent(name="projects/default/jobs/j/agents/a0001")
         candidate = leaderboard_service_pb2.Candidate(rank=1, agent=agent)
         board = leaderboard_service_pb2.Leaderboard(name=request.name, candidates=[candidate])
         return leaderboard_service_pb2.GetLeaderboardResponse(leaderboard=board)
 
-    def ListAgents(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListAgents(self, request: Any, context: Any) -> Any:
         start = int(request.page_token or 0)
         agent = leaderboard_service_pb2.Agent(name=f"projects/default/jobs/j/agents/a{start:04}")
         return leaderboard_service_pb2.ListAgentsResponse(
@@ -160,7 +180,16 @@ METHODS = {
     **{
         f"/podracer.orchestrator.v1.JobService/{method}": {Role.CLIENT}
         for method in (
-            ["CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "WatchJob", "ListPods", "ListEvents"]
+            [
+                "CreateJob",
+                "GetJob",
+                "ListJobs",
+                "UpdateJob",
+                "CancelJob",
+                "WatchJob",
+                "ListPods",
+                "ListEvents",
+            ]
         )
     },
     **{
@@ -187,11 +216,15 @@ def start_server(
     services = [
         partial(job_service_pb2_grpc.add_JobServiceServicer_to_server, control_plane),
         partial(artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server, control_plane),
-        partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane),
+        partial(
+            leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane
+        ),
     ]
     sizes = {"/podracer.orchestrator.v1.ArtifactService/Upload": CHUNK_REQUEST_BYTES}
     options = ServerOptions(sizes, tls=tls, connection_age_s=age_s)
-    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), options)
+    server = create_server(
+        "127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), options
+    )
     server.start()
     return server
 
@@ -207,7 +240,9 @@ def short_lived(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Client]
 
 
 @pytest.fixture
-def connection(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def connection(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Connection]:
     tokens: Path = tmp_path_factory.mktemp("control") / "tokens"
     token = create_tokens(tokens)[Role.CLIENT]
     server = start_server(control_plane, tokens)

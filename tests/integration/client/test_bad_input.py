@@ -26,10 +26,19 @@ BAD_FILES = {
         GOOD + "search: {space: {learning_rate: {log_uniform: [0, 1]}}}\n",
         ["job.yaml:5", "search.space.learning_rate"],
     ),
-    "unknown environment": (GOOD.replace("CartPole-v1", "CartPole-v7"), ["job.yaml:3", "CartPole-v7", "CartPole-v1"]),
+    "unknown environment": (
+        GOOD.replace("CartPole-v1", "CartPole-v7"),
+        ["job.yaml:3", "CartPole-v7", "CartPole-v1"],
+    ),
     "unknown algorithm": (GOOD + "search: {algorithms: [ppq]}\n", ["job.yaml:5", "ppq", "ppo"]),
-    "empty search": (GOOD + "search: {algorithms: []}\n", ["job.yaml:5", "search.algorithms", "empty"]),
-    "population of none": (GOOD + "evolution: {population: 0}\n", ["job.yaml:5", "evolution.population"]),
+    "empty search": (
+        GOOD + "search: {algorithms: []}\n",
+        ["job.yaml:5", "search.algorithms", "empty"],
+    ),
+    "population of none": (
+        GOOD + "evolution: {population: 0}\n",
+        ["job.yaml:5", "evolution.population"],
+    ),
     "a leaderboard larger than the population": (
         GOOD + "evolution: {population: 3, leaderboard_size: 4}\n",
         ["job.yaml:5", "evolution.leaderboard_size", "expected 1 to 3"],
@@ -50,18 +59,30 @@ BAD_FILES = {
         GOOD + "search: {algorithms: {ppo: 0, d3qn: 0}}\n",
         ["job.yaml:5", "search.algorithms", "more than 0"],
     ),
-    "a negative share": (GOOD + "search: {algorithms: {ppo: -1}}\n", ["job.yaml:5", "search.algorithms", "got -1.0"]),
+    "a negative share": (
+        GOOD + "search: {algorithms: {ppo: -1}}\n",
+        ["job.yaml:5", "search.algorithms", "got -1.0"],
+    ),
     "a share that is no number": (
         GOOD + "search: {algorithms: {ppo: .nan}}\n",
         ["job.yaml:5", "search.algorithms.ppo", "expected a number"],
     ),
     "a search space that excludes all algorithms": (
         GOOD + "search:\n  algorithms: [sac, td3]\n",
-        ["job.yaml:6", "search.algorithms[0]", "search.algorithms[1]", "sac cannot act in Discrete(2)"],
+        [
+            "job.yaml:6",
+            "search.algorithms[0]",
+            "search.algorithms[1]",
+            "sac cannot act in Discrete(2)",
+        ],
     ),
     "a space of an algorithm that cannot act": (
         GOOD + "search: {space: {sac.gamma: 0.9}}\n",
-        ["job.yaml:5", "search.space.sac.gamma", "'sac' is not searched; expected ppo or d3qn or discrete_sac"],
+        [
+            "job.yaml:5",
+            "search.space.sac.gamma",
+            "'sac' is not searched; expected ppo or d3qn or discrete_sac",
+        ],
     ),
     "a budget too small for any round": (
         GOOD.replace("max_duration: 1m", "max_env_steps: 15") + "pod: {envs_per_member: 16}\n",
@@ -85,14 +106,25 @@ BAD_FILES = {
     ),
     "a combination of a matrix": (
         GOOD + "matrix:\n  seed: [0, 1]\n  search.algorithms: [[ppo], [sac]]\n",
-        ["job.yaml:7", "search.algorithms[0]", "sac cannot act", "(where seed = 0, search.algorithms = [sac]"],
+        [
+            "job.yaml:7",
+            "search.algorithms[0]",
+            "sac cannot act",
+            "(where seed = 0, search.algorithms = [sac]",
+        ],
     ),
-    "an axis of a matrix": (GOOD + "matrix: {seed: 3}\n", ["job.yaml:5", "matrix.seed", "a list of at least one"]),
+    "an axis of a matrix": (
+        GOOD + "matrix: {seed: 3}\n",
+        ["job.yaml:5", "matrix.seed", "a list of at least one"],
+    ),
     "a matrix of too many jobs": (
         GOOD + f"matrix: {{seed: {list(range(40))}, weight: {list(range(1, 41))}}}\n",
         ["job.yaml:5", "matrix", "makes 1_600 jobs; expected at most 1_000"],
     ),
-    "no end": (GOOD.replace("{target_return: 475, max_duration: 1m}", "{}"), ["job.yaml:4", "objective"]),
+    "no end": (
+        GOOD.replace("{target_return: 475, max_duration: 1m}", "{}"),
+        ["job.yaml:4", "objective"],
+    ),
     "missing key": ("name: job\n", ["environment", "objective"]),
     "not YAML": ("name: [\n", ["job.yaml:", "YAML"]),
     "twice": (GOOD + "name: other\n", ["job.yaml:5", "name"]),
@@ -128,7 +160,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(GOOD)
     (tmp_path / "file").write_text("in the way")
-    command = run_here("run", "job.yaml", "--plain", "--dir", tmp_path / "file" / "runs", cwd=tmp_path)
+    command = run_here(
+        "run", "job.yaml", "--plain", "--dir", tmp_path / "file" / "runs", cwd=tmp_path
+    )
     assert command.returncode == 2
     assert str(tmp_path / "file") in command.stderr
     assert "Traceback" not in command.stderr

@@ -17,7 +17,9 @@ from podracer_core.jobs.job_file import parse_job
 if TYPE_CHECKING:
     from conftest import ControlPlane
 
-JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+JOB = (
+    "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+)
 
 
 def finish(state: int) -> Callable[[job_pb2.Job], None]:
@@ -27,7 +29,9 @@ def finish(state: int) -> Callable[[job_pb2.Job], None]:
     return change
 
 
-def test_submit_wait_leaderboard_download(client: Client, control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_submit_wait_leaderboard_download(
+    client: Client, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
     job = client.submit(path)
@@ -51,7 +55,9 @@ def test_a_watch_outlives_its_connections(short_lived: Client, control_plane: Co
     assert len(updates) >= 4
 
 
-def test_a_request_id_makes_submitting_repeatable(client: Client, control_plane: ControlPlane) -> None:
+def test_a_request_id_makes_submitting_repeatable(
+    client: Client, control_plane: ControlPlane
+) -> None:
     for _ in range(2):
         client.submit(parse_job(JOB))
     ids = [request.request_id for request in control_plane.requests]
@@ -59,17 +65,23 @@ def test_a_request_id_makes_submitting_repeatable(client: Client, control_plane:
     assert all(len(request_id) == 32 for request_id in ids)
 
 
-def test_a_bad_job_never_reaches_the_server(client: Client, control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_bad_job_never_reaches_the_server(
+    client: Client, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     (tmp_path / "job.yaml").write_text(JOB + "speed: 9\n")
     with pytest.raises(InvalidInput, match="speed"):
         client.submit(tmp_path / "job.yaml")
     assert control_plane.requests == []
 
 
-def test_a_job_that_is_too_large_is_refused_before_it_is_sent(client: Client, control_plane: ControlPlane) -> None:
+def test_a_job_that_is_too_large_is_refused_before_it_is_sent(
+    client: Client, control_plane: ControlPlane
+) -> None:
     spec = parse_job(JOB)
     large = replace(spec, environment=replace(spec.environment, kwargs={"table": "A" * 20_000_000}))
-    with pytest.raises(InvalidInput, match=r"spec: has 2.*, most of them in `environment`, .*262144: pass larger"):
+    with pytest.raises(
+        InvalidInput, match=r"spec: has 2.*, most of them in `environment`, .*262144: pass larger"
+    ):
         client.submit(large)
     assert not control_plane.requests
 
@@ -77,11 +89,16 @@ def test_a_job_that_is_too_large_is_refused_before_it_is_sent(client: Client, co
 def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane) -> None:
     for index in range(5):
         control_plane.add(
-            job_pb2.JobSpec(display_name="j"), job_pb2.JOB_STATE_FAILED if index == 3 else job_pb2.JOB_STATE_RUNNING
+            job_pb2.JobSpec(display_name="j"),
+            job_pb2.JOB_STATE_FAILED if index == 3 else job_pb2.JOB_STATE_RUNNING,
         )
     assert [job.name[-1] for job in client.jobs()] == ["4", "3", "2", "1", "0"]
     assert [job.name[-1] for job in client.jobs([job_pb2.JOB_STATE_FAILED])] == ["3"]
-    assert [agent.name[-1] for agent in client.agents("projects/default/leaderboards/j")] == ["0", "1", "2"]
+    assert [agent.name[-1] for agent in client.agents("projects/default/leaderboards/j")] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
 def test_an_unknown_job(client: Client) -> None:
@@ -98,5 +115,8 @@ def test_suspend_resume_cancel(client: Client, control_plane: ControlPlane) -> N
 
 
 def test_a_wrong_token(connection: Connection, control_plane: ControlPlane) -> None:
-    with Client(replace(connection, token=lambda: "guess")) as client, pytest.raises(Unauthenticated):
+    with (
+        Client(replace(connection, token=lambda: "guess")) as client,
+        pytest.raises(Unauthenticated),
+    ):
         client.job("j")

@@ -1,4 +1,5 @@
-"""`podracer secrets --kubernetes` against an API server: what is missing is made, what is there stays."""
+"""`podracer secrets --kubernetes` against an API server: what is missing is made, what is there
+stays."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ NAMES = {
 ROLE = {
     "rules": [
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"], "resourceNames": sorted(NAMES)},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "verbs": ["get", "patch"],
+            "resourceNames": sorted(NAMES),
+        },
     ]
 }
 
@@ -77,7 +83,9 @@ def put(api: Api, name: str, content: dict[str, bytes], kind: str = "Opaque") ->
     api.store.create("secrets", NAMESPACE, body)
 
 
-def test_the_command_makes_what_is_missing_and_keeps_what_is_there(api: Api, config: Path, tmp_path: Path) -> None:
+def test_the_command_makes_what_is_missing_and_keeps_what_is_there(
+    api: Api, config: Path, tmp_path: Path
+) -> None:
     put(api, "podracer-s3", {"access-key": b"mine", "secret-key": b"mine"})
     command = ("secrets", "--kubernetes", "--once", "--kubeconfig", str(config))
     first = run_here(*command, cwd=tmp_path)
@@ -95,7 +103,9 @@ def test_the_command_makes_what_is_missing_and_keeps_what_is_there(api: Api, con
             assert content.decode().strip() not in first.stderr
     token = FileToken(tmp_path / "client" / "client")()
     assert all(TokenFiles(tmp_path / name).find(token) for name in ("orchestrator", "leaderboard"))
-    assert not [secret for secret in api.store.find("secrets") if secret["metadata"].get("ownerReferences")]
+    assert not [
+        secret for secret in api.store.find("secrets") if secret["metadata"].get("ownerReferences")
+    ]
     assert api.store.get("secrets", "podracer-tls-learner")["type"] == "kubernetes.io/tls"
     api.store.remove("secrets", "podracer-tokens-learner")
     assert run_here(*command, cwd=tmp_path).returncode == 0
@@ -111,10 +121,14 @@ def test_certificates_are_renewed_before_they_end_and_all_else_stays(
     deployment.ensure()
     assert everything(api) == before
     assert "patch" not in {verb for verb, _ in api.calls}
-    api.store.change("secrets", "podracer-tls-learner", lambda each: each["data"].update(other="bWluZQ=="))
+    api.store.change(
+        "secrets", "podracer-tls-learner", lambda each: each["data"].update(other="bWluZQ==")
+    )
     deployment.ensure(renew=True)
     after = everything(api)
-    assert {name for name in after if after[name] != before[name]} == {f"podracer-tls-{role}" for role in ROLES}
+    assert {name for name in after if after[name] != before[name]} == {
+        f"podracer-tls-{role}" for role in ROLES
+    }
     renewed = data(api, "podracer-tls-learner")
     assert renewed["other"] == b"mine"
     days = [
@@ -149,14 +163,20 @@ def test_a_third_of_its_time_before_its_end_a_certificate_is_renewed(
 def test_secrets_that_were_made_otherwise_are_taken_up(
     api: Api, deployment: ClusterSecrets, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of `podracer secrets DIR`: without the authority's key no certificate can be made that fits theirs."""
+    """Those of `podracer secrets DIR`: without the authority's key no certificate can be made that
+    fits theirs."""
     create_secrets(tmp_path)
     for name in ("orchestrator", "learner"):
-        tokens = {path.name: path.read_bytes() for path in (tmp_path / "roles" / name / "tokens").iterdir()}
+        tokens = {
+            path.name: path.read_bytes()
+            for path in (tmp_path / "roles" / name / "tokens").iterdir()
+        }
         put(api, f"podracer-tokens-{name}", tokens)
     tls = tmp_path / "tls" / "learner"
     files = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
-    put(api, "podracer-tls-learner", {key: (tls / file).read_bytes() for key, file in files.items()})
+    put(
+        api, "podracer-tls-learner", {key: (tls / file).read_bytes() for key, file in files.items()}
+    )
     deployment.ensure()
     deployment.ensure()
     for role in ("client", "pod", "control"):
@@ -169,20 +189,31 @@ def test_secrets_that_were_made_otherwise_are_taken_up(
     put(
         api,
         "podracer-authority",
-        {"tls.crt": (authority / "ca.pem").read_bytes(), "tls.key": (authority / "key.pem").read_bytes()},
+        {
+            "tls.crt": (authority / "ca.pem").read_bytes(),
+            "tls.key": (authority / "key.pem").read_bytes(),
+        },
     )
     deployment.ensure()
     assert set(everything(api)) == NAMES
     assert data(api, "podracer-tls-client")["ca.crt"] == data(api, "podracer-tls-learner")["ca.crt"]
 
 
-def test_certificates_and_keys_that_something_else_makes_are_left_to_it(api: Api, config: Path) -> None:
+def test_certificates_and_keys_that_something_else_makes_are_left_to_it(
+    api: Api, config: Path
+) -> None:
     patterns = ["podracer-tls-*", "podracer-s3", "podracer-minio"]
     ClusterSecrets(ClusterApi(read_kubeconfig(config)), patterns, [], 365).ensure()
-    assert set(everything(api)) == {"podracer-tokens", "podracer-web", *(f"podracer-tokens-{name}" for name in TOKENS)}
+    assert set(everything(api)) == {
+        "podracer-tokens",
+        "podracer-web",
+        *(f"podracer-tokens-{name}" for name in TOKENS),
+    }
 
 
-def test_who_comes_second_takes_what_the_first_has_made(api: Api, deployment: ClusterSecrets) -> None:
+def test_who_comes_second_takes_what_the_first_has_made(
+    api: Api, deployment: ClusterSecrets
+) -> None:
     taken = ApiError(409, "AlreadyExists", 'secrets "podracer-tokens" already exists')
     api.lost["create", "secrets"] = [taken]  # made meanwhile, by another one
     deployment.ensure()
@@ -191,12 +222,17 @@ def test_who_comes_second_takes_what_the_first_has_made(api: Api, deployment: Cl
 
 
 def test_it_waits_for_an_api_server_that_is_away_and_makes_again_what_is_deleted(
-    api: Api, deployment: ClusterSecrets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    api: Api,
+    deployment: ClusterSecrets,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(cluster_secrets, "LOOK_S", 0.05)
     api.faults["get", "secrets"] = [ApiError(503, "ServiceUnavailable", "not yet")]
     stop = threading.Event()
-    thread = threading.Thread(target=keep, args=(deployment, stop), kwargs={"once": False, "renew": False})
+    thread = threading.Thread(
+        target=keep, args=(deployment, stop), kwargs={"once": False, "renew": False}
+    )
     thread.start()
     try:
         wait_until(lambda: set(everything(api)) == NAMES, 60, "every Secret")
@@ -208,7 +244,9 @@ def test_it_waits_for_an_api_server_that_is_away_and_makes_again_what_is_deleted
         thread.join(60)
 
 
-def test_once_without_leave_ends_with_what_the_server_says(api: Api, deployment: ClusterSecrets) -> None:
+def test_once_without_leave_ends_with_what_the_server_says(
+    api: Api, deployment: ClusterSecrets
+) -> None:
     api.role = {"rules": ROLE["rules"][1:]}
     with pytest.raises(PermissionRefused, match='cannot create resource "secrets"'):
         keep(deployment, threading.Event(), once=True, renew=False)

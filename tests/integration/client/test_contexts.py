@@ -59,18 +59,25 @@ else:
 
 
 @pytest.fixture
-def cluster(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the kubectl that is found; the server behind it speaks TLS, under the names of both services."""
+def cluster(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The folder of the kubectl that is found; the server behind it speaks TLS, under the names of
+    both services."""
     secrets, folder = tmp_path / "secrets", tmp_path / "bin"
     create_secrets(secrets, ["leaderboard.podracer"])
     folder.mkdir()
-    server = start_server(control_plane, secrets / "tokens", TlsFolder(secrets / "tls" / "orchestrator"))
+    server = start_server(
+        control_plane, secrets / "tokens", TlsFolder(secrets / "tls" / "orchestrator")
+    )
     for service in ("orchestrator", "leaderboard"):
         (folder / f"podracer-{service}").write_text(server.address)
     names = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
     data = {
         "podracer-tokens-client": {"client": secrets / "tokens" / "client"},
-        "podracer-tls-client": {key: secrets / "tls" / "client" / file for key, file in names.items()},
+        "podracer-tls-client": {
+            key: secrets / "tls" / "client" / file for key, file in names.items()
+        },
     }
     items = [
         {
@@ -111,7 +118,9 @@ def test_one_command_and_every_other_goes_to_the_cluster(
     cluster: Path, control_plane: ControlPlane, podracer: Callable[..., str], tmp_path: Path
 ) -> None:
     control_plane.add(job_pb2.JobSpec(display_name="cartpole"))
-    assert "the namespace podracer of kind-test, used from now on" in podracer("context", "add", "lab", "--kubernetes")
+    assert "the namespace podracer of kind-test, used from now on" in podracer(
+        "context", "add", "lab", "--kubernetes"
+    )
     kept = tmp_path / "config" / "podracer" / "contexts.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert "cartpole-0" in podracer("jobs", "--filter", "state=RUNNING")
@@ -121,7 +130,16 @@ def test_one_command_and_every_other_goes_to_the_cluster(
     assert all(call.startswith("--context kind-test --namespace podracer ") for call in calls[1:])
     assert "a0001" in podracer("leaderboard", "cartpole-0")
 
-    podracer("context", "add", "other", "--kubernetes", "--namespace", "elsewhere", "--kube-context", "prod")
+    podracer(
+        "context",
+        "add",
+        "other",
+        "--kubernetes",
+        "--namespace",
+        "elsewhere",
+        "--kube-context",
+        "prod",
+    )
     listed = [line.split() for line in podracer("context", "list").splitlines()[1:]]
     assert listed == [["lab", "podracer", "kind-test"], ["*", "other", "elsewhere", "prod"]]
     for arguments, variables in ((["--context", "lab"], {}), ([], {"PODRACER_CONTEXT": "lab"})):
@@ -129,7 +147,8 @@ def test_one_command_and_every_other_goes_to_the_cluster(
     refused = run_here("jobs", cwd=tmp_path)
     assert refused.returncode == 1
     assert refused.stderr == (
-        "podracer: cannot read a client's Secrets in the namespace elsewhere of prod: Error from server (NotFound): "
+        "podracer: cannot read a client's Secrets in the namespace elsewhere of prod: Error from "
+        "server (NotFound): "
         'secrets "podracer-tokens-client" not found\n'
     )
     podracer("context", "use", "lab")
@@ -161,14 +180,21 @@ def test_a_forward_that_ends_is_started_again_and_none_outlives_its_command(
         wait_until(answers, 60, "an answer through a new forward")
         assert client.connection.orchestrator == address
         assert client.leaderboard("projects/default/leaderboards/j").candidates
-        assert not {process.pid for process in before} & {process.pid for process in forwards(cluster)}
+        assert not {process.pid for process in before} & {
+            process.pid for process in forwards(cluster)
+        }
     assert forwards(cluster) == []
 
     script = (
-        "from podracer_client import Client; Client.connect(context='lab').jobs(); print('up', flush=True); input()"
+        "from podracer_client import Client; Client.connect(context='lab').jobs(); "
+        "print('up', flush=True); input()"
     )
     command = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
     )
     assert command.stdout is not None and command.stdin is not None
     assert command.stdout.readline() == "up\n"
@@ -196,9 +222,20 @@ def test_servers_at_addresses_go_by_a_name(
     cluster: Path, control_plane: ControlPlane, podracer: Callable[..., str], tmp_path: Path
 ) -> None:
     control_plane.add(job_pb2.JobSpec(display_name="cartpole"))
-    orchestrator, leaderboard = ((cluster / f"podracer-{name}").read_text() for name in ("orchestrator", "leaderboard"))
+    orchestrator, leaderboard = (
+        (cluster / f"podracer-{name}").read_text() for name in ("orchestrator", "leaderboard")
+    )
     token, tls = tmp_path / "secrets" / "tokens" / "client", tmp_path / "secrets" / "tls" / "client"
-    servers = ["--address", orchestrator, "--leaderboard", leaderboard, "--token-file", str(token), "--tls", str(tls)]
+    servers = [
+        "--address",
+        orchestrator,
+        "--leaderboard",
+        leaderboard,
+        "--token-file",
+        str(token),
+        "--tls",
+        str(tls),
+    ]
     podracer("context", "add", "other", "--kubernetes", "--namespace", "elsewhere")
     assert f"lab: {orchestrator}, used from now on" in podracer("context", "set", "lab", *servers)
     kept = (tmp_path / "config" / "podracer" / "contexts.json").read_text()
@@ -206,12 +243,16 @@ def test_servers_at_addresses_go_by_a_name(
     assert token.read_text().split()[0] not in kept
     assert "cartpole-0" in podracer("jobs")
     assert "a0001" in podracer("leaderboard", "cartpole-0")
-    assert ["*", "lab", orchestrator] in [line.split() for line in podracer("context", "list").splitlines()]
+    assert ["*", "lab", orchestrator] in [
+        line.split() for line in podracer("context", "list").splitlines()
+    ]
     podracer("context", "use", "other")
     assert "cartpole-0" in podracer("jobs", PODRACER_CONTEXT="lab")
     assert "cartpole-0" in podracer("jobs", "--context", "lab", PODRACER_CONTEXT="other")
     given = ["--orchestrator", orchestrator, "--token-file", str(token), "--tls", str(tls)]
     assert "cartpole-0" in podracer("jobs", *given, PODRACER_CONTEXT="other")
     assert forwards(cluster) == []
-    missing = run_here("context", "set", "bad", "--address", "host:1", "--token-file", "nowhere", cwd=tmp_path)
+    missing = run_here(
+        "context", "set", "bad", "--address", "host:1", "--token-file", "nowhere", cwd=tmp_path
+    )
     assert missing.returncode == 2 and "nowhere" in missing.stderr

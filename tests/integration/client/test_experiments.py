@@ -1,4 +1,5 @@
-"""The jobs of a matrix: checked before any is created, created once, followed to the last one's end."""
+"""The jobs of a matrix: checked before any is created, created once, followed to the last one's
+end."""
 
 from __future__ import annotations
 
@@ -55,12 +56,20 @@ def act_later(action: Callable[[], object], ready: Callable[[], bool]) -> None:
 
 
 def created(control_plane: ControlPlane) -> list[Any]:
-    return [request for request in control_plane.requests if isinstance(request, job_service_pb2.CreateJobRequest)]
+    return [
+        request
+        for request in control_plane.requests
+        if isinstance(request, job_service_pb2.CreateJobRequest)
+    ]
 
 
-def test_all_are_checked_before_the_first_is_created(client: Client, control_plane: ControlPlane) -> None:
+def test_all_are_checked_before_the_first_is_created(
+    client: Client, control_plane: ControlPlane
+) -> None:
     control_plane.refused["grid-3"] = "no generator 'x' is installed"
-    with pytest.raises(InvalidInput, match=r"grid-3: no generator 'x' is installed; nothing was submitted"):
+    with pytest.raises(
+        InvalidInput, match=r"grid-3: no generator 'x' is installed; nothing was submitted"
+    ):
         check_jobs(client, EXPERIMENT.jobs)
     assert not control_plane.jobs
     control_plane.refused.clear()
@@ -89,7 +98,9 @@ def test_ids_are_numbered(client: Client, control_plane: ControlPlane) -> None:
     assert [request.job_id for request in created(control_plane)] == ["mine-1", "mine-2", "mine-3"]
 
 
-def test_files_are_sent_once_for_all_jobs(client: Client, control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_files_are_sent_once_for_all_jobs(
+    client: Client, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
     (tmp_path / "table.csv").write_text("1")
@@ -98,7 +109,9 @@ def test_files_are_sent_once_for_all_jobs(client: Client, control_plane: Control
     specs = check_jobs(client, parse_experiment(text, folder=tmp_path).jobs)
     assert len(control_plane.uploads) == 2
     assert len({spec.environment.code for spec in specs}) == 1
-    assert all(spec.environment.code is not None and not spec.environment.code_path for spec in specs)
+    assert all(
+        spec.environment.code is not None and not spec.environment.code_path for spec in specs
+    )
 
 
 def test_following_ends_with_the_last_job_and_outlives_a_short_absence(
@@ -125,7 +138,15 @@ def test_following_ends_with_the_last_job_and_outlives_a_short_absence(
     monkeypatch.setattr(client, "jobs", away)
     now = iter(range(100))
     with pytest.raises(Unavailable, match="no answer from the orchestrator for 5 s: away"):
-        list(follow_jobs(client, names, patience_s=5.0, clock=lambda: float(next(now)), wait=lambda seconds: None))
+        list(
+            follow_jobs(
+                client,
+                names,
+                patience_s=5.0,
+                clock=lambda: float(next(now)),
+                wait=lambda seconds: None,
+            )
+        )
 
 
 class TestSubmit:
@@ -161,14 +182,18 @@ class TestSubmit:
         code, out, err = podracer("submit", "job.yaml")
         assert code == 0
         assert out.splitlines() == list(control_plane.jobs)
-        assert err.startswith("submitting 3 jobs; if interrupted, repeat the command with --submission ")
+        assert err.startswith(
+            "submitting 3 jobs; if interrupted, repeat the command with --submission "
+        )
         submission = err.split("--submission ")[1].split()[0]
         assert podracer("submit", "job.yaml", "--submission", submission)[1] == out
         assert len(control_plane.jobs) == 3
         code, _, err = podracer("submit", "job.yaml", "--submission", "../x")
         assert (code, "'../x' is not a submission id" in err) == (2, True)
 
-    def test_a_mistake_in_one_creates_none(self, podracer: Callable, control_plane: ControlPlane) -> None:
+    def test_a_mistake_in_one_creates_none(
+        self, podracer: Callable, control_plane: ControlPlane
+    ) -> None:
         Path("job.yaml").write_text(TEXT.replace("[0, 1, 2]", "[0, 1, x]"))
         code, out, err = podracer("submit", "job.yaml")
         assert (code, out) == (2, "")
@@ -184,11 +209,17 @@ class TestSubmit:
         assert "seed  state" in out
         assert out.count("succeeded") == 3
 
-    def test_the_jobs_of_one_experiment_are_listed(self, podracer: Callable, control_plane: ControlPlane) -> None:
+    def test_the_jobs_of_one_experiment_are_listed(
+        self, podracer: Callable, control_plane: ControlPlane
+    ) -> None:
         podracer("submit", "job.yaml")
         control_plane.add((parse_experiment(TEXT.replace("grid", "other")).jobs[0]).to_message())
         _, out, _ = podracer("jobs", "--experiment", "grid")
-        assert [line.split()[0] for line in out.splitlines()[1:]] == ["grid-3-2", "grid-2-1", "grid-1-0"]
+        assert [line.split()[0] for line in out.splitlines()[1:]] == [
+            "grid-3-2",
+            "grid-2-1",
+            "grid-1-0",
+        ]
         assert "other" in podracer("jobs")[1]
 
 
@@ -231,16 +262,27 @@ class TestRun:
 
         return run
 
-    def test_all_are_created_and_compared_at_the_end(self, run: Callable, control_plane: ControlPlane) -> None:
+    def test_all_are_created_and_compared_at_the_end(
+        self, run: Callable, control_plane: ControlPlane
+    ) -> None:
         act_later(lambda: end_all(control_plane), lambda: len(control_plane.jobs) == 3)
         code, lines = run()
         assert code == 0
         assert lines[-1]["event"] == "experiment_finished"
         assert [job["state"] for job in lines[-1]["jobs"]] == ["SUCCEEDED"] * 3
-        assert [job["matrix"] for job in lines[-1]["jobs"]] == [{"seed": "0"}, {"seed": "1"}, {"seed": "2"}]
+        assert [job["matrix"] for job in lines[-1]["jobs"]] == [
+            {"seed": "0"},
+            {"seed": "1"},
+            {"seed": "2"},
+        ]
 
-    def test_one_that_fails_is_exit_code_1(self, run: Callable, control_plane: ControlPlane) -> None:
-        act_later(lambda: end_all(control_plane, job_pb2.JOB_STATE_FAILED), lambda: len(control_plane.jobs) == 3)
+    def test_one_that_fails_is_exit_code_1(
+        self, run: Callable, control_plane: ControlPlane
+    ) -> None:
+        act_later(
+            lambda: end_all(control_plane, job_pb2.JOB_STATE_FAILED),
+            lambda: len(control_plane.jobs) == 3,
+        )
         assert run()[0] == 1
 
     def test_an_interrupted_run_goes_on_and_what_has_ended_stays(
@@ -249,7 +291,9 @@ class TestRun:
         done, suspended, missing = (spec.to_message() for spec in EXPERIMENT.jobs)
         control_plane.add(done, job_pb2.JOB_STATE_SUCCEEDED)
         mine = control_plane.add(suspended, job_pb2.JOB_STATE_SUSPENDED)
-        other = control_plane.add((parse_experiment(TEXT.replace("grid", "x")).jobs[0]).to_message())
+        other = control_plane.add(
+            (parse_experiment(TEXT.replace("grid", "x")).jobs[0]).to_message()
+        )
         act_later(lambda: end_all(control_plane), lambda: len(control_plane.jobs) == 4)
         code, lines = run()
         assert code == 0
@@ -257,9 +301,14 @@ class TestRun:
         assert created(control_plane)[-1].spec == missing
         assert [job["matrix"]["seed"] for job in lines[-1]["jobs"]] == ["0", "1", "2"]
         changes = [request for request in control_plane.requests if hasattr(request, "suspend")]
-        assert [(change.name, change.suspend) for change in changes] == [(other.name, True), (mine.name, False)]
+        assert [(change.name, change.suspend) for change in changes] == [
+            (other.name, True),
+            (mine.name, False),
+        ]
 
-    def test_a_finished_experiment_is_run_anew(self, run: Callable, control_plane: ControlPlane) -> None:
+    def test_a_finished_experiment_is_run_anew(
+        self, run: Callable, control_plane: ControlPlane
+    ) -> None:
         for spec in EXPERIMENT.jobs:
             control_plane.add(spec.to_message(), job_pb2.JOB_STATE_SUCCEEDED)
         act_later(lambda: end_all(control_plane), lambda: len(control_plane.jobs) == 6)
@@ -278,5 +327,7 @@ class TestRun:
         act_later(lambda: os.kill(os.getpid(), signal.SIGINT), lambda: len(control_plane.jobs) == 3)
         out = io.StringIO()
         display = ExperimentDisplay(EXPERIMENT.axes, out, io.StringIO())
-        run_module.run_experiment(EXPERIMENT, Path("runs"), display, None, ["podracer report grid"], "podracer run x")
+        run_module.run_experiment(
+            EXPERIMENT, Path("runs"), display, None, ["podracer report grid"], "podracer run x"
+        )
         assert out.getvalue().endswith("\nnext\n  podracer run x\n  podracer report grid\n")

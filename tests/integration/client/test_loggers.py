@@ -1,4 +1,5 @@
-"""`podracer log` of a real leaderboard: read back with the destinations' own readers, and compared with it."""
+"""`podracer log` of a real leaderboard: read back with the destinations' own readers, and compared
+with it."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def client(folder: Path) -> Iterator[Client]:
     """Of services with a job that was followed while it ran."""
     with resting_services(folder) as client:
         job = client.submit(parse_job(JOB.format(seed=0)), job_id="grid-0")
-        wait_until(lambda: leaderboard_is_there(client, job.message.leaderboard), 60, "the leaderboard")
+        wait_until(
+            lambda: leaderboard_is_there(client, job.message.leaderboard), 60, "the leaderboard"
+        )
         logger = Remembering()
         with ThreadPoolExecutor(1) as threads:
             following = threads.submit(follow, client, job, [logger])
@@ -99,9 +102,11 @@ class CutOff(Exception):
     """The process ends here."""
 
 
-def log_with_interruption(client: Client, job: Job, open_one: Callable[[], Logger], monkeypatch) -> None:
-    """The first call is cut off after points were logged that are not committed; the second goes on, the third has
-    nothing to do."""
+def log_with_interruption(
+    client: Client, job: Job, open_one: Callable[[], Logger], monkeypatch
+) -> None:
+    """The first call is cut off after points were logged that are not committed; the second goes
+    on, the third has nothing to do."""
     logger = open_one()
     commit, commits = logger.commit, Counter[str]()
 
@@ -122,11 +127,15 @@ def log_with_interruption(client: Client, job: Job, open_one: Callable[[], Logge
         logger.close()
 
 
-def test_tensorboard_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
+def test_tensorboard_has_what_the_leaderboard_has(
+    client: Client, job: Job, evaluations, tmp_path, monkeypatch
+) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log_with_interruption(client, job, lambda: open_logger(f"tensorboard:{tmp_path}", job.message), monkeypatch)
+    log_with_interruption(
+        client, job, lambda: open_logger(f"tensorboard:{tmp_path}", job.message), monkeypatch
+    )
     agents = {short_name(agent.name): agent for agent in client.agents(job.message.leaderboard)}
     assert {path.name for path in (tmp_path / "grid-0").iterdir() if path.is_dir()} == set(agents)
     for name, agent in agents.items():
@@ -134,21 +143,33 @@ def test_tensorboard_has_what_the_leaderboard_has(client: Client, job: Job, eval
         reader.Reload()
         for tag in ("progress/mean_return", "candidate/mean_return"):
             if (name, tag) in evaluations:
-                assert [(each.step, each.value) for each in reader.Scalars(tag)] == evaluations[name, tag]
+                assert [(each.step, each.value) for each in reader.Scalars(tag)] == evaluations[
+                    name, tag
+                ]
         hparams = str(reader.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
-        assert all(word in hparams for word in ("learning_rate", "operation", "fresh", agent.spec.algorithm, "grid-0"))
+        assert all(
+            word in hparams
+            for word in ("learning_rate", "operation", "fresh", agent.spec.algorithm, "grid-0")
+        )
         last = {tag: reader.Scalars(tag)[-1].value for tag in reader.Tags()["scalars"]}
-        assert (last["round"], last["candidate/episodes"]) == (1.0 if name != "a0001" else last["round"], 2.0)
+        assert (last["round"], last["candidate/episodes"]) == (
+            1.0 if name != "a0001" else last["round"],
+            2.0,
+        )
         assert last["candidate/lower_bound"] == last["candidate/mean_return"] - 10.0
 
 
 @pytest.mark.thorough
-def test_mlflow_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
+def test_mlflow_has_what_the_leaderboard_has(
+    client: Client, job: Job, evaluations, tmp_path, monkeypatch
+) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    log_with_interruption(client, job, lambda: open_logger(f"mlflow:{uri}", job.message), monkeypatch)
+    log_with_interruption(
+        client, job, lambda: open_logger(f"mlflow:{uri}", job.message), monkeypatch
+    )
     reader = mlflow.MlflowClient(tracking_uri=uri)
     experiment = reader.get_experiment_by_name("podracer/grid-0")
     runs = {run.info.run_name: run for run in reader.search_runs([experiment.experiment_id])}
@@ -158,7 +179,10 @@ def test_mlflow_has_what_the_leaderboard_has(client: Client, job: Job, evaluatio
         assert [(metric.step, metric.value) for metric in history] == points
     first = runs["a0001"]
     assert float(first.data.params["learning_rate"]) > 0
-    assert (first.data.tags["podracer.algorithm"], first.data.tags["podracer.operation"]) == ("ppo", "fresh")
+    assert (first.data.tags["podracer.algorithm"], first.data.tags["podracer.operation"]) == (
+        "ppo",
+        "fresh",
+    )
     assert first.info.status == "FINISHED"
 
 
@@ -178,7 +202,9 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.thorough
-def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
+def test_wandb_has_what_the_leaderboard_has(
+    client: Client, job: Job, evaluations, tmp_path, monkeypatch
+) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     from wandb.proto import wandb_internal_pb2
 
@@ -196,11 +222,18 @@ def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluation
         agent = path.stem.rpartition("-")[2]
         for data in records(path):
             record = wandb_internal_pb2.Record.FromString(data)
-            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            row = {
+                item.key or "/".join(item.nested_key): item.value_json
+                for item in record.history.item
+            }
             for name in row.keys() & {"progress/mean_return", "candidate/mean_return"}:
-                found.setdefault((agent, name), []).append((int(float(row["env_steps"])), float(row[name])))
+                found.setdefault((agent, name), []).append(
+                    (int(float(row["env_steps"])), float(row[name]))
+                )
             if record.WhichOneof("record_type") == "run":
-                config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+                config = {
+                    item.key: json.loads(item.value_json) for item in record.run.config.update
+                }
                 assert (record.run.run_group, config["operation"]) == ("grid-0", "fresh")
         assert b"pytest" not in path.read_bytes(), "this process's arguments are not logged"
     assert found == evaluations
@@ -209,13 +242,25 @@ def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluation
 def test_the_command(client: Client, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     known, token = client.connection, folder / "tokens" / "client"
-    server = ("--orchestrator", known.orchestrator, "--leaderboard", known.leaderboard, "--token-file", token)
+    server = (
+        "--orchestrator",
+        known.orchestrator,
+        "--leaderboard",
+        known.leaderboard,
+        "--token-file",
+        token,
+    )
     for new in (COUNT, 0):
-        result = run_here("log", "grid-0", *server, "--to", "tensorboard:board", "--json", cwd=tmp_path)
+        result = run_here(
+            "log", "grid-0", *server, "--to", "tensorboard:board", "--json", cwd=tmp_path
+        )
         assert result.returncode == 0, result.stderr
         assert [event["new"] for event in result.events] == [new]
     other = run_here("log", "grid-0", *server, "--to", "paper:board", cwd=tmp_path)
-    assert (other.returncode, "expected tensorboard:DIR, mlflow:URI or wandb:PROJECT" in other.stderr) == (2, True)
+    assert (
+        other.returncode,
+        "expected tensorboard:DIR, mlflow:URI or wandb:PROJECT" in other.stderr,
+    ) == (2, True)
 
 
 def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> None:
@@ -224,8 +269,16 @@ def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> N
     target.mkdir()
     (checkpoint / "actor.safetensors").write_bytes(b"weights")
     environment = EnvironmentSpec(id="CartPole-v1").to_metadata()
-    about = {"agent": "a0003", "algorithm": "ppo", "env_steps": 1000, "hyperparameters": {"gamma": 0.9}}
-    files = (ManifestFile.describe("actor.safetensors", b"weights"), ManifestFile("replay.safetensors", 1, "0" * 64))
+    about = {
+        "agent": "a0003",
+        "algorithm": "ppo",
+        "env_steps": 1000,
+        "hyperparameters": {"gamma": 0.9},
+    }
+    files = (
+        ManifestFile.describe("actor.safetensors", b"weights"),
+        ManifestFile("replay.safetensors", 1, "0" * 64),
+    )
     manifest = Manifest(files, {**about, "environment": environment}, {"torch": "2"})
     (checkpoint / "manifest.json").write_bytes(manifest.to_json())
     write_share(target, checkpoint, client, "grid-0", None)
@@ -234,18 +287,25 @@ def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> N
     assert (target / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((target / "job.json").read_text())["display_name"] == "grid-0"
     page = (target / "README.md").read_text()
-    assert all(row in page for row in ("| gamma | 0.9 |", "| learning_rate | 0.001 to 0.01", "| podracer-client | "))
+    assert all(
+        row in page
+        for row in ("| gamma | 0.9 |", "| learning_rate | 0.001 to 0.01", "| podracer-client | ")
+    )
 
 
 def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     (tmp_path / "grid-0").mkdir()
-    (tmp_path / "grid-0" / "podracer-log.json").write_text('{"job": "other", "position": 1, "sizes": {}}')
+    (tmp_path / "grid-0" / "podracer-log.json").write_text(
+        '{"job": "other", "position": 1, "sizes": {}}'
+    )
     with pytest.raises(InvalidInput, match="to another job"):
         open_logger(f"tensorboard:{tmp_path}", job.message)
 
 
-def test_a_destination_that_fails_tells_no_secret(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_destination_that_fails_tells_no_secret(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(Unavailable, match="mlflow: ") as failure:

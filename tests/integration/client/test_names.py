@@ -1,4 +1,5 @@
-"""A job may be given by the name in its file wherever an id does, while only one job has that name."""
+"""A job may be given by the name in its file wherever an id does, while only one job has that
+name."""
 
 from __future__ import annotations
 
@@ -38,8 +39,14 @@ def test_an_id_goes_before_a_name(client: Client, control_plane: ControlPlane) -
     assert client.job("a-0").name == first.name
 
 
-def test_an_ambiguous_name_lists_the_candidates(client: Client, control_plane: ControlPlane) -> None:
-    for state in (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_RUNNING):
+def test_an_ambiguous_name_lists_the_candidates(
+    client: Client, control_plane: ControlPlane
+) -> None:
+    for state in (
+        job_pb2.JOB_STATE_RUNNING,
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_STATE_RUNNING,
+    ):
         control_plane.add(spec("pendulum"), state).create_time.GetCurrentTime()
     with pytest.raises(InvalidInput) as error:
         client.job("pendulum")
@@ -57,17 +64,26 @@ def test_an_unknown_name_names_the_nearest(client: Client, control_plane: Contro
     with pytest.raises(NotFound, match="there is no job pendulum; `podracer jobs` lists them"):
         client.job("pendulum")
     control_plane.add(spec("pendulum"))
-    with pytest.raises(NotFound, match="there is no job pendulm; did you mean pendulum or pendulum-0"):
+    with pytest.raises(
+        NotFound, match="there is no job pendulm; did you mean pendulum or pendulum-0"
+    ):
         client.job("pendulm")
 
 
-@pytest.mark.parametrize("words", [("job", "pendulum"), ("cancel", "pendulum"), ("watch", "pendulum", "--plain")])
-def test_commands(words: tuple[str, ...], connection: Connection, control_plane: ControlPlane, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("job", "pendulum"), ("cancel", "pendulum"), ("watch", "pendulum", "--plain")]
+)
+def test_commands(
+    words: tuple[str, ...], connection: Connection, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     job = control_plane.add(spec("pendulum"), job_pb2.JOB_STATE_SUCCEEDED)
     result = command(connection, *words, cwd=tmp_path)
     assert (result.returncode, result.stdout.split(":")[0]) == (0, job.name), result.stderr
     control_plane.add(spec("pendulum"))
-    for name, said in (("pendulum", "2 jobs are called pendulum"), ("pendulums", "did you mean pendulum")):
+    for name, said in (
+        ("pendulum", "2 jobs are called pendulum"),
+        ("pendulums", "did you mean pendulum"),
+    ):
         result = command(connection, words[0], name, cwd=tmp_path)
         assert (result.returncode, said in result.stderr) == (2, True), result.stderr
         assert result.stderr.count(said) == 1
@@ -78,7 +94,9 @@ def test_watch_says_that_the_target_was_missed(
 ) -> None:
     job = control_plane.add(spec("pendulum"), job_pb2.JOB_STATE_SUCCEEDED)
     job.outcome = job_pb2.JOB_OUTCOME_BUDGET_USED
-    assert command(connection, "watch", "pendulum", "--plain", cwd=tmp_path).returncode == 0, "there was no target"
+    assert command(connection, "watch", "pendulum", "--plain", cwd=tmp_path).returncode == 0, (
+        "there was no target"
+    )
     job.spec.objective.target_return = 10.0
     result = command(connection, "watch", "pendulum", "--plain", cwd=tmp_path)
     assert (result.returncode, "budget used, target missed" in result.stdout) == (3, True)

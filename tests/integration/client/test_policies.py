@@ -67,14 +67,18 @@ def trader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), folder)
 
 
-def stored_policy(spec: EnvironmentSpec, folder: Path, number: int = 1, hidden_sizes: tuple[int, ...] = (8, 8)) -> Path:
+def stored_policy(
+    spec: EnvironmentSpec, folder: Path, number: int = 1, hidden_sizes: tuple[int, ...] = (8, 8)
+) -> Path:
     """The folder of a random policy's checkpoint in a store at `folder`."""
     agent = f"a{number:04}"
     environment = make_vec_environment(spec, 1, "cpu")
     cohort = CohortConfig("ppo", (MemberConfig(agent, 6 + number),), {"hidden_sizes": hidden_sizes})
     make = algorithm_class("ppo")
     algorithm = make(cohort, environment.observation_space, environment.action_space)
-    evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, "cpu", evaluation=True))
+    evaluator = GreedyEvaluator(
+        lambda count: make_vec_environment(spec, count, "cpu", evaluation=True)
+    )
     (result,) = evaluator.evaluate(algorithm.actor, SEEDS)
     metadata = {
         "agent": f"projects/default/jobs/j/agents/{agent}",
@@ -102,11 +106,21 @@ def evaluator() -> Iterator[None]:
         yield
 
 
-def test_a_process_of_its_own_starts_an_evaluator_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+def test_a_process_of_its_own_starts_an_evaluator_of_its_own(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
     command = [sys.executable, "-m", "podracer_client", "evaluate", str(checkpoint), "--json"]
     result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["seeds"] == SEEDS
@@ -119,11 +133,16 @@ def test_the_stored_returns_come_again(checkpoint: Path, tmp_path: Path) -> None
     assert values["seeds"] == SEEDS
     assert values["largest_difference"] <= 1e-4
     assert values["returns"] == pytest.approx(values["stored_returns"], abs=1e-4)
-    assert (values["agent"], values["environment"]) == ("projects/default/jobs/j/agents/a0001", "Pendulum-v1")
+    assert (values["agent"], values["environment"]) == (
+        "projects/default/jobs/j/agents/a0001",
+        "Pendulum-v1",
+    )
 
 
 def test_fresh_episodes_are_other_ones(checkpoint: Path, tmp_path: Path) -> None:
-    result = podracer("evaluate", checkpoint / "manifest.json", "--episodes", 9, "--json", cwd=tmp_path)
+    result = podracer(
+        "evaluate", checkpoint / "manifest.json", "--episodes", 9, "--json", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     values = json.loads(result.stdout)
     assert values["episodes"] == len({*values["seeds"]}) == 9
@@ -149,7 +168,9 @@ def test_another_split_of_the_market(trader: Path, tmp_path: Path) -> None:
     values = json.loads(result.stdout)
     assert values["set"] == {"evaluation_split": "test"}
     assert values["largest_difference"] is None
-    spec = EnvironmentSpec.from_metadata(json.loads((trader / "manifest.json").read_text())["metadata"]["environment"])
+    spec = EnvironmentSpec.from_metadata(
+        json.loads((trader / "manifest.json").read_text())["metadata"]["environment"]
+    )
     spec = replace(spec, kwargs={**spec.kwargs, "evaluation_split": "test"})
     evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
     (expected,) = evaluator.evaluate(load_actor(open_checkpoint_folder(trader, POLICY_GROUPS)), [0])
@@ -160,7 +181,10 @@ def test_several_changes_for_people(trader: Path, tmp_path: Path) -> None:
     changes = ("--set", "evaluation_split=test", "--set", "buy_cost=0")
     result = podracer("evaluate", trader, *changes, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert 'changed     evaluation_split="test", buy_cost=0: this is not the stored evaluation again' in result.stdout
+    assert (
+        'changed     evaluation_split="test", buy_cost=0: this is not the stored evaluation again'
+        in result.stdout
+    )
     assert "stored " in result.stdout
     assert "difference" not in result.stdout
 
@@ -168,11 +192,15 @@ def test_several_changes_for_people(trader: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("evaluation_splits=test", "environment.kwargs.evaluation_splits: unknown key; did you mean evaluation_split"),
+        (
+            "evaluation_splits=test",
+            "environment.kwargs.evaluation_splits: unknown key; did you mean evaluation_split",
+        ),
         ("evaluation=true", "Podracer sets this argument"),
         (
             "indicators=[rsi]",
-            "the policy was made for observations in Box(-inf, inf, (13,), float32), but StockTrading",
+            "the policy was made for observations in Box(-inf, inf, (13,), float32), but "
+            "StockTrading",
         ),
         ("evaluation_split", "--set evaluation_split: expected NAME=VALUE"),
         ("cool_down=[", "podracer: --set cool_down:"),
@@ -196,7 +224,9 @@ def test_an_exported_policy_acts_with_torch_alone(checkpoint: Path, tmp_path: Pa
 
 
 def test_torchscript(checkpoint: Path, tmp_path: Path) -> None:
-    result = podracer("export", checkpoint, "-o", "policy.pt", "--format", "torchscript", "--json", cwd=tmp_path)
+    result = podracer(
+        "export", checkpoint, "-o", "policy.pt", "--format", "torchscript", "--json", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     values = json.loads(result.stdout)
     assert values["size_bytes"] == (tmp_path / "policy.pt").stat().st_size
@@ -220,25 +250,41 @@ def test_onnx(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_video(checkpoint: Path, tmp_path: Path) -> None:
-    result = podracer("video", checkpoint, "-o", "swing.mp4", "--steps", 3, "--seed", 5, cwd=tmp_path)
+    result = podracer(
+        "video", checkpoint, "-o", "swing.mp4", "--steps", 3, "--seed", 5, cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("wrote swing.mp4 (an episode of 3 steps, not to its end, return -")
+    assert result.stdout.startswith(
+        "wrote swing.mp4 (an episode of 3 steps, not to its end, return -"
+    )
     assert b"ftyp" in (tmp_path / "swing.mp4").read_bytes()[:16]
-    result = podracer("video", checkpoint, "-o", "swing.gif", "--steps", 3, "--set", "g=1", "--json", cwd=tmp_path)
+    result = podracer(
+        "video", checkpoint, "-o", "swing.gif", "--steps", 3, "--set", "g=1", "--json", cwd=tmp_path
+    )
     (values,) = result.events
-    assert (values["path"], values["steps"], values["environment"]) == ("swing.gif", 3, "Pendulum-v1")
+    assert (values["path"], values["steps"], values["environment"]) == (
+        "swing.gif",
+        3,
+        "Pendulum-v1",
+    )
     assert values["size_bytes"] == (tmp_path / "swing.gif").stat().st_size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["swing.gif", "swing.mp4"]
 
 
-def test_a_page_runs_no_code_that_comes_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_runs_no_code_that_comes_from_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is in the state folder of this machine is its user's own."""
-    monkeypatch.setattr("podracer_client.policies.recording.private_evaluator", lambda: pytest.fail("reached"))
+    monkeypatch.setattr(
+        "podracer_client.policies.recording.private_evaluator", lambda: pytest.fail("reached")
+    )
     foreign, own = tmp_path / "foreign", tmp_path / "runs" / "objects" / "own"
     metadata = {"environment": EnvironmentSpec(entry_point="theirs:Environment").to_metadata()}
     for folder in (foreign, own):
         write_files(folder, {"manifest.json": Manifest((), metadata, {}).to_json()})
-    with pytest.raises(InvalidInput, match=r"would run code.* if you trust it, use `podracer video .*foreign`"):
+    with pytest.raises(
+        InvalidInput, match=r"would run code.* if you trust it, use `podracer video .*foreign`"
+    ):
         film(str(foreign), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
     with pytest.raises(pytest.fail.Exception, match="reached"):
         film(str(own), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
@@ -249,7 +295,9 @@ def test_code_of_a_server_runs_after_one_question_for_each_digest(
 ) -> None:
     code = StoredFile("projects/p/artifacts/theirs/code.zip", "c" * 64, 3)
     trust = Trust(tmp_path / "runs")
-    with pytest.raises(InvalidInput, match=r"code of the server: projects/p/artifacts/theirs, .* --trust"):
+    with pytest.raises(
+        InvalidInput, match=r"code of the server: projects/p/artifacts/theirs, .* --trust"
+    ):
         trust.require(code)
     answers = iter([False, True])
     monkeypatch.setattr("typer.confirm", lambda text, err: next(answers))
@@ -263,7 +311,11 @@ def test_code_of_a_server_runs_after_one_question_for_each_digest(
     Trust(tmp_path / "runs", given=True).require(other)
     trust.require(other)
     checkpoint = tmp_path / "foreign"
-    metadata = {"environment": EnvironmentSpec(entry_point="a:B", code=replace(code, sha256="e" * 64)).to_metadata()}
+    metadata = {
+        "environment": EnvironmentSpec(
+            entry_point="a:B", code=replace(code, sha256="e" * 64)
+        ).to_metadata()
+    }
     write_files(checkpoint, {"manifest.json": Manifest((), metadata, {}).to_json()})
     monkeypatch.setattr("typer.confirm", lambda text, err: False)
     for command in (("evaluate",), ("video", "-o", "x.mp4")):
@@ -291,7 +343,9 @@ def test_a_video_for_a_page_is_short_and_small(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_draws_no_pictures(trader: Path, tmp_path: Path) -> None:
     result = podracer("video", trader, "-o", "trade.mp4", cwd=tmp_path)
-    assert (result.returncode, "StockTrading-v0 cannot be filmed" in result.stderr) == (2, True), result.stderr
+    assert (result.returncode, "StockTrading-v0 cannot be filmed" in result.stderr) == (2, True), (
+        result.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,7 +354,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Of two shapes, in the object store of a state folder."""
     objects = tmp_path_factory.mktemp("three") / "runs" / "objects"
     pendulum = EnvironmentSpec(id="Pendulum-v1")
-    return [stored_policy(pendulum, objects, number, sizes) for number, sizes in ((1, (8,)), (2, (8, 8)), (3, (8,)))]
+    return [
+        stored_policy(pendulum, objects, number, sizes)
+        for number, sizes in ((1, (8,)), (2, (8, 8)), (3, (8,)))
+    ]
 
 
 class TestTogether:
@@ -316,17 +373,31 @@ class TestTogether:
         together = evaluate_checkpoints(policies, spec, seeds)
         assert values["ensemble"] == "mean"
         assert values["returns"] == list(together.returns)
-        assert (values["mean"], values["variance"]) == pytest.approx((together.mean, together.std**2))
+        assert (values["mean"], values["variance"]) == pytest.approx(
+            (together.mean, together.std**2)
+        )
         assert (values["lower_bound"], values["upper_bound"]) == pytest.approx(
             (together.lower_bound, together.upper_bound)
         )
         assert [member["agent"][-5:] for member in values["members"]] == ["a0001", "a0002", "a0003"]
         alone = [evaluate_checkpoints([policy], spec, seeds) for policy in policies]
-        assert [member["returns"] for member in values["members"]] == [list(one.returns) for one in alone]
+        assert [member["returns"] for member in values["members"]] == [
+            list(one.returns) for one in alone
+        ]
         assert values["median_alone"] == pytest.approx(sorted(one.mean for one in alone)[1])
 
     def test_for_people(self, three: list[Path], tmp_path: Path) -> None:
-        result = podracer("evaluate", *three[:2], "--episodes", 3, "--rule", "mean", "--set", "g=9.0", cwd=tmp_path)
+        result = podracer(
+            "evaluate",
+            *three[:2],
+            "--episodes",
+            3,
+            "--rule",
+            "mean",
+            "--set",
+            "g=9.0",
+            cwd=tmp_path,
+        )
         assert result.returncode == 0, result.stderr
         lines = result.stdout.splitlines()
         assert lines[0] == "policies    2, together by mean, Pendulum-v1"
@@ -334,18 +405,26 @@ class TestTogether:
         assert lines[2].startswith("mean        -")
         assert lines[2].endswith(", 3 episodes)")
         assert lines[3].startswith("variance    ")
-        assert [line.split()[:3] for line in lines[6:]] == [["1", "a0001", "ppo"], ["2", "a0002", "ppo"]]
+        assert [line.split()[:3] for line in lines[6:]] == [
+            ["1", "a0001", "ppo"],
+            ["2", "a0002", "ppo"],
+        ]
 
     def test_exported_as_one(self, three: list[Path], tmp_path: Path) -> None:
         result = podracer("export", *three, "-o", "policy.pt2", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert "wrote policy.pt2 of 3 policies, together by mean" in result.stdout
         observation = torch.randn(5, 3)
-        alone = [load_policy(open_checkpoint_folder(folder, POLICY_GROUPS))(observation) for folder in three]
+        alone = [
+            load_policy(open_checkpoint_folder(folder, POLICY_GROUPS))(observation)
+            for folder in three
+        ]
         acted = torch.export.load(tmp_path / "policy.pt2").module()(observation)
         assert torch.allclose(acted, torch.stack(alone).mean(0), atol=1e-6)
 
-    def test_what_cannot_act_together(self, three: list[Path], trader: Path, tmp_path: Path) -> None:
+    def test_what_cannot_act_together(
+        self, three: list[Path], trader: Path, tmp_path: Path
+    ) -> None:
         result = podracer("evaluate", *three, "--rule", "vote", cwd=tmp_path)
         assert (result.returncode, "use mean, not vote" in result.stderr) == (2, True)
         result = podracer("export", three[0], trader, cwd=tmp_path)
@@ -374,10 +453,12 @@ class FakeClient:
     def artifact_service(self) -> FakeClient:
         return self
 
-    def GetArtifact(self, request: Any) -> artifact_service_pb2.GetArtifactResponse:  # noqa: N802
+    def GetArtifact(self, request: Any) -> artifact_service_pb2.GetArtifactResponse:
         if request.name != "projects/default/jobs/j/checkpoints/best":
             raise NotFound(f"there is no job {request.name.removesuffix('/checkpoints/best')}")
-        name, uri = (f"projects/default/jobs/{job}/agents/a0002/checkpoints/4096-1" for job in ("j", "u"))
+        name, uri = (
+            f"projects/default/jobs/{job}/agents/a0002/checkpoints/4096-1" for job in ("j", "u")
+        )
         return artifact_service_pb2.GetArtifactResponse(artifact={"name": name, "uri": f"{uri}/"})
 
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
@@ -386,8 +467,12 @@ class FakeClient:
         board = leaderboard_service_pb2.Leaderboard(name=name)
         for rank, number in enumerate((2, 3, 1), 1):
             agent = f"projects/default/jobs/j/agents/a{number:04}"
-            candidate = board.candidates.add(rank=rank, agent=leaderboard_service_pb2.Agent(name=agent))
-            candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
+            candidate = board.candidates.add(
+                rank=rank, agent=leaderboard_service_pb2.Agent(name=agent)
+            )
+            candidate.evaluation.checkpoint.prefix = (
+                f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
+            )
         return board
 
     def evaluations(self, name: str) -> Iterator[agent_pb2.Evaluation]:
@@ -432,23 +517,36 @@ class TestCandidates:
         assert client.downloads[0] == "projects/default/jobs/j/agents/a0002/checkpoints/4096-1"
 
     def test_of_the_state_folder_of_a_server_nothing_is_fetched(self, three: list[Path]) -> None:
-        client, runs = FakeClient(three), next(parent for parent in three[0].parents if parent.name == "runs")
+        client = FakeClient(three)
+        runs = next(parent for parent in three[0].parents if parent.name == "runs")
         with policy_folders(["j"], 3, lambda: client, runs) as folders:  # type: ignore[arg-type, return-value]
             assert folders == [three[1], three[2], three[0]]
         assert client.downloads == []
 
-    def test_of_a_state_folder_where_nothing_runs(self, three: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_a_state_folder_where_nothing_runs(
+        self, three: list[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def no_server() -> Any:
             raise NotFound("no server runs", reason="NO_SERVER")
 
         runs = next(parent for parent in three[0].parents if parent.name == "runs")
-        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, no_server, runs):
+        with (
+            pytest.raises(NotFound, match="no server runs"),
+            policy_folders(["j"], 2, no_server, runs),
+        ):
             pass
         (runs / "leaderboard.sqlite").touch()
         (runs / "orchestrator.sqlite").touch()
-        monkeypatch.setattr("podracer_client.local.reading.resting_leaderboard", lambda folder: FakeClient(three, ""))
-        monkeypatch.setattr("podracer_client.local.reading.resting_services", lambda folder: FakeClient(three))
-        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, no_server, runs) as folders:
+        monkeypatch.setattr(
+            "podracer_client.local.reading.resting_leaderboard",
+            lambda folder: FakeClient(three, ""),
+        )
+        monkeypatch.setattr(
+            "podracer_client.local.reading.resting_services", lambda folder: FakeClient(three)
+        )
+        with policy_folders(
+            ["projects/default/jobs/j/checkpoints/best"], 0, no_server, runs
+        ) as folders:
             assert folders == [three[1]]
         with policy_folders(["j"], 2, no_server, runs) as folders:
             assert folders == [three[1], three[2]]
@@ -456,14 +554,26 @@ class TestCandidates:
     def test_evaluate_repeats_the_jobs_result(
         self, three: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        client, seeds, pendulum = FakeClient(three), list(range(200, 212)), EnvironmentSpec(id="Pendulum-v1")
-        result = evaluate_checkpoints([open_checkpoint_folder(three[1], POLICY_GROUPS)], pendulum, seeds)
+        client = FakeClient(three)
+        seeds = list(range(200, 212))
+        pendulum = EnvironmentSpec(id="Pendulum-v1")
+        result = evaluate_checkpoints(
+            [open_checkpoint_folder(three[1], POLICY_GROUPS)], pendulum, seeds
+        )
         client.confirmed = result_to_message(result)
         client.confirmed.purpose = agent_pb2.EVALUATION_PURPOSE_FINAL
-        client.confirmed.checkpoint.prefix = "projects/default/jobs/u/agents/a0002/checkpoints/4096-1/"
-        monkeypatch.setattr("podracer_client.command.options.ServerOptions.connect", lambda self: client)
+        client.confirmed.checkpoint.prefix = (
+            "projects/default/jobs/u/agents/a0002/checkpoints/4096-1/"
+        )
+        monkeypatch.setattr(
+            "podracer_client.command.options.ServerOptions.connect", lambda self: client
+        )
         values = json.loads(podracer("evaluate", "j", "--json", cwd=tmp_path).stdout)
-        assert (values["agent"][-5:], values["seeds"], values["stored_returns"]) == ("a0002", seeds, [*result.returns])
+        assert (values["agent"][-5:], values["seeds"], values["stored_returns"]) == (
+            "a0002",
+            seeds,
+            [*result.returns],
+        )
         assert values["largest_difference"] <= 1e-4
         client.confirmed.checkpoint.prefix = "another policy's/"
         values = json.loads(podracer("evaluate", "j", "--json", cwd=tmp_path).stdout)

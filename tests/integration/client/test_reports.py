@@ -69,11 +69,19 @@ def populate(client: Client, folder: Path, board: str) -> None:
         ]
         for start in range(0, len(progress), 1000):
             batch = progress[start : start + 1000]
-            stub.RecordEvaluations(leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board, evaluations=batch))
+            stub.RecordEvaluations(
+                leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board, evaluations=batch)
+            )
         for place, name in enumerate(names):
-            judged = evaluation(name, EVALUATIONS, agent_pb2.EVALUATION_PURPOSE_CANDIDATE, 200.0 + place)
+            judged = evaluation(
+                name, EVALUATIONS, agent_pb2.EVALUATION_PURPOSE_CANDIDATE, 200.0 + place
+            )
             request = leaderboard_pb2.SubmitCandidateRequest(
-                leaderboard=board, request_id=f"work-1/{place}", agent=name, candidate=judged, env_steps=1000
+                leaderboard=board,
+                request_id=f"work-1/{place}",
+                agent=name,
+                candidate=judged,
+                env_steps=1000,
             )
             request.latest.CopyFrom(judged.checkpoint)
             request.cost.seconds = 5
@@ -90,7 +98,8 @@ def leaderboard_is_there(client: Client, board: str) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two jobs were submitted and no pod has ever come; the first job has agents all the same."""
+    """Where two jobs were submitted and no pod has ever come; the first job has agents all the
+    same."""
     folder = tmp_path_factory.mktemp("state")
     with resting_services(folder) as client:
         for seed in (0, 1):
@@ -143,7 +152,9 @@ def test_one_agent_s_evaluations(client: Client) -> None:
     assert len(list(client.evaluations(board, agent=agents[1].name))) == 1
 
 
-def test_reading_leaves_no_address_behind_and_keeps_others_out(client: Client, folder: Path) -> None:
+def test_reading_leaves_no_address_behind_and_keeps_others_out(
+    client: Client, folder: Path
+) -> None:
     assert not (folder / FILE_NAME).exists()
     with pytest.raises(PreconditionFailed, match="in use"), resting_services(folder):
         pass
@@ -178,7 +189,9 @@ def server(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("server")
-def test_the_command_writes_a_page_and_a_table(run_command: Callable[..., str], tmp_path: Path) -> None:
+def test_the_command_writes_a_page_and_a_table(
+    run_command: Callable[..., str], tmp_path: Path
+) -> None:
     shown = run_command("report", "grid-0", "--figures", "pictures")
     assert "grid-0: pending" in shown
     assert "no video: there is no checkpoint" in shown
@@ -192,7 +205,9 @@ def test_the_command_writes_a_page_and_a_table(run_command: Callable[..., str], 
 
 
 @pytest.mark.usefixtures("server")
-def test_the_command_compares_an_experiment(run_command: Callable[..., str], tmp_path: Path) -> None:
+def test_the_command_compares_an_experiment(
+    run_command: Callable[..., str], tmp_path: Path
+) -> None:
     shown = run_command("report", "grid", "comparison.html", "--json")
     values = json.loads(shown)
     assert (values["experiment"], values["jobs"]) == ("grid", ["grid-0", "grid-1"])
@@ -202,7 +217,13 @@ def test_the_command_compares_an_experiment(run_command: Callable[..., str], tmp
 @pytest.mark.usefixtures("server")
 def test_an_unknown_name(run_command: Callable[..., str], tmp_path: Path) -> None:
     for name in ("unknown", "No Name"):
-        assert f"neither a job nor an experiment called {name}" in run_command("report", name, "x.html", code=2)
-    assert "no experiment grid-0" in run_command("report", "grid-0", "x.html", "--experiment", code=2)
-    assert "cannot write missing/x.html" in run_command("report", "grid-0", "missing/x.html", code=2)
+        assert f"neither a job nor an experiment called {name}" in run_command(
+            "report", name, "x.html", code=2
+        )
+    assert "no experiment grid-0" in run_command(
+        "report", "grid-0", "x.html", "--experiment", code=2
+    )
+    assert "cannot write missing/x.html" in run_command(
+        "report", "grid-0", "missing/x.html", code=2
+    )
     assert not (tmp_path / "x.html").exists()

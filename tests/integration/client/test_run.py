@@ -25,8 +25,12 @@ from podracer_core.jobs.job_file import parse_job
 if TYPE_CHECKING:
     from conftest import ControlPlane
 
-SPEC = parse_job("name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n")
-OTHER = parse_job("name: other\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n")
+SPEC = parse_job(
+    "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+)
+OTHER = parse_job(
+    "name: other\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+)
 
 
 class FakeServices:
@@ -36,7 +40,9 @@ class FakeServices:
     on_news: Callable[[ProcessNews], None]
     stopped: list[float]
 
-    def __init__(self, state: Any, run_folder: Any, options: Any, on_news: Callable[[ProcessNews], None]) -> None:
+    def __init__(
+        self, state: Any, run_folder: Any, options: Any, on_news: Callable[[ProcessNews], None]
+    ) -> None:
         type(self).on_news = staticmethod(on_news)
 
     def start(self) -> None:
@@ -53,7 +59,9 @@ class FakeServices:
 
 
 @pytest.fixture
-def run(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, list[Any]]]:
+def run(
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], tuple[int, list[Any]]]:
     FakeServices.connection, FakeServices.stopped = connection, []
     monkeypatch.setattr(foreground, "LocalServices", FakeServices)
     monkeypatch.chdir(tmp_path)
@@ -75,13 +83,17 @@ def finish(state: int = job_pb2.JOB_STATE_SUCCEEDED) -> Callable[[job_pb2.Job], 
     return change
 
 
-def test_a_job_is_created_and_followed_to_its_end(run: Callable, control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_job_is_created_and_followed_to_its_end(
+    run: Callable, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     control_plane.news.put(finish())
     code, lines = run()
     assert code == 0
     assert lines[-1]["event"] == "job_finished"
     assert lines[-1]["state"] == "SUCCEEDED"
-    assert lines[-1]["checkpoint"] == "runs/objects/projects/default/jobs/u/agents/a/checkpoints/1-1"
+    assert (
+        lines[-1]["checkpoint"] == "runs/objects/projects/default/jobs/u/agents/a/checkpoints/1-1"
+    )
     assert len(FakeServices.stopped) == 1
     assert not (tmp_path / "runs" / "connection.json").exists()
 
@@ -114,14 +126,18 @@ def test_an_unfinished_job_of_the_same_spec_goes_on_and_others_give_way(
     assert any(other.name in note for note in notes)
 
 
-def test_a_finished_job_is_not_run_again_but_a_new_one(run: Callable, control_plane: ControlPlane) -> None:
+def test_a_finished_job_is_not_run_again_but_a_new_one(
+    run: Callable, control_plane: ControlPlane
+) -> None:
     control_plane.add(SPEC.to_message(), job_pb2.JOB_STATE_SUCCEEDED)
     control_plane.news.put(finish())
     run()
     assert len(control_plane.jobs) == 2
 
 
-def test_ctrl_c_suspends_waits_for_the_pods_and_says_so(run: Callable, control_plane: ControlPlane) -> None:
+def test_ctrl_c_suspends_waits_for_the_pods_and_says_so(
+    run: Callable, control_plane: ControlPlane
+) -> None:
     control_plane.pods = [job_pb2.Pod(name="p", state=job_pb2.POD_STATE_WORKING)]
 
     def interrupt(job: job_pb2.Job) -> None:
@@ -141,7 +157,9 @@ def test_ctrl_c_suspends_waits_for_the_pods_and_says_so(run: Callable, control_p
     assert FakeServices.stopped[0] < 4.6  # what the user has waited for already is taken off
 
 
-def test_pods_that_do_not_drain_do_not_hold_up_ctrl_c(run: Callable, control_plane: ControlPlane) -> None:
+def test_pods_that_do_not_drain_do_not_hold_up_ctrl_c(
+    run: Callable, control_plane: ControlPlane
+) -> None:
     control_plane.pods = [job_pb2.Pod(name="p", state=job_pb2.POD_STATE_WORKING)]
     control_plane.news.put(lambda job: os.kill(os.getpid(), signal.SIGINT))
     code, lines = run()
@@ -149,9 +167,13 @@ def test_pods_that_do_not_drain_do_not_hold_up_ctrl_c(run: Callable, control_pla
     control_plane.news.put(finish())  # lets the server's watcher go
 
 
-def test_a_service_that_is_given_up_ends_the_run(run: Callable, control_plane: ControlPlane) -> None:
+def test_a_service_that_is_given_up_ends_the_run(
+    run: Callable, control_plane: ControlPlane
+) -> None:
     control_plane.news.put(
-        lambda job: FakeServices.on_news(ProcessNews("leaderboard", "the leaderboard ended too often", fatal=True))
+        lambda job: FakeServices.on_news(
+            ProcessNews("leaderboard", "the leaderboard ended too often", fatal=True)
+        )
     )
     with pytest.raises(Unavailable, match="the leaderboard ended too often"):
         run()
@@ -159,8 +181,12 @@ def test_a_service_that_is_given_up_ends_the_run(run: Callable, control_plane: C
     control_plane.news.put(finish())  # lets the server's watcher go
 
 
-def test_a_service_that_is_started_again_is_a_note(run: Callable, control_plane: ControlPlane) -> None:
-    control_plane.news.put(lambda job: FakeServices.on_news(ProcessNews("orchestrator", "starting it again")))
+def test_a_service_that_is_started_again_is_a_note(
+    run: Callable, control_plane: ControlPlane
+) -> None:
+    control_plane.news.put(
+        lambda job: FakeServices.on_news(ProcessNews("orchestrator", "starting it again"))
+    )
     control_plane.news.put(finish())
     _, lines = run()
     assert {"event": "note", "message": "starting it again"} in lines

@@ -1,4 +1,5 @@
-"""`podracer push`, and `podracer evaluate hf://…`, with the destinations' own clients and a hub of this machine."""
+"""`podracer push`, and `podracer evaluate hf://…`, with the destinations' own clients and a hub of
+this machine."""
 
 from __future__ import annotations
 
@@ -32,17 +33,30 @@ def hub() -> Iterator[Hub]:
 
 
 def podracer(hub: Hub, *arguments: object, cwd: Path) -> Result:
-    home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(cwd / "home"), "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1"}
+    home = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(cwd / "home"),
+        "HF_TOKEN": "hf_secret",
+        "HF_HUB_DISABLE_XET": "1",
+    }
     return run_here(*arguments, cwd=cwd, HF_HUB_DISABLE_PROGRESS_BARS="1", **home)
 
 
-def test_a_policy_is_pushed_fetched_and_evaluated(hub: Hub, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_policy_is_pushed_fetched_and_evaluated(
+    hub: Hub, checkpoint: Path, tmp_path: Path
+) -> None:
     (tmp_path / "flight.mp4").write_bytes(b"video")
     pushed = podracer(hub, "push", checkpoint, NAME, "--video", "flight.mp4", cwd=tmp_path)
     assert pushed.returncode == 0, pushed.stderr
     assert pushed.stdout == f"pushed {NAME}@{COMMIT}\n"
     assert hub.created["visibility"] == "private"
-    names = {"README.md", "actor.safetensors", "manifest.json", "normalizer.safetensors", "replay.mp4"}
+    names = {
+        "README.md",
+        "actor.safetensors",
+        "manifest.json",
+        "normalizer.safetensors",
+        "replay.mp4",
+    }
     assert set(hub.files) == names
     page = hub.files["README.md"].decode()
     assert 'library_name: "podracer"' in page
@@ -55,7 +69,9 @@ def test_a_policy_is_pushed_fetched_and_evaluated(hub: Hub, checkpoint: Path, tm
     values = json.loads(result.stdout)
     assert (values["seeds"], values["environment"]) == (SEEDS, "Pendulum-v1")
     assert values["largest_difference"] <= 1e-4
-    assert not any(path.endswith(("README.md", "replay.mp4")) for path in hub.requests if "/resolve/" in path)
+    assert not any(
+        path.endswith(("README.md", "replay.mp4")) for path in hub.requests if "/resolve/" in path
+    )
 
 
 def evil(manifest: dict[str, Any], hub: Hub) -> None:
@@ -103,7 +119,9 @@ def test_what_is_not_as_we_pushed_it_is_refused(
 
 
 @pytest.mark.thorough
-def test_a_model_in_the_registry_of_mlflow(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_in_the_registry_of_mlflow(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database takes seconds to be made
     uri = (tmp_path / "store").as_uri()
@@ -116,4 +134,6 @@ def test_a_model_in_the_registry_of_mlflow(checkpoint: Path, tmp_path: Path, mon
     assert champion.version in (2, "2")
     assert "PPO for Pendulum-v1" in champion.description
     folder = Path(champion.source.removeprefix("file://"))
-    assert (folder / "actor.safetensors").read_bytes() == (checkpoint / "actor.safetensors").read_bytes()
+    assert (folder / "actor.safetensors").read_bytes() == (
+        checkpoint / "actor.safetensors"
+    ).read_bytes()

@@ -26,7 +26,9 @@ GET, CANCEL = (f"/podracer.orchestrator.v1.JobService/{name}" for name in ("GetJ
 
 
 def test_the_documented_commands(tmp_path: Path) -> None:
-    (commands,) = blocks((ROOT / "docs/access.md").read_text().split("## Signed tokens\n")[1].split("\n## ")[0], "sh")
+    (commands,) = blocks(
+        (ROOT / "docs/access.md").read_text().split("## Signed tokens\n")[1].split("\n## ")[0], "sh"
+    )
     printed = {}
     for line in commands.splitlines():
         program, *arguments = shlex.split(line, comments=True)
@@ -35,13 +37,17 @@ def test_the_documented_commands(tmp_path: Path) -> None:
         assert ended.returncode == 0, (line, ended.stderr)
         printed[" ".join(arguments[:3])] = ended.stdout
     secrets = tmp_path / "secrets"
-    orchestrator = Authorizer(methods_of("orchestrator"), TokenFiles(secrets / "roles" / "orchestrator" / "tokens"))
+    orchestrator = Authorizer(
+        methods_of("orchestrator"), TokenFiles(secrets / "roles" / "orchestrator" / "tokens")
+    )
     anna, ci = (bearer(printed[f"token create {name}"].strip()) for name in ("anna", "ci"))
     found = orchestrator.authorize(CANCEL, ci)
     assert found == Identity(found.role, token=found.token, name="ci")
     with pytest.raises(Unauthenticated, match=r"the token anna \(.*\) was revoked"):
         orchestrator.authorize(GET, anna)
-    listed = [line.split() for line in run_here("token", "list", "--dir", secrets, cwd=tmp_path).lines]
+    listed = [
+        line.split() for line in run_here("token", "list", "--dir", secrets, cwd=tmp_path).lines
+    ]
     assert [row[1:5] + row[-1:] for row in listed] == [
         ["name", "role", "projects", "audience", "state"],
         ["anna", "viewer", "research", "all", "revoked"],
@@ -52,7 +58,11 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     for role in ("leaderboard", "learner", "worker", "evaluator", "policy"):
         assert (secrets / "roles" / role / "tokens" / PUBLIC_KEYS).read_text()
     key = (secrets / "signing" / "key").read_bytes().strip()
-    assert not [path for path in (secrets / "roles").rglob("*") if path.is_file() and key in path.read_bytes()]
+    assert not [
+        path
+        for path in (secrets / "roles").rglob("*")
+        if path.is_file() and key in path.read_bytes()
+    ]
     assert all(path.stat().st_mode & 0o077 == 0 for path in secrets.rglob("*") if path.is_file())
     shown = run_here("token", "--tokens", secrets / "tokens", cwd=tmp_path).stdout
     assert shown == (secrets / "tokens" / "client").read_text()
@@ -61,9 +71,14 @@ def test_the_documented_commands(tmp_path: Path) -> None:
 def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
     missing = run_here("token", "create", "anna", cwd=tmp_path)
     assert missing.returncode == 2
-    assert "no tokens in runs: expected a folder of `podracer secrets` or `podracer up`" in missing.stderr
+    assert (
+        "no tokens in runs: expected a folder of `podracer secrets` or `podracer up`"
+        in missing.stderr
+    )
     (tmp_path / "runs" / "tokens").mkdir(parents=True)
-    made = run_here("token", "create", "anna", "--role", "viewer", "--audience", "orchestrator", cwd=tmp_path)
+    made = run_here(
+        "token", "create", "anna", "--role", "viewer", "--audience", "orchestrator", cwd=tmp_path
+    )
     orchestrator, policy = (
         Authorizer(methods_of(server), TokenFiles(tmp_path / "runs" / "tokens"))
         for server in ("orchestrator", "policy")
@@ -72,15 +87,23 @@ def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
     with pytest.raises(PermissionRefused, match="this token's role is viewer"):
         orchestrator.authorize(CANCEL, bearer(made.stdout.strip()))
     with pytest.raises(Unauthenticated, match="the token anna is for orchestrator only"):
-        policy.authorize("/podracer.policy.v1.PolicyService/ListPolicies", bearer(made.stdout.strip()))
+        policy.authorize(
+            "/podracer.policy.v1.PolicyService/ListPolicies", bearer(made.stdout.strip())
+        )
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["create", "Anna B"], "'Anna B' is not a DNS label"),
-        (["create", "anna", "--role", "lease"], "role: expected one of client, pod, control, viewer, got 'lease'"),
-        (["create", "anna", "--project", "research"], "'research' is not the name of a project: expected projects/p"),
+        (
+            ["create", "anna", "--role", "lease"],
+            "role: expected one of client, pod, control, viewer, got 'lease'",
+        ),
+        (
+            ["create", "anna", "--project", "research"],
+            "'research' is not the name of a project: expected projects/p",
+        ),
         (["create", "anna", "--audience", "web"], "audience: expected one of orchestrator, "),
         (["revoke", "anna"], "no token 'anna' was issued from runs"),
     ],
@@ -93,10 +116,19 @@ def test_what_cannot_be_is_told(tmp_path: Path, arguments: list[str], problem: s
 
 
 def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path: Path) -> None:
-    api = Api(Store(), {"rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "get", "patch"]}]})
+    api = Api(
+        Store(),
+        {
+            "rules": [
+                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "get", "patch"]}
+            ]
+        },
+    )
     api.start()
     try:
-        secrets = ClusterSecrets(ClusterApi(read_kubeconfig(api.kubeconfig(tmp_path / "config"))), [], [], 365)
+        secrets = ClusterSecrets(
+            ClusterApi(read_kubeconfig(api.kubeconfig(tmp_path / "config"))), [], [], 365
+        )
         secrets.ensure()
         patch = {PUBLIC_KEYS: b64encode(b"key\n").decode(), REVOKED: b64encode(b"7f\n").decode()}
         api.store.change("secrets", "podracer-tokens", lambda each: each["data"].update(patch))
@@ -105,7 +137,9 @@ def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path: Pa
         secrets.ensure()
         assert "patch" not in {verb for verb, _ in api.calls}
         for name in ("orchestrator", "leaderboard", "learner", "policy", "sidecar"):
-            assert patch.items() <= api.store.get("secrets", f"podracer-tokens-{name}")["data"].items()
+            assert (
+                patch.items() <= api.store.get("secrets", f"podracer-tokens-{name}")["data"].items()
+            )
         assert PUBLIC_KEYS not in api.store.get("secrets", "podracer-tokens-client")["data"]
     finally:
         api.stop()

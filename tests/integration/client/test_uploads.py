@@ -36,7 +36,9 @@ data: {table: "../prices of 2019.csv"}
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Path:
-    write_files(tmp_path / "jobs", {"my_pkg/__init__.py": "", "my_pkg/envs.py": LINE, "job.yaml": JOB})
+    write_files(
+        tmp_path / "jobs", {"my_pkg/__init__.py": "", "my_pkg/envs.py": LINE, "job.yaml": JOB}
+    )
     (tmp_path / "prices of 2019.csv").write_bytes(b"a,b\n" * 500_000)  # 2 MB
     return tmp_path / "jobs" / "job.yaml"
 
@@ -45,7 +47,9 @@ def spec_of(client: Client, job_file: Path) -> job_pb2.JobSpec:
     return client.submit(job_file).message.spec
 
 
-def test_files_are_uploaded_once_and_named_in_the_job(client: Client, control_plane: Any, job_file: Path) -> None:
+def test_files_are_uploaded_once_and_named_in_the_job(
+    client: Client, control_plane: Any, job_file: Path
+) -> None:
     spec = spec_of(client, job_file)
     code, table, *_ = control_plane.requests
     assert (code.kind, table.kind) == (
@@ -74,21 +78,29 @@ def test_reading_a_job_file_needs_no_server(job_file: Path) -> None:
     assert spec.data == {"table": str(job_file.parent.parent / "prices of 2019.csv")}
 
 
-def test_what_is_no_file_is_refused_and_not_read(client: Client, control_plane: Any, job_file: Path) -> None:
+def test_what_is_no_file_is_refused_and_not_read(
+    client: Client, control_plane: Any, job_file: Path
+) -> None:
     """A pipe without a writer, a device without end."""
     spec = load_job_file(job_file)
     os.mkfifo(job_file.parent / "pipe")
     for path in (str(job_file.parent / "pipe"), "/dev/zero", str(job_file.parent)):
-        with pytest.raises(InvalidInput, match=rf"{path} is no file, expected a file of at most 1024.0 MiB") as refused:
+        with pytest.raises(
+            InvalidInput, match=rf"{path} is no file, expected a file of at most 1024.0 MiB"
+        ) as refused:
             client.submit(replace(spec, data={"table": path}))
         assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
 
 
-def test_a_file_that_is_gone_by_then_is_named(client: Client, control_plane: Any, job_file: Path) -> None:
+def test_a_file_that_is_gone_by_then_is_named(
+    client: Client, control_plane: Any, job_file: Path
+) -> None:
     spec = load_job_file(job_file)
     (job_file.parent.parent / "prices of 2019.csv").unlink()
-    with pytest.raises(InvalidInput, match=r"cannot read .*prices of 2019.csv: No such file") as refused:
+    with pytest.raises(
+        InvalidInput, match=r"cannot read .*prices of 2019.csv: No such file"
+    ) as refused:
         client.submit(spec)
     assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
@@ -101,7 +113,8 @@ def test_uploading_twice_changes_nothing(client: Client, job_file: Path) -> None
 
 
 class TestBringFiles:
-    """For an evaluator that has none, from the store that the checkpoint lies in, or from a server."""
+    """For an evaluator that has none, from the store that the checkpoint lies in, or from a
+    server."""
 
     CODE = stored(b"the code", "code.zip", "projects/default/artifacts/x/content")
 
@@ -140,7 +153,9 @@ class TestBringFiles:
             def describe(name: str) -> artifact_service_pb2.Artifact:
                 if name not in artifacts:
                     raise NotFound(f"there is no artifact {name}")
-                return artifact_service_pb2.Artifact(sha256=hashlib.sha256(artifacts[name]).hexdigest())
+                return artifact_service_pb2.Artifact(
+                    sha256=hashlib.sha256(artifacts[name]).hexdigest()
+                )
 
             def download(name: str, target: Path) -> None:
                 write_files(target, {"content": artifacts[name]})
@@ -157,9 +172,13 @@ class TestBringFiles:
         self, checkpoint: Path, evaluator: Any, trust: Trust
     ) -> None:
         earlier = f"{self.NAME}.{self.CODE.sha256[:16]}"
-        bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}), trust)
+        bring_files(
+            evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}), trust
+        )
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
-        with pytest.raises(NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"):
+        with pytest.raises(
+            NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"
+        ):
             bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}), trust)
 
     def test_from_nowhere(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
@@ -167,18 +186,23 @@ class TestBringFiles:
             raise NotFound("no server is known")
 
         with pytest.raises(
-            NotFound, match=r"needs projects/default/artifacts/x, which is neither in .* no server is known"
+            NotFound,
+            match=r"needs projects/default/artifacts/x, which is neither in .* no server is known",
         ):
             bring_files(evaluator, checkpoint, connect, trust)
 
-    def test_an_environment_without_files_needs_nothing(self, evaluator: Any, tmp_path: Path) -> None:
+    def test_an_environment_without_files_needs_nothing(
+        self, evaluator: Any, tmp_path: Path
+    ) -> None:
         metadata = {"environment": EnvironmentSpec(id="CartPole-v1").to_metadata()}
         write_files(tmp_path, {"manifest.json": Manifest((), metadata, {}).to_json()})
         bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         assert evaluator.received == []
 
     def test_what_is_no_policy_is_told(self, evaluator: Any, tmp_path: Path) -> None:
-        write_files(tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()})
+        write_files(
+            tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()}
+        )
         with pytest.raises(Exception, match=r"manifest.json is not a manifest"):
             bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         write_files(tmp_path, {"manifest.json": Manifest((), {}, {}).to_json()})

@@ -35,7 +35,9 @@ requests = pytest.importorskip("requests")
 
 from podracer_client.web import application, feed, values, videos  # noqa: E402
 
-JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+JOB = (
+    "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+)
 BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high}\nspeed: 9\n"
 
 
@@ -67,7 +69,9 @@ def browser(url: str, origin: str) -> Iterator[Any]:
     with requests.Session() as session:
         session.headers.update({"origin": origin, "x-podracer-web": "1"})
         key = url.partition("#key=")[2]
-        answer = session.post(f"{origin}/api/session", headers={"authorization": f"Bearer {key}"}, timeout=60)
+        answer = session.post(
+            f"{origin}/api/session", headers={"authorization": f"Bearer {key}"}, timeout=60
+        )
         assert answer.status_code == 204
         words = answer.headers["set-cookie"].lower()
         assert "httponly" in words
@@ -86,14 +90,18 @@ def act(browser: Any, origin: str) -> Callable[..., tuple[int, Any]]:
 
 def frames(browser: Any, origin: str, job: str = "") -> Iterator[dict[str, Any]]:
     """Each frame of a stream."""
-    with browser.get(f"{origin}/api/news", params={"job": job} if job else {}, stream=True, timeout=60) as answer:
+    with browser.get(
+        f"{origin}/api/news", params={"job": job} if job else {}, stream=True, timeout=60
+    ) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
             if line.startswith(b"data: "):
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-def values_until(stream: Iterator[dict[str, Any]], done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def values_until(
+    stream: Iterator[dict[str, Any]], done: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
     """The values and logs of a stream, once `done` holds for them."""
     known: dict[str, Any] = {"events": []}
     for frame in stream:
@@ -104,7 +112,9 @@ def values_until(stream: Iterator[dict[str, Any]], done: Callable[[dict[str, Any
     raise AssertionError("the stream has ended")
 
 
-@pytest.mark.parametrize("path", ["/api/news", "/api/acts/cancel", "/static/app.js", "/static/views/job.js", "/"])
+@pytest.mark.parametrize(
+    "path", ["/api/news", "/api/acts/cancel", "/static/app.js", "/static/views/job.js", "/"]
+)
 def test_without_the_cookie_nothing_is_shown(origin: str, path: str) -> None:
     for cookies in ({}, {f"podracer_web_{urlsplit(origin).port}": "guess"}):
         answer = requests.get(origin + path, cookies=cookies, timeout=60)
@@ -117,15 +127,24 @@ def test_without_the_cookie_nothing_is_shown(origin: str, path: str) -> None:
 
 def test_only_our_names_and_only_our_page_may_act(browser: Any, origin: str) -> None:
     def status(method: str, path: str, **headers: str | None) -> int:
-        return browser.request(method, origin + path, headers={**headers}, json={}, timeout=60).status_code
+        return browser.request(
+            method, origin + path, headers={**headers}, json={}, timeout=60
+        ).status_code
 
     assert status("GET", "/") == 200
-    assert status("GET", "/", host="podracer.example") == 401  # a name that is ours, to which no cookie was given
+    # a name that is ours, to which no cookie was given
+    assert status("GET", "/", host="podracer.example") == 401
     for host in ("evil.example", "127.0.0.1:1", "podracer.example.evil"):
         assert status("GET", "/", host=host) == 421
     assert status("GET", "/", **{"sec-fetch-site": "same-site"}) == 403
-    assert status("GET", "/", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}) == 200  # a link
-    assert status("GET", "/api/jobs", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}) == 403
+    # a link
+    assert (
+        status("GET", "/", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}) == 200
+    )
+    assert (
+        status("GET", "/api/jobs", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"})
+        == 403
+    )
     assert status("POST", "/api/acts/nothing") == 404
     for other in ("http://evil.example", "null", "http://127.0.0.1:1", None):
         assert status("POST", "/api/acts/nothing", origin=other) == 403
@@ -138,8 +157,8 @@ def test_no_path_leads_out_of_its_files(browser: Any, origin: str) -> None:
     cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
     for path in (
         "/static/../application.py", "/static/%2e%2e/application.py", "/static/..%2fapplication.py",
-        "/static/%2e%2e%2faccess.py", "//etc/passwd", "/static//etc/passwd", "/static/\\..\\..\\access.py",
-        "/static/enter.js%00.py",
+        "/static/%2e%2e%2faccess.py", "//etc/passwd", "/static//etc/passwd",
+        "/static/\\..\\..\\access.py", "/static/enter.js%00.py",
     ):  # fmt: skip
         connection = http.client.HTTPConnection(urlsplit(origin).netloc, timeout=60)
         connection.request("GET", path, headers={"cookie": cookie})
@@ -147,7 +166,9 @@ def test_no_path_leads_out_of_its_files(browser: Any, origin: str) -> None:
         connection.close()
 
 
-def test_only_so_many_clients_are_told(browser: Any, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_clients_are_told(
+    browser: Any, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = frames(browser, origin)
     next(first)
     monkeypatch.setattr(application, "MAX_STREAMS", 1)
@@ -155,7 +176,9 @@ def test_only_so_many_clients_are_told(browser: Any, origin: str, monkeypatch: p
     first.close()
 
 
-def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline(browser: Any, origin: str) -> None:
+def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline(
+    browser: Any, origin: str
+) -> None:
     static = Path(feed.__file__).parent / "static"
     for path in [*static.rglob("*.*")]:
         answer = browser.get(f"{origin}/static/{path.relative_to(static)}", timeout=60)
@@ -178,12 +201,17 @@ def test_submit_watch_and_every_act(
     assert status == 200
     (job,) = submitted["jobs"]
     values_until(
-        every, lambda known: any(value and value.get("id") == job for key, value in known.items() if "job/" in key)
+        every,
+        lambda known: any(
+            value and value.get("id") == job for key, value in known.items() if "job/" in key
+        ),
     )
     every.close()
 
     stream = frames(browser, origin, job)
-    known = values_until(stream, lambda known: known.get("job", {}).get("state") == "PENDING" and known["events"])
+    known = values_until(
+        stream, lambda known: known.get("job", {}).get("state") == "PENDING" and known["events"]
+    )
     assert known["job"]["objective"]["target"] == 475
     assert (folder / "tokens" / "client").read_text().strip() not in json.dumps(known)
     assert known["connection"]["state"] == "live"
@@ -191,7 +219,10 @@ def test_submit_watch_and_every_act(
     values_until(stream, lambda known: known.get("job", {}).get("state") == "SUSPENDED")
     assert act("resume", job=job)[0] == 200
     assert act("scale", job=job, min=2, max=3)[0] == 200
-    values_until(stream, lambda known: known.get("job", {}).get("pod_count") == {"min": 2, "max": 3, "learners": 1})
+    values_until(
+        stream,
+        lambda known: known.get("job", {}).get("pod_count") == {"min": 2, "max": 3, "learners": 1},
+    )
     assert act("scale", job=job, min=0) == (
         400,
         {"message": "min: is 0, expected 1 to 4096", **_lines("INVALID_INPUT")},
@@ -201,7 +232,10 @@ def test_submit_watch_and_every_act(
     for name in ("fork", "pin", "unpin", "stop"):
         status, refused = act(name, job=job, agent="a0001")
         assert (status, refused["reason"]) == (404, "AGENT_NOT_FOUND")
-    assert act("fork", **{"job": job, "agent": "a0001", "set-gamma": 1})[1]["message"] == "set-gamma: expected a text"
+    assert (
+        act("fork", **{"job": job, "agent": "a0001", "set-gamma": 1})[1]["message"]
+        == "set-gamma: expected a text"
+    )
     status, refused = act("rollback", job=job)
     assert (status, refused["reason"]) == (409, "NO_FORMER_POLICY")
     assert act("delete", job=job)[0] == 409
@@ -216,7 +250,9 @@ def _lines(reason: str) -> dict[str, Any]:
     return {"reason": reason, "lines": []}
 
 
-def test_a_bad_job_file_is_told_as_by_the_command(act: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+def test_a_bad_job_file_is_told_as_by_the_command(
+    act: Callable[..., tuple[int, Any]], tmp_path: Path
+) -> None:
     with pytest.raises(InvalidInput) as told:
         parse_experiment(BAD)
     status, answer = act("submit", text=BAD)
@@ -225,37 +261,63 @@ def test_a_bad_job_file_is_told_as_by_the_command(act: Callable[..., tuple[int, 
     assert "job.yaml:4" in answer["message"]
 
 
-def test_the_page_reads_no_file_of_its_machine(act: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+def test_the_page_reads_no_file_of_its_machine(
+    act: Callable[..., tuple[int, Any]], tmp_path: Path
+) -> None:
     """Nor does it tell what is there: the answer to each path is the same."""
     (tmp_path / "there").mkdir()
     texts = [
         JOB.replace("CartPole-v1", "StockTrading-v0") + "data: {table: PATH}\n",
         JOB.replace("CartPole-v1", "{entry_point: 'a:B', code: PATH}"),
         JOB + "warm_start: {checkpoint: PATH}\n",
-        JOB.replace("CartPole-v1", "{entry_point: 'a:B'}") + "matrix: {environment.code: [PATH, another]}\n",
+        JOB.replace("CartPole-v1", "{entry_point: 'a:B'}")
+        + "matrix: {environment.code: [PATH, another]}\n",
     ]
     for text in texts:
-        paths = (tmp_path / "there", tmp_path / "missing", "/proc/self/environ", "~nobody/x", "/etc", "a\\0b")
+        paths = (
+            tmp_path / "there",
+            tmp_path / "missing",
+            "/proc/self/environ",
+            "~nobody/x",
+            "/etc",
+            "a\\0b",
+        )
         answers = [act("submit", text=text.replace("PATH", f'"{path}"')) for path in paths]
         assert {status for status, _ in answers} == {400}
         assert len({answer["message"] for _, answer in answers}) == 1, answers
-        assert "names a local file; submit such a job with `podracer submit`" in answers[0][1]["message"]
+        assert (
+            "names a local file; submit such a job with `podracer submit`"
+            in answers[0][1]["message"]
+        )
 
 
-def test_what_sends_no_whole_request_is_closed(origin: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_sends_no_whole_request_is_closed(
+    origin: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = urlsplit(origin).netloc
     monkeypatch.setattr(application, "REQUEST_S", 0.1)
     key = url.partition("#key=")[2]
     whole = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"
-    session = f"POST /api/session HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: 1\r\n"
-    with socket.create_connection(("127.0.0.1", urlsplit(origin).port or 0), timeout=60) as entering:
-        entering.sendall(f"{session}Authorization: Bearer {key}\r\nContent-Length: 0\r\n\r\n".encode())
+    session = (
+        f"POST /api/session HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: 1\r\n"
+    )
+    with socket.create_connection(
+        ("127.0.0.1", urlsplit(origin).port or 0), timeout=60
+    ) as entering:
+        entering.sendall(
+            f"{session}Authorization: Bearer {key}\r\nContent-Length: 0\r\n\r\n".encode()
+        )
         cookie = re.search(rb"set-cookie: ([^;]+)", entering.recv(4096))
     assert cookie is not None
-    act = f"POST /api/acts/cancel HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: 1\r\n"
+    act = (
+        f"POST /api/acts/cancel HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: "
+        "1\r\n"
+    )
     body = f"{act}Cookie: {cookie[1].decode()}\r\nContent-Length: 9\r\n\r\n{{"
     for begun in ("", whole[:-2], whole + whole[:-2], body):
-        with socket.create_connection(("127.0.0.1", urlsplit(origin).port or 0), timeout=60) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", urlsplit(origin).port or 0), timeout=60
+        ) as connection:
             connection.sendall(begun.encode())
             while connection.recv(4096):
                 pass
@@ -277,7 +339,9 @@ def test_a_matrix_makes_several_jobs(act: Callable[..., tuple[int, Any]]) -> Non
         act("cancel", job=job)
 
 
-def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
+def test_what_is_no_act_is_refused(
+    browser: Any, origin: str, act: Callable[..., tuple[int, Any]]
+) -> None:
     assert act("train")[0] == 404
     assert act("cancel", job="missing")[0] == 404
     for job in (["missing"], "<script>alert(1)</script>", "\ud800"):
@@ -285,7 +349,8 @@ def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[...,
     hostile = {"job": "missing", "agent": "a0001", "set-x": "!!python/object/apply:os.system [id]"}
     assert "tags are not allowed" in act("fork", **hostile)[1]["message"]
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-        f"{c}: &{c} [{','.join(['*' + b] * 9)}]\n" for b, c in zip("abcdefgh", "bcdefghi", strict=True)
+        f"{c}: &{c} [{','.join(['*' + b] * 9)}]\n"
+        for b, c in zip("abcdefgh", "bcdefghi", strict=True)
     )
     assert "more than 20000 values" in act("submit", text=bomb)[1]["message"]
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
@@ -294,7 +359,9 @@ def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[...,
         assert browser.post(f"{origin}/api/acts/submit", data=body, timeout=60).status_code == 400
 
 
-def test_a_candidate_that_is_not_ranked_is_not_filmed(client: Client, act: Callable[..., tuple[int, Any]]) -> None:
+def test_a_candidate_that_is_not_ranked_is_not_filmed(
+    client: Client, act: Callable[..., tuple[int, Any]]
+) -> None:
     job = client.job(act("submit", text=JOB)[1]["jobs"][0]).name
     wait_until(lambda: client.job(job).message.leaderboard, 60, "the leaderboard's name")
     assert act("film", job=job, agent="a0001")[0] == 404
@@ -315,7 +382,9 @@ class TestVideos:
             for rank in (1, 2):
                 agent = f"projects/default/jobs/j/agents/a000{rank}"
                 candidate = board.candidates.add(agent=leaderboard_service_pb2.Agent(name=agent))
-                candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a000{rank}/checkpoints/512-1/"
+                candidate.evaluation.checkpoint.prefix = (
+                    f"projects/default/jobs/u/agents/a000{rank}/checkpoints/512-1/"
+                )
             return board
 
     @pytest.fixture
@@ -347,7 +416,9 @@ class TestVideos:
         assert filmed == []
 
 
-def test_no_secret_is_logged(browser: Any, url: str, origin: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_logged(
+    browser: Any, url: str, origin: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         browser.get(origin, timeout=60)
         browser.post(f"{origin}/api/acts/cancel", json={"job": "missing"}, timeout=60)
@@ -362,7 +433,10 @@ def no_server() -> Client:
 def test_a_key_from_a_file_may_change_and_is_not_told(tmp_path: Path) -> None:
     file, keys = tmp_path / "key", ["a" * 32, "b" * 40]
     file.write_text(f"{keys[0]}\n")
-    with serve_page(no_server, key_file=file, listen="127.0.0.2:0") as url, requests.Session() as session:
+    with (
+        serve_page(no_server, key_file=file, listen="127.0.0.2:0") as url,
+        requests.Session() as session,
+    ):
         origin = url.removesuffix("/")
         assert re.fullmatch(r"http://127\.0\.0\.2:\d+/", url), "without the key"
         assert session.get(url, timeout=60).status_code == 401
@@ -385,7 +459,8 @@ def test_a_key_from_a_file_may_change_and_is_not_told(tmp_path: Path) -> None:
         (
             "0.0.0.0:0",
             None,
-            "--listen 0.0.0.0:0: not a loopback address: give the page a key of yours, with --key-file",
+            "--listen 0.0.0.0:0: not a loopback address: give the page a key of yours, with "
+            "--key-file",
         ),
         ("[::]:0", None, r"--listen \[::\]:0: not a loopback address"),
         ("unix:///tmp/page", None, "expected host:port"),
@@ -398,7 +473,10 @@ def test_where_it_does_not_listen(tmp_path: Path, listen: str, key: str | None, 
     if key is not None:
         (tmp_path / "key").write_text(key)
     file = None if key is None else tmp_path / "key"
-    with pytest.raises(InvalidInput, match=said), serve_page(no_server, listen=listen, key_file=file):
+    with (
+        pytest.raises(InvalidInput, match=said),
+        serve_page(no_server, listen=listen, key_file=file),
+    ):
         pass
 
 
@@ -414,7 +492,10 @@ def test_a_page_without_servers_yet_says_so() -> None:
 
 def test_a_missing_extra_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'podracer-client\[web\]'"), serve_page(lambda: None):  # type: ignore[arg-type, return-value]
+    with (
+        pytest.raises(InvalidInput, match=r"pip install 'podracer-client\[web\]'"),
+        serve_page(lambda: None),
+    ):  # type: ignore[arg-type, return-value]
         pass
 
 
@@ -428,7 +509,9 @@ def test_a_fork_is_offered_what_it_may_change() -> None:
             agents[-1].spec.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
     known, unknown = values.agent_values(agents, job_pb2.Job()).values()
     assert set(unknown["forkable"]) == set(known["hyperparameters"])
-    assert set(known["hyperparameters"]) - set(known["forkable"]) == set(find_algorithm("ppo").defaults("network"))
+    assert set(known["hyperparameters"]) - set(known["forkable"]) == set(
+        find_algorithm("ppo").defaults("network")
+    )
 
 
 async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:
@@ -436,7 +519,10 @@ async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:
     known.put(job=0, gone="here")
     known.append("events", range(50))
     reader = known.frames()
-    assert await anext(reader) == {"values": {"job": 0, "gone": "here"}, "logs": {"events": [*range(50)]}}
+    assert await anext(reader) == {
+        "values": {"job": 0, "gone": "here"},
+        "logs": {"events": [*range(50)]},
+    }
     for number in range(1, 1001):
         known.put(job=number)
         known.append("events", [50 + number])

@@ -42,7 +42,9 @@ def postgresql() -> Iterator[PostgresServer]:
         Path(folder).chmod(0o755)
         create_secrets(Path(folder) / "secrets", ["127.0.0.1"])
         create_secrets(Path(folder) / "others")
-        server = PostgresServer(Path(folder) / "server", Path(folder) / "secrets" / "tls" / "database")
+        server = PostgresServer(
+            Path(folder) / "server", Path(folder) / "secrets" / "tls" / "database"
+        )
         server.start()
         yield server
         server.kill()
@@ -62,7 +64,9 @@ async def get(database: Database, name: str) -> bytes | None:
     return await database.read(lambda session: session.scalar(query))
 
 
-@pytest.mark.parametrize(("package", "metadata"), [(ORCHESTRATOR, Base.metadata), (LEADERBOARD, Tables.metadata)])
+@pytest.mark.parametrize(
+    ("package", "metadata"), [(ORCHESTRATOR, Base.metadata), (LEADERBOARD, Tables.metadata)]
+)
 async def test_the_migrations_make_the_tables(url: str, package: str, metadata: object) -> None:
     async with open_database(url, package):
         pass
@@ -75,7 +79,9 @@ async def test_the_migrations_make_the_tables(url: str, package: str, metadata: 
     engine.dispose()
 
 
-async def test_a_certificate_of_another_authority_is_refused(postgresql: PostgresServer, url: str) -> None:
+async def test_a_certificate_of_another_authority_is_refused(
+    postgresql: PostgresServer, url: str
+) -> None:
     ours, others = (
         f"{url}?sslmode=verify-full&sslrootcert={postgresql.folder.parent}/{place}/tls/ca/ca.pem"
         for place in ("secrets", "others")
@@ -113,11 +119,15 @@ def change(url: str, statement: str) -> None:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Signals that this process would have been given."""
     signals: list[int] = []
-    monkeypatch.setattr("podracer_core.database.tenure.os.kill", lambda _, number: signals.append(number))
+    monkeypatch.setattr(
+        "podracer_core.database.tenure.os.kill", lambda _, number: signals.append(number)
+    )
     return signals
 
 
-async def test_a_second_process_waits_for_the_end_of_the_first(postgresql: PostgresServer, url: str) -> None:
+async def test_a_second_process_waits_for_the_end_of_the_first(
+    postgresql: PostgresServer, url: str
+) -> None:
     former = open_database(url, ORCHESTRATOR)
     with pytest.raises(Unavailable) as caught:
         open_database(url, ORCHESTRATOR)
@@ -137,12 +147,15 @@ async def test_a_process_of_the_same_name_takes_over_at_once(url: str, ended: li
         with pytest.raises(Unavailable, match="taken over"):
             await former.check()
         await former.close()
-        with pytest.raises(Unavailable, match="another process is active"):  # that close ended nothing
+        # that close ended nothing
+        with pytest.raises(Unavailable, match="another process is active"):
             open_database(url, ORCHESTRATOR)
     assert set(ended) == {signal.SIGTERM}
 
 
-async def test_only_the_active_process_migrates(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_active_process_migrates(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "own_migrations"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -159,8 +172,11 @@ async def test_only_the_active_process_migrates(url: str, tmp_path: Path, monkey
         assert await newer.read(lambda session: session.scalar(revision)) == "r0002"
 
 
-async def test_what_a_paused_process_has_locked_keeps_none_from_taking_over(url: str, ended: list[int]) -> None:
-    """It stops in the middle of a transaction, and wakes up after another has taken over: it writes nothing."""
+async def test_what_a_paused_process_has_locked_keeps_none_from_taking_over(
+    url: str, ended: list[int]
+) -> None:
+    """It stops in the middle of a transaction, and wakes up after another has taken over: it writes
+    nothing."""
     await open_database(url, ORCHESTRATOR).close()
     former, awake = open_database(url, ORCHESTRATOR, term_s=2.0), threading.Event()
 

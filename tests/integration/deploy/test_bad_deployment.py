@@ -1,4 +1,5 @@
-"""A deployment with a mistake in it ends in one clear message and an exit status, never in a loop without words."""
+"""A deployment with a mistake in it ends in one clear message and an exit status, never in a loop
+without words."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def s3(folder: Path) -> Iterator[S3Server]:
 
 @pytest.fixture
 def fail(deployment: Deployment) -> Attempt:
-    """Start a process with these settings besides right ones; what it says in its last line, without its name."""
+    """Start a process with these settings besides right ones; what it says in its last line,
+    without its name."""
 
     def fail(role: str, path: Path | None = None, **settings: str) -> str:
         right = {
@@ -61,13 +63,22 @@ def fail(deployment: Deployment) -> Attempt:
             "shm_dir": str(deployment.folder / "shm"),
             "pod": "projects/default/pods/bad",
         }
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
-        environment |= {f"PODRACER_{key.upper()}": value for key, value in (right | settings).items()}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
+        }
+        environment |= {
+            f"PODRACER_{key.upper()}": value for key, value in (right | settings).items()
+        }
         if path is not None:
             environment["PYTHONPATH"] = str(path)
         command = [sys.executable, "-m", f"podracer_{role}"]
         ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ENDS_WITHIN_S,
+            check=False,
         )
         assert ended.returncode in (1, 2), ended.stderr
         assert "Traceback" not in ended.stderr

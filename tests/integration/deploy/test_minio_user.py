@@ -1,4 +1,5 @@
-"""The program beside MinIO, `user.py`: it makes the orchestrator a user, who is not root. All of them speak TLS."""
+"""The program beside MinIO, `user.py`: it makes the orchestrator a user, who is not root. All of
+them speak TLS."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def minio(tmp_path: Path) -> Iterator[S3Server]:
     server.stop()
 
 
-def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(minio: S3Server, tmp_path: Path) -> None:
+def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(
+    minio: S3Server, tmp_path: Path
+) -> None:
     ours, others = tmp_path / "tls" / "ca" / "ca.pem", tmp_path / "other" / "tls" / "ca" / "ca.pem"
     store = tmp_path / "store"
     (store / "root_user").write_text(ACCESS_KEY)
@@ -50,13 +53,17 @@ def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(minio: S3Server, 
     address = minio.endpoint.removeprefix("https://")
     environment = os.environ | variables | {"MINIO_ADDRESS": address}
     command = [sys.executable, "-I", PROGRAM, "podracer", "--once"]
-    program = subprocess.Popen(command, env=environment | {"MINIO_CA_FILE": str(others)}, stderr=subprocess.PIPE)
+    program = subprocess.Popen(
+        command, env=environment | {"MINIO_CA_FILE": str(others)}, stderr=subprocess.PIPE
+    )
     assert program.stderr is not None
     assert b"CERTIFICATE_VERIFY_FAILED" in program.stderr.readline()
     program.send_signal(signal.SIGTERM)
     assert program.wait(60) == 0
     for _ in range(2):
-        subprocess.run(command, env=environment | {"MINIO_CA_FILE": str(ours)}, check=True, timeout=60)
+        subprocess.run(
+            command, env=environment | {"MINIO_CA_FILE": str(ours)}, check=True, timeout=60
+        )
     user, password = ((store / name).read_text().strip() for name in ("access_key", "secret_key"))
     settings = S3Settings(minio.endpoint, Secret(user), Secret(password), ca_file=ours, attempts=1)
     opened = open_store("s3://podracer", settings)
@@ -65,12 +72,15 @@ def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(minio: S3Server, 
     assert opened.session_keys("projects/a/jobs/u/*", "", 3600.0) is not None
     url = opened.signed_url("GET", "projects/a/jobs/u/x", 60.0)
     assert PoolManager(ca_certs=str(ours)).request("GET", url).data == b"x"
-    for keys in ({}, {"access_key": None, "secret_key": None}):  # the orchestrator's, and a learner's
+    # the orchestrator's, and a learner's
+    for keys in ({}, {"access_key": None, "secret_key": None}):
         with pytest.raises(PreconditionFailed, match="PODRACER_S3_CA_FILE"):
             open_store("s3://podracer", replace(settings, ca_file=others, **keys), leased=True)
     with pytest.raises(PermissionRefused):
         open_store("s3://another", settings)
     http = PoolManager(ca_certs=str(ours), retries=False)
-    admin = MinioAdmin(endpoint=address, credentials=StaticProvider(user, password), http_client=http)
+    admin = MinioAdmin(
+        endpoint=address, credentials=StaticProvider(user, password), http_client=http
+    )
     with pytest.raises(MinioAdminException):
         admin.user_list()

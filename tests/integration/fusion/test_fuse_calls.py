@@ -1,4 +1,5 @@
-"""A lead and its followers over gRPC: what everybody goes on from is exactly the mean of those that were there."""
+"""A lead and its followers over gRPC: what everybody goes on from is exactly the mean of those that
+were there."""
 
 from __future__ import annotations
 
@@ -67,10 +68,19 @@ class Lab:
         return self.server
 
     def lead(
-        self, followers: int, *, quorum: int = 0, deadline_s: float = PATIENCE_S, ends_at: float = math.inf
+        self,
+        followers: int,
+        *,
+        quorum: int = 0,
+        deadline_s: float = PATIENCE_S,
+        ends_at: float = math.inf,
     ) -> FusionLead:
-        table = FusionTable(Mean(FusionOptions()), make_state(), quorum=quorum, deadline_s=deadline_s)
-        return FusionLead(table, LeadOptions(FENCE, followers, lambda: None, self.stopped.is_set, ends_at))
+        table = FusionTable(
+            Mean(FusionOptions()), make_state(), quorum=quorum, deadline_s=deadline_s
+        )
+        return FusionLead(
+            table, LeadOptions(FENCE, followers, lambda: None, self.stopped.is_set, ends_at)
+        )
 
     def stub(self) -> learner_service_pb2_grpc.LearnerServiceStub:
         channel = open_channel(self.server.address, FileToken(self._folder / "tokens" / "pod"))
@@ -80,7 +90,9 @@ class Lab:
     def follower(
         self, rank: int, *, fence: int = FENCE, coming_s: float = PATIENCE_S, lost_s: float = 0.5
     ) -> FusionFollower:
-        return FusionFollower(self.stub(), FollowOptions(rank, fence, coming_s, lost_s, lambda: None))
+        return FusionFollower(
+            self.stub(), FollowOptions(rank, fence, coming_s, lost_s, lambda: None)
+        )
 
     def spawn(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -107,7 +119,8 @@ class Lab:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="fuse-"))  # short: a unix socket's path has room for 107 bytes
+    # short: a unix socket's path has room for 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="fuse-"))
     lab = Lab(folder)
     try:
         yield lab
@@ -117,7 +130,8 @@ def lab() -> Iterator[Lab]:
 
 
 def follow(follower: FusionFollower, rank: int, epochs: int = 1_000_000) -> list[Fused]:
-    """Bring what `make_contribution` gives, epoch by epoch, until the lead ends its round; returns what came of it."""
+    """Bring what `make_contribution` gives, epoch by epoch, until the lead ends its round; returns
+    what came of it."""
     results = [follower.join()]
     try:
         while len(results) <= epochs:
@@ -142,14 +156,19 @@ def until(condition: Callable[[], bool]) -> None:
 def test_learners_start_fuse_and_stop(lab: Lab, learners: int) -> None:
     lead = lab.lead(learners - 1)
     with lab.desk.serving(lead):
-        followers = [lab.spawn(lambda rank=rank: follow(lab.follower(rank), rank)) for rank in range(1, learners)]
+        followers = [
+            lab.spawn(lambda rank=rank: follow(lab.follower(rank), rank))
+            for rank in range(1, learners)
+        ]
         until(lambda: lead.followers == learners - 1)
         present = make_state()
         for epoch in (1, 2, 3):
             fused = lead.exchange(make_contribution(0, epoch))
             assert fused is not None
             assert (fused.epoch, fused.ranks) == (epoch, tuple(range(learners)))
-            present = mean_of(present, *(make_contribution(rank, epoch) for rank in range(learners)))
+            present = mean_of(
+                present, *(make_contribution(rank, epoch) for rank in range(learners))
+            )
             assert same(fused.state, present)
     for results in (follower.result(PATIENCE_S) for follower in followers):
         assert [result.epoch for result in results] == [0, 1, 2, 3]
@@ -159,7 +178,8 @@ def test_learners_start_fuse_and_stop(lab: Lab, learners: int) -> None:
 
 
 def test_a_follower_killed_in_the_middle_of_a_fusion_is_left_out(lab: Lab) -> None:
-    """It has sent a header and part of its chunks; the lead goes on with the others at once, not after the deadline."""
+    """It has sent a header and part of its chunks; the lead goes on with the others at once, not
+    after the deadline."""
     lead = lab.lead(2)
     with lab.desk.serving(lead):
         other = lab.spawn(lambda: follow(lab.follower(1), 1))
@@ -229,7 +249,10 @@ def test_a_slow_follower_costs_one_deadline_and_rejoins_with_the_fused_parameter
         fused = lead.exchange(make_contribution(0, 11))
         assert fused is not None
         assert fused.ranks == (0, 1, 2)
-        assert same(again.result(PATIENCE_S).state, mean_of(present, *(make_contribution(r, 11) for r in range(3))))
+        assert same(
+            again.result(PATIENCE_S).state,
+            mean_of(present, *(make_contribution(r, 11) for r in range(3))),
+        )
     slow.close()
     assert fast.result(PATIENCE_S)[-1].epoch == 11
 
@@ -244,7 +267,10 @@ def test_less_than_the_quorum_is_told_to_train_on(lab: Lab) -> None:
         until(lambda: lead.brought == {1})
         assert lead.exchange(make_contribution(0)) is None
         assert waiting.result(PATIENCE_S) is None
-        both = [lab.spawn(lambda f=f, r=r: f.exchange(make_contribution(r))) for r, f in ((1, one), (2, two))]
+        both = [
+            lab.spawn(lambda f=f, r=r: f.exchange(make_contribution(r)))
+            for r, f in ((1, one), (2, two))
+        ]
         until(lambda: lead.brought == {1, 2})
         fused = lead.exchange(make_contribution(0))
         assert fused is not None
@@ -265,7 +291,9 @@ def test_a_lost_connection_is_opened_again_and_nothing_counts_twice(lab: Lab) ->
             broken = follower._call
             assert broken is not None
             broken.close()
-            until(lambda before=broken: follower._call not in (before, None) and lead.brought == {1})
+            until(
+                lambda before=broken: follower._call not in (before, None) and lead.brought == {1}
+            )
             assert lead.followers == 1
         fused = lead.exchange(make_contribution(0))
         assert fused is not None
@@ -317,7 +345,8 @@ def test_a_lead_that_is_gone_is_looked_for_and_left(lab: Lab) -> None:
     lead, follower = lab.lead(1), lab.follower(1, lost_s=0.5)
     with lab.desk.serving(lead):
         follower.join()
-        lab.server._loop.do(lab.server._server._server.stop(None))  # as if it were killed, without notice
+        # as if it were killed, without notice
+        lab.server._loop.do(lab.server._server._server.stop(None))
         with pytest.raises(Unavailable, match="the lead has not answered for 0 s") as raised:
             follower.exchange(make_contribution(1))
     assert raised.value.reason == "LEAD_LOST"
@@ -332,7 +361,9 @@ def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
     with lab.desk.serving(lab.lead(1)):
         assert joined.result(PATIENCE_S).epoch == 0
     follower.close()
-    with pytest.raises(Unavailable, match="the lead has not answered for 0 s: this learner leads no fusion now"):
+    with pytest.raises(
+        Unavailable, match="the lead has not answered for 0 s: this learner leads no fusion now"
+    ):
         lab.follower(1, coming_s=0.2).join()
 
 
@@ -344,7 +375,9 @@ def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
         (0, FENCE, InvalidInput, "with rank 0, expected 1 to 2"),
     ],
 )
-def test_who_does_not_belong_is_refused(lab: Lab, rank: int, fence: int, error: type[Exception], text: str) -> None:
+def test_who_does_not_belong_is_refused(
+    lab: Lab, rank: int, fence: int, error: type[Exception], text: str
+) -> None:
     with lab.desk.serving(lab.lead(2)) as lead:
         follower = lab.follower(rank, fence=fence)
         with pytest.raises(error, match=text):
@@ -353,12 +386,16 @@ def test_who_does_not_belong_is_refused(lab: Lab, rank: int, fence: int, error: 
         assert lead.followers == 0
 
 
-def test_another_build_is_refused_with_both_versions(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_build_is_refused_with_both_versions(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = cohort_pb2.BuildInfo(version="9.8.7", protocol=own_build().protocol)
     monkeypatch.setattr("podracer_learner.fusion.follower.own_build", lambda: other)
     with lab.desk.serving(lab.lead(1)):
         follower = lab.follower(1)
-        with pytest.raises(PreconditionFailed, match=f"this is build {own_build().version} .* the peer is 9.8.7"):
+        with pytest.raises(
+            PreconditionFailed, match=f"this is build {own_build().version} .* the peer is 9.8.7"
+        ):
             follower.join()
         follower.close()
 
@@ -370,20 +407,26 @@ def test_another_cohort_is_refused(lab: Lab) -> None:
         follower.join()
         other = make_contribution(1)
         other.growth.parameters["log_std"] = torch.zeros(3, 3)  # type: ignore[index]
-        with pytest.raises(InvalidInput, match=r"brings parameter log_std as torch.float32 \[3, 3\], expected"):
+        with pytest.raises(
+            InvalidInput, match=r"brings parameter log_std as torch.float32 \[3, 3\], expected"
+        ):
             follower.exchange(other)
         follower.close()
         until(lambda: lead.followers == 0)
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(-8, 4), (8, -4), (8, 1 << 62)])
-def test_a_contribution_of_numbers_that_cannot_be_is_refused(lab: Lab, samples: int, steps: int) -> None:
+def test_a_contribution_of_numbers_that_cannot_be_is_refused(
+    lab: Lab, samples: int, steps: int
+) -> None:
     lead = lab.lead(1)
     with lab.desk.serving(lead):
         follower = lab.follower(1)
         follower.join()
         growth = replace(make_contribution(1).growth, transitions=torch.full((2,), steps))
-        with pytest.raises(InvalidInput, match=rf"samples came, of .*{steps}|sample_count: is {samples},"):
+        with pytest.raises(
+            InvalidInput, match=rf"samples came, of .*{steps}|sample_count: is {samples},"
+        ):
             follower.exchange(Contribution(1, 1, samples, growth))
         follower.close()
         until(lambda: lead.followers == 0)
@@ -400,7 +443,10 @@ def test_the_second_of_a_rank_takes_the_place_of_the_first(lab: Lab) -> None:
         until(lambda: lead.brought == {1})
         fused = lead.exchange(make_contribution(0))
         assert fused is not None
-        assert same(fused.state, mean_of(make_state(), make_contribution(0), make_contribution(1, samples=80)))
+        assert same(
+            fused.state,
+            mean_of(make_state(), make_contribution(0), make_contribution(1, samples=80)),
+        )
         assert waiting.result(PATIENCE_S).epoch == 1
         first.close()
         second.close()

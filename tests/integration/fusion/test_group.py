@@ -19,13 +19,23 @@ pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 def run_group(size: int, folder: Path, *what: str) -> list[list[dict[str, Any]]]:
     """What every rank prints, for each WHAT."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])
+        ),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "support.group_learner", str(rank), str(size), str(folder / "store"), *what],
+            [
+                sys.executable,
+                "-m",
+                "support.group_learner",
+                str(rank),
+                str(size),
+                str(folder / "store"),
+                *what,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -47,7 +57,10 @@ def run_group(size: int, folder: Path, *what: str) -> list[list[dict[str, Any]]]
 def test_all_ranks_get_the_exact_mean_and_another_cohort_is_refused_by_all(tmp_path: Path) -> None:
     fused, (first, second) = run_group(2, tmp_path, "contributions", "cohorts")
     assert fused == [{"right": [True] * 4}] * 2
-    assert first == {"reason": "COHORT_MISMATCH", "message": "the learners of ranks [1] train another cohort"}
+    assert first == {
+        "reason": "COHORT_MISMATCH",
+        "message": "the learners of ranks [1] train another cohort",
+    }
     assert second["message"] == "the learners of ranks [0] train another cohort"
 
 

@@ -38,7 +38,9 @@ class Server:
         self.address = ""
 
     async def start(self) -> None:
-        database = await self._stack.enter_async_context(open_database(self._config.database, MIGRATIONS))
+        database = await self._stack.enter_async_context(
+            open_database(self._config.database, MIGRATIONS)
+        )
         server = await create_leaderboard_server(self._config, database)
         self.address = server.address
         await self._stack.enter_async_context(server)
@@ -62,7 +64,8 @@ class Server:
 
 
 def make_spec(**evolution: Any) -> pb.LeaderboardSpec:
-    """A search of PPO's learning rate and discount; `evolution` as in the proto, by default with rounds of 5 s."""
+    """A search of PPO's learning rate and discount; `evolution` as in the proto, by default with
+    rounds of 5 s."""
     if "round_env_steps" not in evolution:
         evolution.setdefault("round_time", duration_pb2.Duration(seconds=5))
     dimension, interval = evolution_pb2.Dimension, evolution_pb2.Interval
@@ -73,7 +76,9 @@ def make_spec(**evolution: Any) -> pb.LeaderboardSpec:
         search=evolution_pb2.Search(
             algorithms=[evolution_pb2.AlgorithmShare(algorithm="ppo")],
             space=[
-                dimension(hyperparameter="learning_rate", log_uniform=interval(low=1e-4, high=1e-2)),
+                dimension(
+                    hyperparameter="learning_rate", log_uniform=interval(low=1e-4, high=1e-2)
+                ),
                 dimension(hyperparameter="gamma", uniform=interval(low=0.9, high=0.999)),
             ],
         ),
@@ -92,33 +97,51 @@ class Driver:
         self.stub = stub
         self._numbers = itertools.count(1)
 
-    async def create(self, founders: Sequence[evolution_pb2.Founder] = (), **evolution: Any) -> pb.Leaderboard:
+    async def create(
+        self, founders: Sequence[evolution_pb2.Founder] = (), **evolution: Any
+    ) -> pb.Leaderboard:
         request = pb.CreateLeaderboardRequest(name=BOARD, spec=make_spec(**evolution))
         request.spec.founders.extend(founders)
         answer: pb.CreateLeaderboardResponse = await self.stub.CreateLeaderboard(request)
         return answer.leaderboard
 
-    async def propose(self, places: int = 8, request_id: str = "", **fields: Any) -> pb.ProposeCohortResponse:
+    async def propose(
+        self, places: int = 8, request_id: str = "", **fields: Any
+    ) -> pb.ProposeCohortResponse:
         request_id = request_id or f"work-{next(self._numbers)}"
-        request = pb.ProposeCohortRequest(leaderboard=BOARD, request_id=request_id, places=places, **fields)
+        request = pb.ProposeCohortRequest(
+            leaderboard=BOARD, request_id=request_id, places=places, **fields
+        )
         answer: pb.ProposeCohortResponse = await self.stub.ProposeCohort(request)
         return answer
 
-    def submission(self, agent: str, score: float | None, steps: int = 1000, request_id: str = "") -> Any:
-        """A round of 5 device seconds whose candidate has `score` as its lower bound; None: nothing was evaluated."""
+    def submission(
+        self, agent: str, score: float | None, steps: int = 1000, request_id: str = ""
+    ) -> Any:
+        """A round of 5 device seconds whose candidate has `score` as its lower bound; None: nothing
+        was evaluated."""
         number = next(self._numbers)
         request = pb.SubmitCandidateRequest(
-            leaderboard=BOARD, request_id=request_id or f"round-{number}", agent=agent, env_steps=steps
+            leaderboard=BOARD,
+            request_id=request_id or f"round-{number}",
+            agent=agent,
+            env_steps=steps,
         )
         request.cost.seconds = 5
         if steps:
             request.latest.CopyFrom(checkpoint(agent, f"{number}-latest"))
         if score is not None:
-            request.candidate.CopyFrom(evaluation(agent, f"e{number}", score, checkpoint(agent, f"{number}-best")))
+            request.candidate.CopyFrom(
+                evaluation(agent, f"e{number}", score, checkpoint(agent, f"{number}-best"))
+            )
         return request
 
-    async def submit(self, agent: str, score: float | None, **fields: Any) -> pb.SubmitCandidateResponse:
-        answer: pb.SubmitCandidateResponse = await self.stub.SubmitCandidate(self.submission(agent, score, **fields))
+    async def submit(
+        self, agent: str, score: float | None, **fields: Any
+    ) -> pb.SubmitCandidateResponse:
+        answer: pb.SubmitCandidateResponse = await self.stub.SubmitCandidate(
+            self.submission(agent, score, **fields)
+        )
         return answer
 
     async def run_round(
@@ -129,7 +152,9 @@ class Driver:
             await self.submit(proposal.agent.name, score(proposal.agent))
 
     async def board(self) -> pb.Leaderboard:
-        answer: pb.GetLeaderboardResponse = await self.stub.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
+        answer: pb.GetLeaderboardResponse = await self.stub.GetLeaderboard(
+            pb.GetLeaderboardRequest(name=BOARD)
+        )
         return answer.leaderboard
 
     async def agents(self, **fields: Any) -> list[pb.Agent]:
@@ -167,7 +192,10 @@ def evaluation(
 async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     """Its database is SQLite's, unless its parameter says `postgresql`."""
     is_sqlite = getattr(request, "param", "sqlite") == "sqlite"
-    running = Server(tmp_path, "" if is_sqlite else request.getfixturevalue("postgresql").create_database("board"))
+    running = Server(
+        tmp_path,
+        "" if is_sqlite else request.getfixturevalue("postgresql").create_database("board"),
+    )
     await running.start()
     yield running
     await running.stop()

@@ -18,7 +18,9 @@ SCHEDULERS = {
 }
 
 
-async def fork(driver: Any, name: str, request_id: str = "fork-1", check: bool = False, **changed: Any) -> pb.Agent:
+async def fork(
+    driver: Any, name: str, request_id: str = "fork-1", check: bool = False, **changed: Any
+) -> pb.Agent:
     request = pb.ForkAgentRequest(name=name, request_id=request_id, validate_only=check)
     for key, value in changed.items():
         request.hyperparameters[key].CopyFrom(hyperparameter_to_message(value))
@@ -27,7 +29,9 @@ async def fork(driver: Any, name: str, request_id: str = "fork-1", check: bool =
 
 
 async def pin(driver: Any, name: str, **fields: Any) -> pb.Agent:
-    answer: pb.PinAgentResponse = await driver.stub.PinAgent(pb.PinAgentRequest(name=name, **fields))
+    answer: pb.PinAgentResponse = await driver.stub.PinAgent(
+        pb.PinAgentRequest(name=name, **fields)
+    )
     return answer.agent
 
 
@@ -46,12 +50,19 @@ async def first_round(driver: Any, population: int = 4, **evolution: Any) -> lis
 
 
 @pytest.mark.parametrize("scheduler", ["tournament", "generational"])
-async def test_a_fork_leads_the_next_cohort_with_its_parents_weights(driver: Any, scheduler: str) -> None:
+async def test_a_fork_leads_the_next_cohort_with_its_parents_weights(
+    driver: Any, scheduler: str
+) -> None:
     names = await first_round(driver, scheduler=SCHEDULERS[scheduler])
     await driver.run_round(await driver.propose(4), lambda agent: 1.0)
     parent = next(each for each in await driver.agents() if each.name == names[2])
-    made = await fork(driver, names[2], learning_rate=0.05, gae_lambda=1)  # outside of what is searched
-    assert (made.state, made.parents, made.lineage) == (pb.AGENT_STATE_WAITING, [names[2]], parent.lineage)
+    # outside of what is searched
+    made = await fork(driver, names[2], learning_rate=0.05, gae_lambda=1)
+    assert (made.state, made.parents, made.lineage) == (
+        pb.AGENT_STATE_WAITING,
+        [names[2]],
+        parent.lineage,
+    )
     proposal = (await driver.propose(2)).proposals[0]
     assert proposal.agent.name == made.name == "projects/p/jobs/j/agents/a0006"
     assert (proposal.action, proposal.replaced) == (pb.PROPOSAL_ACTION_EXPLOIT, "")
@@ -87,7 +98,9 @@ async def test_other_generators_take_forks_and_breed_on(driver: Any, generator: 
         await driver.run_round(cohort, lambda agent: agent.hyperparameters["learning_rate"].number)
 
 
-async def test_the_same_fork_again_is_the_same_agent_also_after_a_restart(server: Any, driver: Any) -> None:
+async def test_the_same_fork_again_is_the_same_agent_also_after_a_restart(
+    server: Any, driver: Any
+) -> None:
     names = await first_round(driver)
     assert not (await fork(driver, names[1], check=True, learning_rate=1e-3)).name
     assert len(await driver.agents()) == 4
@@ -105,7 +118,12 @@ async def test_a_bad_fork_says_everything_at_once_and_changes_nothing(driver: An
     before = await driver.agents()
     with pytest.raises(InvalidInput) as raised:
         await fork(driver, names[0], learning_rate=-1.0, gama=0.9, hidden_sizes=(8, 8), horizon=1.5)
-    assert {each.field for each in raised.value.violations} == {"learning_rate", "gama", "hidden_sizes", "horizon"}
+    assert {each.field for each in raised.value.violations} == {
+        "learning_rate",
+        "gama",
+        "hidden_sizes",
+        "horizon",
+    }
     assert "gama: is no hyperparameter of ppo" in raised.value.message
     assert "hidden_sizes: is of the network" in raised.value.message
     with pytest.raises(NotFound):
@@ -152,7 +170,11 @@ async def test_a_stopped_agent_does_not_come_again_and_its_round_counts(driver: 
     assert len(cohort.proposals) == 4, "another has its place"
     await pin(driver, names[3])
     training = await stop(driver, names[3])
-    assert (training.state, training.stopping, training.pinned) == (pb.AGENT_STATE_TRAINING, True, False)
+    assert (training.state, training.stopping, training.pinned) == (
+        pb.AGENT_STATE_TRAINING,
+        True,
+        False,
+    )
     await driver.run_round(cohort, lambda agent: 50.0 if agent.name == names[3] else 1.0)
     agents = {agent.name: agent for agent in await driver.agents(states=[pb.AGENT_STATE_STOPPED])}
     assert set(agents) == {names[0], names[3]} and not agents[names[3]].stopping
@@ -161,7 +183,9 @@ async def test_a_stopped_agent_does_not_come_again_and_its_round_counts(driver: 
     assert not {names[0], names[3]} & {each.agent.name for each in cohort.proposals}
     with pytest.raises(PreconditionFailed, match="is stopped"):
         await pin(driver, names[3])
-    assert (await fork(driver, names[3], learning_rate=1e-3)).parents == [names[3]], "one may go on from it"
+    assert (await fork(driver, names[3], learning_rate=1e-3)).parents == [names[3]], (
+        "one may go on from it"
+    )
 
 
 async def test_only_the_orchestrator_may_act(server: Any, driver: Any) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PermissionRefused, Unauthenticated
+from podracer_core.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    Unauthenticated,
+)
 from podracer_core.rpc.tokens import Role
 from podracer_leaderboard import boards
 
@@ -19,7 +25,12 @@ NewSpec = Callable[..., pb.LeaderboardSpec]
 
 async def test_making_one_again_gives_it_as_it_was(driver: Any, new_spec: NewSpec) -> None:
     first = await driver.create()
-    assert (first.name, first.revision, first.agent_count, list(first.candidates)) == (BOARD, 1, 0, [])
+    assert (first.name, first.revision, first.agent_count, list(first.candidates)) == (
+        BOARD,
+        1,
+        0,
+        [],
+    )
     assert first.spec == new_spec()
     await driver.propose(2)
     again = await driver.create()
@@ -33,13 +44,17 @@ async def test_a_name_that_is_taken_is_refused(driver: Any, new_spec: NewSpec) -
     with pytest.raises(AlreadyExists, match="belongs to another job"):
         await driver.stub.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD, spec=other))
     with pytest.raises(AlreadyExists, match="has the leaderboard projects/p/leaderboards/j"):
-        await driver.stub.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD + "2", spec=new_spec()))
+        await driver.stub.CreateLeaderboard(
+            pb.CreateLeaderboardRequest(name=BOARD + "2", spec=new_spec())
+        )
 
 
 async def test_a_spec_that_cannot_be_right_makes_nothing(driver: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
         await driver.create(population=2, leaderboard_size=5)
-    assert [violation.field for violation in caught.value.violations] == ["evolution.leaderboard_size"]
+    assert [violation.field for violation in caught.value.violations] == [
+        "evolution.leaderboard_size"
+    ]
     with pytest.raises(NotFound):
         await driver.board()
 
@@ -75,19 +90,26 @@ async def test_watching_gives_the_present_and_every_change(driver: Any) -> None:
         await asyncio.wait_for(later.read(), 0.2)
 
 
-async def test_an_answer_cannot_outgrow_a_message(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where candidates have many episodes, the first ones have all of theirs, and the last ones none."""
+async def test_an_answer_cannot_outgrow_a_message(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where candidates have many episodes, the first ones have all of theirs, and the last ones
+    none."""
     await driver.create(population=4, leaderboard_size=4)
     cohort = await driver.propose(places=4)
     await driver.run_round(cohort, lambda agent: float(len(agent.name)))
     whole = await driver.board()
     assert all(each.evaluation.returns for each in whole.candidates)
-    monkeypatch.setattr(boards, "LISTED_BYTES", whole.candidates[0].ByteSize() + whole.candidates[1].ByteSize())
+    monkeypatch.setattr(
+        boards, "LISTED_BYTES", whole.candidates[0].ByteSize() + whole.candidates[1].ByteSize()
+    )
     stream = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
     for board in (await driver.board(), (await stream.read()).leaderboard):
         assert list(board.candidates[:2]) == list(whole.candidates[:2])
         for cut, each in zip(board.candidates[2:], whole.candidates[2:], strict=True):
-            assert not (cut.evaluation.returns or cut.evaluation.seeds or cut.agent.best_evaluation.returns)
+            assert not (
+                cut.evaluation.returns or cut.evaluation.seeds or cut.agent.best_evaluation.returns
+            )
             assert (cut.score, cut.evaluation.mean) == (each.score, each.evaluation.mean)
             assert cut.evaluation.checkpoint == each.evaluation.checkpoint
 
@@ -112,10 +134,14 @@ async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) 
     await asyncio.wait_for(stopping, 30)
 
 
-async def test_clients_read_and_only_the_orchestrator_writes(server: Any, driver: Any, new_spec: NewSpec) -> None:
+async def test_clients_read_and_only_the_orchestrator_writes(
+    server: Any, driver: Any, new_spec: NewSpec
+) -> None:
     await driver.create()
     client, pod, anonymous = [await server.stub(role) for role in (Role.CLIENT, Role.POD, None)]
-    assert (await client.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))).leaderboard.name == BOARD
+    assert (
+        await client.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
+    ).leaderboard.name == BOARD
     with pytest.raises(PermissionRefused):
         await client.SetAlias(pb.SetAliasRequest(leaderboard=BOARD, alias="champion"))
     with pytest.raises(PermissionRefused):

@@ -1,4 +1,5 @@
-"""Episodes whose world broke: they count with the lowest intact return, and too many of them bar the first place."""
+"""Episodes whose world broke: they count with the lowest intact return, and too many of them bar
+the first place."""
 
 from __future__ import annotations
 
@@ -11,23 +12,32 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 BOARD = "projects/p/leaderboards/j"
 
 
-def broken(driver: Any, agent: str, returns: list[float], numbers: int, code: int = 0) -> pb.SubmitCandidateRequest:
+def broken(
+    driver: Any, agent: str, returns: list[float], numbers: int, code: int = 0
+) -> pb.SubmitCandidateRequest:
     """A round whose candidate has these returns, and further episodes that broke."""
     request: pb.SubmitCandidateRequest = driver.submission(agent, 0.0)
     found = request.candidate
     found.returns[:], found.seeds[:] = returns, range(len(returns))
-    found.mean = found.lower_bound = found.upper_bound = sum(returns) / len(returns) if returns else 0.0
+    found.mean = found.lower_bound = found.upper_bound = (
+        sum(returns) / len(returns) if returns else 0.0
+    )
     found.broken_number_episodes, found.broken_code_episodes = numbers, code
     found.first_break = "step 13: the reward was nan"
     return request
 
 
-async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place(driver: Any, server: Any) -> None:
+async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place(
+    driver: Any, server: Any
+) -> None:
     await driver.create()
     first, second, third, fourth = [each.agent.name for each in (await driver.propose(4)).proposals]
-    # Every intact episode is worth -20; one agent ends half of its episodes by a break, before they cost as much.
+    # Every intact episode is worth -20; one agent ends half of its episodes by a break, before they
+    # cost as much.
     crashing = await driver.stub.SubmitCandidate(broken(driver, first, [-15.0] * 16, 16))
-    assert (crashing.rank, len(crashing.exclusions)) == (1, 0), "it is alone: there is nothing to compare with"
+    assert (crashing.rank, len(crashing.exclusions)) == (1, 0), (
+        "it is alone: there is nothing to compare with"
+    )
     await driver.stub.SubmitCandidate(broken(driver, second, [-20.0] * 32, 0))
     last = await driver.stub.SubmitCandidate(broken(driver, third, [-20.5] * 32, 0, 1))
     assert [each.agent for each in last.exclusions] == [first]
@@ -46,7 +56,9 @@ async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place
         first: board.candidates[-1].exclusion
     }
     crasher, bound = board.candidates[-1], -17.75 - 2.0395 * 2.7941 / math.sqrt(32)
-    assert math.isclose(crasher.score, bound, abs_tol=1e-3), "16 of -15 and 16 of -20.5, the lowest, which came later"
+    assert math.isclose(crasher.score, bound, abs_tol=1e-3), (
+        "16 of -15 and 16 of -20.5, the lowest, which came later"
+    )
     assert crasher.evaluation.mean == -15.0, "what is shown beside it is what was measured"
     counts = {
         name: (each.evaluated_episodes, each.broken_number_episodes, each.broken_code_episodes)

@@ -1,4 +1,5 @@
-"""A challenge, the second evaluation of a claim with fresh seeds, decides over its place; over gRPC."""
+"""A challenge, the second evaluation of a claim with fresh seeds, decides over its place; over
+gRPC."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Claims:
         self._numbers = itertools.count(1)
 
     async def submit(self, agent: int, score: float) -> pb.SubmitCandidateResponse:
-        """Agent number `agent` ends a round; other agents proposed with it end theirs without a candidate."""
+        """Agent number `agent` ends a round; other agents proposed with it end theirs without a
+        candidate."""
         name = self.agents[agent]
         await self._train(name)
         request = self.driver.submission(name, score)
@@ -40,7 +42,9 @@ class Claims:
         answer: pb.SubmitCandidateResponse = await self.driver.stub.SubmitCandidate(request)
         return answer
 
-    def challenge(self, agent: int, score: float, identifier: str = "", episodes: int = 32) -> agent_pb2.Evaluation:
+    def challenge(
+        self, agent: int, score: float, identifier: str = "", episodes: int = 32
+    ) -> agent_pb2.Evaluation:
         """What comes out when the agent's last candidate is evaluated again."""
         name = self.agents[agent]
         return agent_pb2.Evaluation(
@@ -63,7 +67,8 @@ class Claims:
         """Number, score and confirmation of the candidates, best first."""
         candidates = (await self.driver.board()).candidates
         return [
-            (self.agents.index(each.agent.name), each.evaluation.lower_bound, each.confirmed) for each in candidates
+            (self.agents.index(each.agent.name), each.evaluation.lower_bound, each.confirmed)
+            for each in candidates
         ]
 
     async def _train(self, name: str) -> None:
@@ -75,7 +80,12 @@ class Claims:
 
 async def start(driver: Any, count: int = 4, **evolution: Any) -> Claims:
     # No agent is replaced: the test chooses which ones train.
-    rules = {"population": count, "leaderboard_size": 4, "lineage_limit": 4, "replaced_fraction": 1e-9}
+    rules = {
+        "population": count,
+        "leaderboard_size": 4,
+        "lineage_limit": 4,
+        "replaced_fraction": 1e-9,
+    }
     await driver.create(**{**rules, **evolution})
     return Claims(driver, [each.agent.name for each in (await driver.propose(count)).proposals])
 
@@ -135,26 +145,48 @@ async def test_challenges_in_any_order_give_the_same_board(server: Any, driver: 
     claims = await start(driver)
     for agent in range(4):
         await claims.submit(agent, 10.0 + agent)
-    challenges = [claims.challenge(agent, score) for agent, score in enumerate((4.0, 9.0, 1.0, 7.0))]
+    challenges = [
+        claims.challenge(agent, score) for agent, score in enumerate((4.0, 9.0, 1.0, 7.0))
+    ]
     random.Random(5).shuffle(challenges)
-    await asyncio.gather(*(claims.record(*challenges[which:], *challenges[:which]) for which in range(4)))
-    assert await claims.ranking() == [(1, 9.0, True), (3, 7.0, True), (0, 4.0, True), (2, 1.0, True)]
+    await asyncio.gather(
+        *(claims.record(*challenges[which:], *challenges[:which]) for which in range(4))
+    )
+    assert await claims.ranking() == [
+        (1, 9.0, True),
+        (3, 7.0, True),
+        (0, 4.0, True),
+        (2, 1.0, True),
+    ]
     await server.restart()
     restarted = Claims(type(driver)(await server.stub()), claims.agents)
-    assert await restarted.ranking() == [(1, 9.0, True), (3, 7.0, True), (0, 4.0, True), (2, 1.0, True)]
+    assert await restarted.ranking() == [
+        (1, 9.0, True),
+        (3, 7.0, True),
+        (0, 4.0, True),
+        (2, 1.0, True),
+    ]
 
 
 @pytest.mark.parametrize("turned", [False, True])
-async def test_of_two_challenges_the_longer_counts_then_the_first_by_its_id(driver: Any, turned: bool) -> None:
+async def test_of_two_challenges_the_longer_counts_then_the_first_by_its_id(
+    driver: Any, turned: bool
+) -> None:
     claims = await start(driver)
     await claims.submit(0, 5.0)
-    both = [claims.challenge(0, 3.0, "b"), claims.challenge(0, 2.0, "a"), claims.challenge(0, 9.0, "0", episodes=8)]
+    both = [
+        claims.challenge(0, 3.0, "b"),
+        claims.challenge(0, 2.0, "a"),
+        claims.challenge(0, 9.0, "0", episodes=8),
+    ]
     for challenge in reversed(both) if turned else both:
         await claims.record(challenge)
     assert await claims.ranking() == [(0, 2.0, True)]
 
 
-async def test_the_final_of_a_job_is_first_whatever_it_scores_and_gives_no_place_back(driver: Any) -> None:
+async def test_the_final_of_a_job_is_first_whatever_it_scores_and_gives_no_place_back(
+    driver: Any,
+) -> None:
     claims = await start(driver, leaderboard_size=2, lineage_limit=1)
     await claims.submit(0, 5.0)
     await claims.record(claims.challenge(0, 4.0))
@@ -214,11 +246,15 @@ async def test_children_start_from_what_was_confirmed_where_a_later_claim_falls_
         assert candidate.evaluation == candidate.agent.best_evaluation == sure
     with closing(sqlite3.connect(tmp_path / "leaderboard.sqlite")) as connection:
         columns = "best_score, best_rung, best_env_steps, best_cost_s"
-        rows = connection.execute(f"SELECT {columns} FROM agents WHERE best_score IS NOT NULL").fetchall()
+        rows = connection.execute(
+            f"SELECT {columns} FROM agents WHERE best_score IS NOT NULL"
+        ).fetchall()
     assert rows == [(5.0, 1, 900, 5.0)], "as old as it was then"
 
 
-async def test_a_candidate_that_drives_out_the_first_is_challenged_though_others_claim_more(driver: Any) -> None:
+async def test_a_candidate_that_drives_out_the_first_is_challenged_though_others_claim_more(
+    driver: Any,
+) -> None:
     """Else the first place would stay with a worse one until another agent claims it."""
     claims = await start(driver)
     for agent, score in ((0, 5.0), (1, 3.0)):
@@ -260,18 +296,26 @@ async def test_an_evaluation_of_eight_episodes_counts_with_its_lower_bound(drive
     """Each mean is 2 above the bound."""
     claims = await start(driver, updater="mean")
     answers = []
-    for number, (bound, is_full) in enumerate(((5.0, True), (6.0, False), (4.0, False), (6.5, True))):
+    for number, (bound, is_full) in enumerate(
+        ((5.0, True), (6.0, False), (4.0, False), (6.5, True))
+    ):
         request = driver.submission(claims.agents[number], bound)
         request.candidate.purpose = request.candidate.purpose if is_full else PROGRESS
         answer = await driver.stub.SubmitCandidate(request)
         answers.append((answer.admitted, answer.challenge))
     assert answers == [(True, True), (True, False), (True, False), (True, True)]
-    assert await claims.ranking() == [(3, 6.5, False), (0, 5.0, False), (1, 6.0, False), (2, 4.0, False)]
+    assert await claims.ranking() == [
+        (3, 6.5, False),
+        (0, 5.0, False),
+        (1, 6.0, False),
+        (2, 4.0, False),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_what_was_confirmed_as_best_is_never_lost(driver: Any, seed: int) -> None:
-    """Whatever happens, the first place is never worse than the best that a challenge of a claim has shown."""
+    """Whatever happens, the first place is never worse than the best that a challenge of a claim
+    has shown."""
     drawn = random.Random(seed)
     size = drawn.choice([1, 2, 4])
     claims = await start(driver, leaderboard_size=size, lineage_limit=drawn.randint(1, size))
@@ -280,7 +324,9 @@ async def test_what_was_confirmed_as_best_is_never_lost(driver: Any, seed: int) 
         if open_claims and drawn.random() < 0.6:
             agent = drawn.choice(list(open_claims))
             challenge = open_claims.pop(agent)
-            checkpoints = {each.evaluation.checkpoint.prefix for each in (await driver.board()).candidates}
+            checkpoints = {
+                each.evaluation.checkpoint.prefix for each in (await driver.board()).candidates
+            }
             await claims.record(challenge)
             if challenge.checkpoint.prefix in checkpoints:
                 best = max(best, challenge.lower_bound)

@@ -1,4 +1,5 @@
-"""Generators over gRPC with a real database: generations, fusions, noise, random search, and those that fail."""
+"""Generators over gRPC with a real database: generations, fusions, noise, random search, and those
+that fail."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.tournament import Tournament
 
-CONTINUE, EXPLOIT, FRESH = (pb.PROPOSAL_ACTION_CONTINUE, pb.PROPOSAL_ACTION_EXPLOIT, pb.PROPOSAL_ACTION_FRESH)
+CONTINUE = pb.PROPOSAL_ACTION_CONTINUE
+EXPLOIT = pb.PROPOSAL_ACTION_EXPLOIT
+FRESH = pb.PROPOSAL_ACTION_FRESH
 
 
 class Raising(Generator):
@@ -35,7 +38,9 @@ class Greedy(Generator):
     """More than there is room for."""
 
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
-        cohort = Tournament(self.space, self.rules).propose(population, CohortRequest(request.places + 1), random)
+        cohort = Tournament(self.space, self.rules).propose(
+            population, CohortRequest(request.places + 1), random
+        )
         return Cohort(cohort.members, cohort.created)
 
 
@@ -54,16 +59,23 @@ class Historian(Tournament):
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generators of this file seem to be installed beside the others."""
     group = "podracer.generators"
-    mine = [EntryPoint(kind.__name__, f"{__name__}:{kind.__name__}", group) for kind in (Raising, Greedy, Historian)]
+    mine = [
+        EntryPoint(kind.__name__, f"{__name__}:{kind.__name__}", group)
+        for kind in (Raising, Greedy, Historian)
+    ]
     theirs = extensions.entry_points(group=group)
     mine.append(EntryPoint("Absent", "a_package_that_is_not_there:Generator", group))
     found = {group: EntryPoints([*theirs, *mine])}
     load = EntryPoint.load
     monkeypatch.setattr(
-        EntryPoint, "load", lambda self: globals()[self.name] if self.module == __name__ else load(self)
+        EntryPoint,
+        "load",
+        lambda self: globals()[self.name] if self.module == __name__ else load(self),
     )
     both = extensions.entry_points
-    monkeypatch.setattr(extensions, "entry_points", lambda group: found.get(group) or both(group=group))
+    monkeypatch.setattr(
+        extensions, "entry_points", lambda group: found.get(group) or both(group=group)
+    )
 
 
 def number(agent: agent_pb2.AgentSpec) -> float:
@@ -72,7 +84,11 @@ def number(agent: agent_pb2.AgentSpec) -> float:
 
 async def test_generations_pass_a_barrier_and_end(driver: Any) -> None:
     await driver.create(
-        scheduler=evolution.SCHEDULER_GENERATIONAL, population=6, generations=2, exploration=0.0, replaced_fraction=0.34
+        scheduler=evolution.SCHEDULER_GENERATIONAL,
+        population=6,
+        generations=2,
+        exploration=0.0,
+        replaced_fraction=0.34,
     )
     first, second = await driver.propose(4), await driver.propose(4)
     assert (len(first.proposals), len(second.proposals)) == (4, 2)
@@ -95,7 +111,9 @@ async def test_generations_pass_a_barrier_and_end(driver: Any) -> None:
     assert not over.HasField("generator_problem")
 
 
-async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_older(driver: Any) -> None:
+async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_older(
+    driver: Any,
+) -> None:
     await driver.create(population=8, exploration=0.0, crossover=1.0)
     first = await driver.propose(8)
     await driver.run_round(first, number)
@@ -112,7 +130,9 @@ async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_ol
         assert child.agent.env_steps == 900
     known = {agent.name: agent for agent in await driver.agents()}
     child = known[children[0].agent.name]
-    assert list(child.parents) == [parent.agent for parent in children[0].agent.initialization.parents]
+    assert list(child.parents) == [
+        parent.agent for parent in children[0].agent.initialization.parents
+    ]
     assert child.lineage == known[child.parents[0]].lineage
     assert child.reason == children[0].reason
     assert child.replaced == children[0].replaced != ""
@@ -121,7 +141,11 @@ async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_ol
 async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
     await driver.create(population=8, exploration=0.0, noise_scale=0.05)
     await driver.run_round(await driver.propose(8), number)
-    starts = [each.agent.initialization for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
+    starts = [
+        each.agent.initialization
+        for each in (await driver.propose(8)).proposals
+        if each.action == EXPLOIT
+    ]
     assert {start.kind for start in starts} == {agent_pb2.INITIALIZATION_KIND_NOISE}
     assert {start.noise_scale for start in starts} == {0.05}
     assert len({start.seed for start in starts}) == len(starts) == 2
@@ -129,10 +153,14 @@ async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
 
 
 async def test_truncation_takes_one_of_the_best_quarter(driver: Any) -> None:
-    await driver.create(population=8, exploration=0.0, selection=evolution.SELECTION_TRUNCATION, lineage_limit=4)
+    await driver.create(
+        population=8, exploration=0.0, selection=evolution.SELECTION_TRUNCATION, lineage_limit=4
+    )
     await driver.run_round(await driver.propose(8), number)
     children = [each for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
-    assert {parent.agent[-4:] for each in children for parent in each.agent.initialization.parents} <= {"0007", "0008"}
+    assert {
+        parent.agent[-4:] for each in children for parent in each.agent.initialization.parents
+    } <= {"0007", "0008"}
 
 
 async def test_random_search_goes_on_with_whom_it_began(driver: Any) -> None:
@@ -141,7 +169,9 @@ async def test_random_search_goes_on_with_whom_it_began(driver: Any) -> None:
     await driver.run_round(first, number)
     for _ in range(3):
         again = await driver.propose(8)
-        assert [each.agent.name for each in again.proposals] == [each.agent.name for each in first.proposals]
+        assert [each.agent.name for each in again.proposals] == [
+            each.agent.name for each in first.proposals
+        ]
         assert {each.action for each in again.proposals} == {CONTINUE}
         await driver.run_round(again, lambda agent: -number(agent))
 
@@ -163,7 +193,9 @@ async def test_a_generator_that_raises_is_stood_in_for(driver: Any, installed: N
     assert await driver.propose(4, request_id="again") == second
 
 
-async def test_a_generator_that_proposes_too_much_is_stood_in_for(driver: Any, installed: None) -> None:
+async def test_a_generator_that_proposes_too_much_is_stood_in_for(
+    driver: Any, installed: None
+) -> None:
     await driver.create(population=8, generator="Greedy")
     answer = await driver.propose(3)
     assert len(answer.proposals) == 3
@@ -172,21 +204,27 @@ async def test_a_generator_that_proposes_too_much_is_stood_in_for(driver: Any, i
 
 
 async def test_the_schedulers_own_generator_stands_in(driver: Any, installed: None) -> None:
-    await driver.create(population=8, generator="Greedy", scheduler=evolution.SCHEDULER_GENERATIONAL)
+    await driver.create(
+        population=8, generator="Greedy", scheduler=evolution.SCHEDULER_GENERATIONAL
+    )
     answer = await driver.propose(3)
     assert "; Generational proposes in its place" in answer.generator_problem.message
     assert len(await driver.agents()) == 8
 
 
 async def test_a_generator_that_cannot_be_imported_is_refused(driver: Any, installed: None) -> None:
-    with pytest.raises(InvalidInput, match="a_package_that_is_not_there:Generator cannot be imported: ModuleNotFound"):
+    with pytest.raises(
+        InvalidInput,
+        match="a_package_that_is_not_there:Generator cannot be imported: ModuleNotFound",
+    ):
         await driver.create(generator="Absent")
 
 
 async def test_a_generator_that_is_gone_since_is_stood_in_for(
     driver: Any, installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its package was removed, or cannot be imported any more, and the leaderboard has been started again."""
+    """Its package was removed, or cannot be imported any more, and the leaderboard has been started
+    again."""
     await driver.create(population=5, generator="Raising")
     former = extensions.entry_points
     monkeypatch.setattr(
@@ -202,7 +240,9 @@ async def test_a_generator_that_is_gone_since_is_stood_in_for(
     assert len((await driver.board()).candidates) == 4
 
 
-async def test_a_generator_sees_the_board_and_where_it_asks_the_history(driver: Any, installed: None) -> None:
+async def test_a_generator_sees_the_board_and_where_it_asks_the_history(
+    driver: Any, installed: None
+) -> None:
     Historian.seen.clear()
     await driver.create(population=6, leaderboard_size=2, generator="Historian", lineage_limit=1)
     await driver.run_round(await driver.propose(6), number)
@@ -211,7 +251,9 @@ async def test_a_generator_sees_the_board_and_where_it_asks_the_history(driver: 
     first, second, third = Historian.seen
     assert (first.agents, first.peers, first.elites, first.history) == ((), {}, (), ())
     assert [agent.number for agent in second.elites] == [6, 5]
-    assert [(agent.number, agent.best_score) for agent in second.history] == [(n, float(n)) for n in range(1, 7)]
+    assert [(agent.number, agent.best_score) for agent in second.history] == [
+        (n, float(n)) for n in range(1, 7)
+    ]
     assert {agent.generation for agent in second.agents} == {1}
     assert len(third.history) == 7  # who was replaced is still in it
     waiting = {agent.name for agent in third.waiting}

@@ -1,4 +1,5 @@
-"""What stored rounds lead to, over gRPC: rungs of equal effort, adaptive rounds on planted curves, measured packing."""
+"""What stored rounds lead to, over gRPC: rungs of equal effort, adaptive rounds on planted curves,
+measured packing."""
 
 from __future__ import annotations
 
@@ -27,12 +28,20 @@ Curve = Callable[[int], float]
 STEPS = 1000
 
 
-async def play(driver: Any, curves: Mapping[int, Curve], rounds: int, **evolution: Any) -> dict[int, list[int]]:
-    """Rounds of one agent at a time, each with the curve of its number; children do as badly as can be.
+async def play(
+    driver: Any, curves: Mapping[int, Curve], rounds: int, **evolution: Any
+) -> dict[int, list[int]]:
+    """Rounds of one agent at a time, each with the curve of its number; children do as badly as can
+    be.
 
     Which agent got how many steps, round by round; agents that were replaced have no more.
     """
-    settings = {"population": len(curves), "exploration": 0.0, "round_env_steps": STEPS, **evolution}
+    settings = {
+        "population": len(curves),
+        "exploration": 0.0,
+        "round_env_steps": STEPS,
+        **evolution,
+    }
     await driver.create(**settings)
     lengths: dict[int, list[int]] = {}
     for _ in range(rounds * len(curves)):
@@ -49,7 +58,11 @@ async def play(driver: Any, curves: Mapping[int, Curve], rounds: int, **evolutio
 async def replaced(driver: Any) -> dict[int, int]:
     """Number of an agent that gave way → rounds that it had had."""
     agents = {each.name: each for each in await driver.agents()}
-    return {int(each.replaced[-4:]): agents[each.replaced].rung for each in agents.values() if each.replaced}
+    return {
+        int(each.replaced[-4:]): agents[each.replaced].rung
+        for each in agents.values()
+        if each.replaced
+    }
 
 
 def flat(level: float) -> Curve:
@@ -60,8 +73,17 @@ def rising(level: float, slope: float) -> Curve:
     return lambda steps: level + slope * steps / STEPS
 
 
-async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_first_rung(driver: Any) -> None:
-    curves = {1: rising(10.0, 5.0), 2: flat(9.0), 3: flat(8.0), 4: flat(1.0), 5: flat(0.9), 6: flat(0.8)}
+async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_first_rung(
+    driver: Any,
+) -> None:
+    curves = {
+        1: rising(10.0, 5.0),
+        2: flat(9.0),
+        3: flat(8.0),
+        4: flat(1.0),
+        5: flat(0.9),
+        6: flat(0.8),
+    }
     lengths = await play(driver, curves, 6, adaptive_rounds=True)
     assert lengths[1][:4] == [STEPS, STEPS, 2 * STEPS, 4 * STEPS]
     assert max(lengths[1]) == 4 * STEPS
@@ -71,7 +93,14 @@ async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_fir
     assert 1 not in stopped
 
 
-SLOW = {1: flat(60.0), 2: flat(50.0), 3: flat(40.0), 4: flat(30.0), 5: rising(10.0, 15.0), 6: flat(1.0)}
+SLOW = {
+    1: flat(60.0),
+    2: flat(50.0),
+    3: flat(40.0),
+    4: flat(30.0),
+    5: rising(10.0, 15.0),
+    6: flat(1.0),
+}
 """Agent 5 is fifth of six at the first rung, second at the fourth, and best from the fifth on."""
 
 
@@ -87,7 +116,9 @@ async def test_a_slow_starter_survives_as_far_as_successive_halving_lets_it(driv
     assert (await replaced(driver))[5] == 1
 
 
-async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(driver: Any) -> None:
+async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(
+    driver: Any,
+) -> None:
     curves = {**SLOW, 5: rising(30.0, 15.0)}  # third of six at the first rung
     await play(driver, curves, 8, adaptive_rounds=True)
     assert 5 not in await replaced(driver)
@@ -95,7 +126,8 @@ async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(
 
 
 async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driver: Any) -> None:
-    """Four agents have had five rounds when a fifth comes; all of its scores are what they had at its age."""
+    """Four agents have had five rounds when a fifth comes; all of its scores are what they had at
+    its age."""
     await driver.create(population=5, exploration=0.0, round_env_steps=STEPS)
     curve = rising(0.0, 100.0)
     cohort = await driver.propose(5)
@@ -133,7 +165,9 @@ async def test_while_the_best_improves_they_do_not(driver: Any) -> None:
     assert await replaced(driver)
 
 
-async def train(driver: Any, cohort: pb.ProposeCohortResponse, steps_per_s: float, member_count: int) -> None:
+async def train(
+    driver: Any, cohort: pb.ProposeCohortResponse, steps_per_s: float, member_count: int
+) -> None:
     """A round of 10 s in which the whole cohort does `steps_per_s`."""
     members = len(cohort.proposals)
     for proposal in cohort.proposals:
@@ -155,7 +189,9 @@ async def test_cohorts_become_smaller_where_that_is_faster_in_total(driver: Any)
 
 
 @pytest.mark.parametrize("member_count", [0, 8])
-async def test_where_the_job_says_how_many_nothing_is_measured(driver: Any, member_count: int) -> None:
+async def test_where_the_job_says_how_many_nothing_is_measured(
+    driver: Any, member_count: int
+) -> None:
     """The orchestrator then reports no size; and where packing is free, the size stays."""
     await driver.create(population=8)
     sizes = []
@@ -169,16 +205,17 @@ async def test_where_the_job_says_how_many_nothing_is_measured(driver: Any, memb
 def row_of_round(number: int) -> dict[str, Any]:
     return {
         "board": "b", "request_id": str(number), "agent": f"a{number}", "lineage": "a0", "rung": 1,
-        "score": 0.0, "rung_score": float(number), "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * number,
-        "line_cost_s": float(number), "response": b"",
+        "score": 0.0, "rung_score": float(number), "env_steps": 10, "cost_s": 1.0,
+        "line_env_steps": 10 * number, "line_cost_s": float(number), "response": b"",
     }  # fmt: skip
 
 
 def row_of_agent(number: int) -> dict[str, Any]:
     return {
-        "board": "b", "number": number, "name": f"a{number}", "algorithm": "ppo", "spec": b"", "origin": "fresh",
-        "state": "retired", "reason": "", "lineage": "a0", "create_time": datetime.now(UTC), "waiting_since": number,
-        "env_steps": 10 * number, "cost_s": float(number), "rung": 1, "started": True, "replaced": "", "failure": "",
+        "board": "b", "number": number, "name": f"a{number}", "algorithm": "ppo", "spec": b"",
+        "origin": "fresh", "state": "retired", "reason": "", "lineage": "a0",
+        "create_time": datetime.now(UTC), "waiting_since": number, "env_steps": 10 * number,
+        "cost_s": float(number), "rung": 1, "started": True, "replaced": "", "failure": "",
         "best_rung": 0, "best_env_steps": 0, "best_cost_s": 0.0,
     }  # fmt: skip
 
@@ -186,7 +223,22 @@ def row_of_agent(number: int) -> dict[str, Any]:
 def agent_of(number: int) -> Agent:
     effort, name = float(number), f"a{number}"
     steps = 10 * number
-    return Agent(name, number, "ppo", {}, ("ppo", ()), State.WAITING, "a0", 1, steps, effort, effort, None, 0, True)
+    return Agent(
+        name,
+        number,
+        "ppo",
+        {},
+        ("ppo", ()),
+        State.WAITING,
+        "a0",
+        1,
+        steps,
+        effort,
+        effort,
+        None,
+        0,
+        True,
+    )
 
 
 def fill(session: Session) -> None:
@@ -204,19 +256,26 @@ async def long_history(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(long_history: Database) -> None:
+async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(
+    long_history: Database,
+) -> None:
     """No more than the nearest rounds are read, and no table is scanned."""
     statements: list[tuple[str, Any]] = []
 
     def read(session: Session) -> list[str]:
         connection = session.connection()
-        event.listen(connection.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
+        event.listen(
+            connection.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3]))
+        )
         for rules in (Rules(), Rules(round=Round(env_steps=10))):
             (scores,) = load_rungs(session, "b", rules, [agent_of(1000)]).values()
             assert len(scores) <= 2 * MAX_ROUNDS + 1
             assert scores[0] == 1000.0
             assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
-        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values) for text, values in [*statements]]
+        explained = [
+            connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)
+            for text, values in [*statements]
+        ]
         return [step[-1] for steps in explained for step in steps]
 
     plans = await long_history.read(read)
@@ -229,9 +288,13 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
     long_history: Database, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr("podracer_leaderboard.judged_rounds.MAX_WINDOW", window)
-    several = [agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)]
+    several = [
+        agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)
+    ]
     for rules in (Rules(), Rules(round=Round(env_steps=10))):
-        together = await long_history.read(lambda session, rules=rules: load_rungs(session, "b", rules, several))
+        together = await long_history.read(
+            lambda session, rules=rules: load_rungs(session, "b", rules, several)
+        )
         for each in several:
             alone = await long_history.read(
                 lambda session, rules=rules, each=each: load_rungs(session, "b", rules, [each])
@@ -239,7 +302,9 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
             assert together[each.name] == alone[each.name]
 
 
-async def test_what_lines_had_had_is_stored_with_each_round(server: Any, driver: Any, tmp_path: Path) -> None:
+async def test_what_lines_had_had_is_stored_with_each_round(
+    server: Any, driver: Any, tmp_path: Path
+) -> None:
     await driver.create(population=1, leaderboard_size=1)
     for _ in range(3):
         await driver.run_round(await driver.propose(1), lambda agent: 1.0)

@@ -42,12 +42,19 @@ async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_pa
         for number, steps, cost_s, rung in ((1, 3000, 30.0, 3), (2, 2000, 18.0, 2)):
             connection.execute(
                 text(
-                    "INSERT INTO agents (board, number, name, algorithm, spec, origin, state, reason, lineage,"
-                    " create_time, waiting_since, env_steps, cost_s, rung, started, replaced, failure, best_rung,"
-                    " best_env_steps, best_cost_s) VALUES ('b', :number, :name, 'ppo', x'', 'fresh', 'waiting', '',"
-                    " 'a1', 0, 0, :steps, :cost_s, :rung, 1, '', '', 0, 0, 0.0)"
+                    "INSERT INTO agents (board, number, name, algorithm, spec, origin, state, "
+                    "reason, lineage, create_time, waiting_since, env_steps, cost_s, rung, "
+                    "started, replaced, failure, best_rung, best_env_steps, best_cost_s) VALUES "
+                    "('b', :number, :name, 'ppo', x'', 'fresh', 'waiting', '', 'a1', 0, 0, :steps, "
+                    ":cost_s, :rung, 1, '', '', 0, 0, 0.0)"
                 ),
-                {"number": number, "name": f"a{number}", "steps": steps, "cost_s": cost_s, "rung": rung},
+                {
+                    "number": number,
+                    "name": f"a{number}",
+                    "steps": steps,
+                    "cost_s": cost_s,
+                    "rung": rung,
+                },
             )
         for request, agent, rung, cost_s in (
             ("1", "a1", 1, 9.0),
@@ -56,7 +63,10 @@ async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_pa
             ("4", "a2", 2, 8.0),
         ):
             connection.execute(
-                text("INSERT INTO rounds VALUES ('b', :request, :agent, 'a1', :rung, 1.0, :cost_s, x'')"),
+                text(
+                    "INSERT INTO rounds VALUES ('b', :request, :agent, 'a1', :rung, 1.0, :cost_s, "
+                    "x'')"
+                ),
                 {"request": request, "agent": agent, "rung": rung, "cost_s": cost_s},
             )
     engine.dispose()
@@ -73,7 +83,9 @@ def test_the_last_file_is_the_newest_revision() -> None:
     scripts = ScriptDirectory(str(FOLDER), version_locations=[str(FOLDER)])
     assert scripts.get_current_head() == newest_revision(FOLDER)
     for script in scripts.walk_revisions():
-        assert Path(script.path).stem.startswith(f"{script.revision}_"), "the start goes by the files' names"
+        assert Path(script.path).stem.startswith(f"{script.revision}_"), (
+            "the start goes by the files' names"
+        )
 
 
 def test_deleting_a_board_needs_no_list_of_tables() -> None:

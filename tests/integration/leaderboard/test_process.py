@@ -1,4 +1,5 @@
-"""The process itself: `python -m podracer_leaderboard`, how it starts, ends, is killed and comes back."""
+"""The process itself: `python -m podracer_leaderboard`, how it starts, ends, is killed and comes
+back."""
 
 from __future__ import annotations
 
@@ -89,14 +90,17 @@ def test_it_says_what_it_needs(process: Process, tmp_path: Path) -> None:
     assert process.refusal(PODRACER_DATABASE="")[0] == 2
     assert "PODRACER_DATABASE" in process.refusal(PODRACER_DATABASE="")[1]
     (tmp_path / "file").write_text("")
-    status, message = process.refusal(PODRACER_DATABASE=f"sqlite:///{tmp_path}/file/leaderboard.sqlite")
+    status, message = process.refusal(
+        PODRACER_DATABASE=f"sqlite:///{tmp_path}/file/leaderboard.sqlite"
+    )
     assert (status, "not a folder" in message) == (2, True)
     status, message = process.refusal(PODRACER_LISTEN="0.0.0.0:0")
     assert (status, "0.0.0.0" in message) == (2, True)
 
 
 async def test_acknowledged_is_durable_whenever_it_is_killed(process: Process, driver: Any) -> None:
-    """Killed again and again in mid-call: every call is repeated until it is answered, and counts once."""
+    """Killed again and again in mid-call: every call is repeated until it is answered, and counts
+    once."""
     make_driver, score = type(driver), {}
     stop = asyncio.Event()
     addresses: list[str] = []
@@ -121,7 +125,9 @@ async def test_acknowledged_is_durable_whenever_it_is_killed(process: Process, d
                     try:
                         address, token = addresses[-1], FileToken(process.tokens[Role.CONTROL])
                         async with open_aio_channel(address, token) as channel:
-                            return await getattr(LeaderboardServiceStub(channel), method)(request, timeout=60)
+                            return await getattr(LeaderboardServiceStub(channel), method)(
+                                request, timeout=60
+                            )
                     except (Unavailable, IndexError):
                         await asyncio.sleep(0.01)
 

@@ -36,7 +36,10 @@ async def test_first_agents_are_fresh_complete_and_their_own(driver: Any) -> Non
     defaults = find_algorithm("ppo").defaults()
     for each in cohort.proposals:
         assert set(each.agent.hyperparameters) == set(defaults)
-        assert tuple(each.agent.hyperparameters["hidden_sizes"].integers.values) == defaults["hidden_sizes"]
+        assert (
+            tuple(each.agent.hyperparameters["hidden_sizes"].integers.values)
+            == defaults["hidden_sizes"]
+        )
         assert 1e-4 <= learning_rate(each.agent) <= 1e-2
         assert each.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
         assert not each.agent.HasField("resume")
@@ -92,18 +95,33 @@ async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) 
         assert parent.checkpoint.prefix.endswith("-best/")
         assert child.agent.env_steps == 900  # of the candidate's checkpoint, not of the round's end
         donor = next(each.agent for each in first.proposals if each.agent.name == parent.agent)
-        changed = {name for name, value in child.agent.hyperparameters.items() if value != donor.hyperparameters[name]}
+        changed = {
+            name
+            for name, value in child.agent.hyperparameters.items()
+            if value != donor.hyperparameters[name]
+        }
         assert changed == {"learning_rate", "gamma"}
     states = {agent.name: agent for agent in await driver.agents()}
     assert [states[name].state for name in worst_two] == [pb.AGENT_STATE_RETIRED] * 2
     child = states[children[0].agent.name]
-    assert (child.rung, child.origin, child.state) == (1, pb.PROPOSAL_ACTION_EXPLOIT, pb.AGENT_STATE_TRAINING)
+    assert (child.rung, child.origin, child.state) == (
+        1,
+        pb.PROPOSAL_ACTION_EXPLOIT,
+        pb.AGENT_STATE_TRAINING,
+    )
     assert child.lineage == states[child.parents[0]].lineage
-    assert sum(agent.state in (pb.AGENT_STATE_TRAINING, pb.AGENT_STATE_WAITING) for agent in states.values()) == 8
+    assert (
+        sum(
+            agent.state in (pb.AGENT_STATE_TRAINING, pb.AGENT_STATE_WAITING)
+            for agent in states.values()
+        )
+        == 8
+    )
 
 
 async def test_the_best_takes_over_and_the_worst_has_no_children(driver: Any) -> None:
-    """Planted: the return is the nearness of the learning rate to 4e-3, which children inherit up to a fifth."""
+    """Planted: the return is the nearness of the learning rate to 4e-3, which children inherit up
+    to a fifth."""
 
     def distance(agent: agent_pb2.AgentSpec) -> float:
         return abs(math.log(learning_rate(agent) / 4e-3))
@@ -118,7 +136,9 @@ async def test_the_best_takes_over_and_the_worst_has_no_children(driver: Any) ->
     assert all(worst not in agent.parents for agent in agents)
     alive = [distance(agent.spec) for agent in agents if agent.state == pb.AGENT_STATE_WAITING]
     assert len(alive) == 8
-    assert statistics.median(alive) < 0.5 * statistics.median(distance(each.agent) for each in first.proposals)
+    assert statistics.median(alive) < 0.5 * statistics.median(
+        distance(each.agent) for each in first.proposals
+    )
     best = (await driver.board()).candidates[0]
     assert distance(best.agent.spec) <= min(distance(agent.spec) for agent in agents)
 
@@ -151,7 +171,9 @@ async def test_the_same_seed_and_the_same_order_give_the_same_proposals(
         answers = []
         for _ in range(12):
             cohort = await driver.propose(3)
-            await driver.run_round(cohort, lambda agent: learning_rate(agent) * 1e3 + agent.env_steps * 1e-3)
+            await driver.run_round(
+                cohort, lambda agent: learning_rate(agent) * 1e3 + agent.env_steps * 1e-3
+            )
             answers.append(canonical(cohort))
         return answers
 
@@ -175,7 +197,11 @@ async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(dri
 async def test_a_cohort_has_no_more_members_than_the_job_has_steps_left(driver: Any) -> None:
     await driver.create(round_env_steps=1000)
     plenty = await driver.propose(2, remaining_env_steps=10_000, remaining_cost={"seconds": 4})
-    assert (len(plenty.proposals), plenty.round_env_steps, plenty.HasField("round_time")) == (2, 1000, False)
+    assert (len(plenty.proposals), plenty.round_env_steps, plenty.HasField("round_time")) == (
+        2,
+        1000,
+        False,
+    )
     assert len((await driver.propose(4, remaining_env_steps=3)).proposals) == 3
     assert not (await driver.propose(4, remaining_cost={})).proposals
 
@@ -195,7 +221,9 @@ async def test_a_pod_gets_only_what_it_can_train(driver: Any) -> None:
         ({"budget_used": math.nan}, "budget_used"),
     ],
 )
-async def test_bad_requests_name_their_field(driver: Any, fields: dict[str, float], bad: str) -> None:
+async def test_bad_requests_name_their_field(
+    driver: Any, fields: dict[str, float], bad: str
+) -> None:
     await driver.create()
     with pytest.raises(InvalidInput) as caught:
         await driver.propose(**fields)
@@ -209,29 +237,43 @@ async def test_an_unknown_leaderboard_is_not_found(driver: Any) -> None:
 
 
 def founder(number: int, **hyperparameters: Any) -> evolution_pb2.Founder:
-    found = evolution_pb2.Founder(agent=f"projects/p/jobs/former/agents/a{number:04}", algorithm="ppo")
+    found = evolution_pb2.Founder(
+        agent=f"projects/p/jobs/former/agents/a{number:04}", algorithm="ppo"
+    )
     found.checkpoint.prefix = f"projects/p/jobs/uid-0/agents/a{number:04}/checkpoints/9-{number}/"
     for name, value in hyperparameters.items():
         found.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
     return found
 
 
-@pytest.mark.parametrize("scheduler", [evolution_pb2.SCHEDULER_TOURNAMENT, evolution_pb2.SCHEDULER_GENERATIONAL])
-async def test_founders_come_first_as_copies_of_another_jobs_agents(driver: Any, scheduler: Any) -> None:
+@pytest.mark.parametrize(
+    "scheduler", [evolution_pb2.SCHEDULER_TOURNAMENT, evolution_pb2.SCHEDULER_GENERATIONAL]
+)
+async def test_founders_come_first_as_copies_of_another_jobs_agents(
+    driver: Any, scheduler: Any
+) -> None:
     # Neither gamma nor the network is one that the search would give.
-    founders = founder(1, gamma=0.5, hidden_sizes=(32, 32)), founder(2, gamma=0.5, hidden_sizes=(32, 32))
+    founders = (
+        founder(1, gamma=0.5, hidden_sizes=(32, 32)),
+        founder(2, gamma=0.5, hidden_sizes=(32, 32)),
+    )
     await driver.create(founders, population=4, scheduler=scheduler)
     first = await driver.propose(2)
     for proposal, expected in zip(first.proposals, founders, strict=True):
         start = proposal.agent.initialization
-        assert (proposal.action, start.kind) == (pb.PROPOSAL_ACTION_FRESH, agent_pb2.INITIALIZATION_KIND_COPY)
+        assert (proposal.action, start.kind) == (
+            pb.PROPOSAL_ACTION_FRESH,
+            agent_pb2.INITIALIZATION_KIND_COPY,
+        )
         (parent,) = start.parents
         assert (parent.agent, parent.checkpoint) == (expected.agent, expected.checkpoint)
         assert proposal.agent.hyperparameters["gamma"].number == 0.5
         assert list(proposal.agent.hyperparameters["hidden_sizes"].integers.values) == [32, 32]
         assert set(proposal.agent.hyperparameters) == set(find_algorithm("ppo").defaults())
     second = await driver.propose(2)
-    assert [each.agent.initialization.kind for each in second.proposals] == [agent_pb2.INITIALIZATION_KIND_FRESH] * 2
+    assert [each.agent.initialization.kind for each in second.proposals] == [
+        agent_pb2.INITIALIZATION_KIND_FRESH
+    ] * 2
     for cohort in (first, second):
         await driver.run_round(cohort, lambda agent: float(agent.name[-1]))
     for _ in range(6):  # children of founders have gammas that the search allows
@@ -242,7 +284,9 @@ async def test_founders_come_first_as_copies_of_another_jobs_agents(driver: Any,
 
 
 async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -> None:
-    await driver.create([founder(number) for number in range(1, 5)], population=2, leaderboard_size=2)
+    await driver.create(
+        [founder(number) for number in range(1, 5)], population=2, leaderboard_size=2
+    )
     assert len((await driver.propose(4)).proposals) == 2
 
 
@@ -252,10 +296,15 @@ async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -
         ({"algorithm": "sac"}, "an agent of sac; searched are ppo"),
         ({"agent": "unknown"}, "agent"),
         ({"checkpoint": None}, "has no checkpoint"),
-        ({"hyperparameters": {"speed": agent_pb2.HyperparameterValue(number=1.0)}}, "has no hyperparameter speed"),
+        (
+            {"hyperparameters": {"speed": agent_pb2.HyperparameterValue(number=1.0)}},
+            "has no hyperparameter speed",
+        ),
     ],
 )
-async def test_founders_that_cannot_be_trained_here_are_refused(driver: Any, change: Any, problem: str) -> None:
+async def test_founders_that_cannot_be_trained_here_are_refused(
+    driver: Any, change: Any, problem: str
+) -> None:
     sound = founder(1)
     values = {field.name: value for field, value in sound.ListFields()} | change
     with pytest.raises(InvalidInput, match=problem) as caught:

@@ -1,4 +1,5 @@
-"""No request, however strange, breaks the leaderboard: each is answered or refused for a reason that is the caller's.
+"""No request, however strange, breaks the leaderboard: each is answered or refused for a reason
+that is the caller's.
 
 PODRACER_FUZZ says how many requests; `make fuzz` has many.
 """
@@ -23,11 +24,19 @@ async def test_any_request_is_answered_or_refused(server: Any, driver: Any) -> N
     await driver.create(population=4, leaderboard_size=2)
     response = await driver.propose(2)
     await driver.run_round(response, lambda agent: 1.0)
-    texts = ["projects/p/leaderboards/j", "champion", *(each.agent.name for each in response.proposals)]
-    requests = Requests(random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "2"))), waits=("WatchLeaderboard",))
+    texts = [
+        "projects/p/leaderboards/j",
+        "champion",
+        *(each.agent.name for each in response.proposals),
+    ]
+    requests = Requests(
+        random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "2"))), waits=("WatchLeaderboard",)
+    )
     channel = await server.channel()
     for _ in range(COUNT):
-        method = requests.chance.choice(pb.DESCRIPTOR.services_by_name["LeaderboardService"].methods)
+        method = requests.chance.choice(
+            pb.DESCRIPTOR.services_by_name["LeaderboardService"].methods
+        )
         made = requests.make(method, texts)
         if method.name == "DeleteLeaderboard" and requests.chance.random() < 0.9:
             made.name = "projects/p/leaderboards/absent"

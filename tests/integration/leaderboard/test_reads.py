@@ -26,7 +26,9 @@ async def test_an_agent_knows_its_ancestors_and_its_children(driver: Any) -> Non
     await run_generations(driver, 4)
     agents = {agent.name: agent for agent in await driver.agents()}
     assert list(agents) == sorted(agents)
-    grandchild = next(agent for agent in agents.values() if agent.parents and agents[agent.parents[0]].parents)
+    grandchild = next(
+        agent for agent in agents.values() if agent.parents and agents[agent.parents[0]].parents
+    )
     answer = await driver.stub.GetAgent(pb.GetAgentRequest(name=grandchild.name))
     parent = agents[grandchild.parents[0]]
     assert answer.agent == grandchild
@@ -49,11 +51,14 @@ async def test_lists_come_in_pages_and_by_state(driver: Any) -> None:
         if not token:
             break
     assert pages == [names[:2], names[2:4], names[4:]]
-    assert [agent.name for agent in await driver.agents(states=[pb.AGENT_STATE_WAITING])] == [names[1]]
+    assert [agent.name for agent in await driver.agents(states=[pb.AGENT_STATE_WAITING])] == [
+        names[1]
+    ]
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("page_size", -1), ("page_size", 1001), ("page_token", "?"), ("states", [9])]
+    ("field", "value"),
+    [("page_size", -1), ("page_size", 1001), ("page_token", "?"), ("states", [9])],
 )
 async def test_bad_pages_name_their_field(driver: Any, field: str, value: Any) -> None:
     await driver.create()
@@ -73,7 +78,9 @@ async def test_statistics_of_the_elites_and_their_lineages(driver: Any) -> None:
     rates = [math.log(elite["learning_rate"].number) for elite in elites]
     assert list(answer.mean) == pytest.approx([sum(gammas) / 4, sum(rates) / 4])
     assert list(answer.variance) == pytest.approx([answer.covariance[0], answer.covariance[3]])
-    assert answer.variance[1] == pytest.approx(sum((rate - sum(rates) / 4) ** 2 for rate in rates) / 3)
+    assert answer.variance[1] == pytest.approx(
+        sum((rate - sum(rates) / 4) ** 2 for rate in rates) / 3
+    )
     lineages = {each.lineage: each for each in answer.lineages}
     agents = await driver.agents()
     assert set(lineages) == {agent.lineage for agent in agents}
@@ -89,8 +96,12 @@ async def test_an_empty_board_has_statistics_too(driver: Any) -> None:
     assert (answer.elite_count, len(answer.lineages)) == (0, 0)
 
 
-async def set_alias(driver: Any, agent: str, reason: str = "", request_id: str = "") -> pb.AliasChange:
-    request = pb.SetAliasRequest(leaderboard=BOARD, alias="champion", agent=agent, reason=reason, request_id=request_id)
+async def set_alias(
+    driver: Any, agent: str, reason: str = "", request_id: str = ""
+) -> pb.AliasChange:
+    request = pb.SetAliasRequest(
+        leaderboard=BOARD, alias="champion", agent=agent, reason=reason, request_id=request_id
+    )
     answer: pb.SetAliasResponse = await driver.stub.SetAlias(request)
     return answer.change
 
@@ -111,7 +122,10 @@ async def test_an_alias_moves_and_its_history_stays(server: Any, driver: Any) ->
     assert dict((await driver.board()).aliases) == {}
     request = pb.ListAliasHistoryRequest(leaderboard=BOARD, alias="champion", page_size=2)
     newest = await driver.stub.ListAliasHistory(request)
-    assert [(change.agent, change.reason) for change in newest.changes] == [("", "withdrawn"), (names[1], "better")]
+    assert [(change.agent, change.reason) for change in newest.changes] == [
+        ("", "withdrawn"),
+        (names[1], "better"),
+    ]
     request.page_token = newest.next_page_token
     rest = await driver.stub.ListAliasHistory(request)
     assert (list(rest.changes), rest.next_page_token) == ([first], "")
@@ -119,14 +133,19 @@ async def test_an_alias_moves_and_its_history_stays(server: Any, driver: Any) ->
 
 async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver: Any) -> None:
     await driver.create()
-    agent, prefix = "projects/p/jobs/j-2/agents/a0001", "projects/p/jobs/u/agents/a0001/checkpoints/9-1/"
+    agent = "projects/p/jobs/j-2/agents/a0001"
+    prefix = "projects/p/jobs/u/agents/a0001/checkpoints/9-1/"
     request = pb.SetAliasRequest(leaderboard=BOARD, alias="champion", agent=agent)
     with pytest.raises(NotFound):
         await driver.stub.SetAlias(request)
     request.checkpoint.prefix = prefix
     await driver.stub.SetAlias(request)
-    history = await driver.stub.ListAliasHistory(pb.ListAliasHistoryRequest(leaderboard=BOARD, alias="champion"))
-    assert [(change.agent, change.checkpoint.prefix) for change in history.changes] == [(agent, prefix)]
+    history = await driver.stub.ListAliasHistory(
+        pb.ListAliasHistoryRequest(leaderboard=BOARD, alias="champion")
+    )
+    assert [(change.agent, change.checkpoint.prefix) for change in history.changes] == [
+        (agent, prefix)
+    ]
     request.agent = ""
     with pytest.raises(InvalidInput, match="agent"):
         await driver.stub.SetAlias(request)
@@ -162,7 +181,15 @@ async def test_hyperparameters_come_back_as_they_went(driver: Any) -> None:
     await driver.create()
     cohort = await driver.propose(3)
     agents = await driver.agents()
-    assert [agent.spec.hyperparameters for agent in agents] == [each.agent.hyperparameters for each in cohort.proposals]
-    kinds = {name: value.WhichOneof("kind") for name, value in agents[0].spec.hyperparameters.items()}
-    assert (kinds["learning_rate"], kinds["horizon"], kinds["hidden_sizes"]) == ("number", "integer", "integers")
+    assert [agent.spec.hyperparameters for agent in agents] == [
+        each.agent.hyperparameters for each in cohort.proposals
+    ]
+    kinds = {
+        name: value.WhichOneof("kind") for name, value in agents[0].spec.hyperparameters.items()
+    }
+    assert (kinds["learning_rate"], kinds["horizon"], kinds["hidden_sizes"]) == (
+        "number",
+        "integer",
+        "integers",
+    )
     assert isinstance(agents[0].spec, agent_pb2.AgentSpec)

@@ -1,4 +1,5 @@
-"""SubmitCandidate and RecordEvaluations over gRPC: what is admitted, kept, refused and never counted twice."""
+"""SubmitCandidate and RecordEvaluations over gRPC: what is admitted, kept, refused and never
+counted twice."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ NewEvaluation = Callable[..., agent_pb2.Evaluation]
 
 async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
     """The names of `count` agents that train."""
-    await driver.create(**{"population": count, "leaderboard_size": 2, "lineage_limit": 2, **evolution})
+    await driver.create(
+        **{"population": count, "leaderboard_size": 2, "lineage_limit": 2, **evolution}
+    )
     return [each.agent.name for each in (await driver.propose(count)).proposals]
 
 
@@ -31,7 +34,9 @@ async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> N
     assert "0.5 against 1 of the worst of a full board" in refused.reason
     assert (await driver.submit(d, 1.5)).rank == 2
     board = await driver.board()
-    assert [(each.rank, each.agent.name, each.evaluation.lower_bound) for each in board.candidates] == [
+    assert [
+        (each.rank, each.agent.name, each.evaluation.lower_bound) for each in board.candidates
+    ] == [
         (1, b, 2.0),
         (2, d, 1.5),
     ]
@@ -46,7 +51,12 @@ async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
     await driver.propose(1)
     await driver.submit(a, 1.0)
     (agent,) = await driver.agents()
-    assert (agent.state, agent.rung, agent.env_steps, agent.cost.seconds) == (pb.AGENT_STATE_WAITING, 2, 2000, 10)
+    assert (agent.state, agent.rung, agent.env_steps, agent.cost.seconds) == (
+        pb.AGENT_STATE_WAITING,
+        2,
+        2000,
+        10,
+    )
     assert agent.latest_evaluation.lower_bound == 1.0
     assert agent.best_evaluation.lower_bound == 3.0
     assert [each.evaluation.lower_bound for each in (await driver.board()).candidates] == [3.0]
@@ -131,9 +141,15 @@ async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
         await driver.stub.SubmitCandidate(request)
 
 
-async def test_evaluations_are_stored_once_in_their_order(driver: Any, new_evaluation: NewEvaluation) -> None:
+async def test_evaluations_are_stored_once_in_their_order(
+    driver: Any, new_evaluation: NewEvaluation
+) -> None:
     a, b, *_ = await start(driver)
-    first = [new_evaluation(a, "e1", 1.0), new_evaluation(b, "e2", 2.0), new_evaluation(a, "e1", 9.0)]
+    first = [
+        new_evaluation(a, "e1", 1.0),
+        new_evaluation(b, "e2", 2.0),
+        new_evaluation(a, "e1", 9.0),
+    ]
     record = pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=first)
     assert (await driver.stub.RecordEvaluations(record)).recorded_count == 2
     assert (await driver.stub.RecordEvaluations(record)).recorded_count == 0
@@ -149,31 +165,40 @@ async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_can
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0)
     early = new_evaluation(a, request.candidate.evaluation_id, 1.0)
-    await driver.stub.RecordEvaluations(pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=[early]))
+    await driver.stub.RecordEvaluations(
+        pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=[early])
+    )
     await driver.stub.SubmitCandidate(request)
     listed = await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
     assert list(listed.evaluations) == [request.candidate]
 
 
-async def test_bad_evaluations_are_refused_whole(driver: Any, new_evaluation: NewEvaluation) -> None:
+async def test_bad_evaluations_are_refused_whole(
+    driver: Any, new_evaluation: NewEvaluation
+) -> None:
     a, *_ = await start(driver)
     nameless = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0), new_evaluation(a, "", 1.0)]
     )
     with pytest.raises(InvalidInput) as caught:
         await driver.stub.RecordEvaluations(nameless)
-    assert [violation.field for violation in caught.value.violations] == ["evaluations[1].evaluation_id"]
+    assert [violation.field for violation in caught.value.violations] == [
+        "evaluations[1].evaluation_id"
+    ]
     stranger = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation("projects/p/jobs/j/agents/x", "e2", 1.0)]
     )
     with pytest.raises(NotFound):
         await driver.stub.RecordEvaluations(stranger)
     many = pb.RecordEvaluationsRequest(
-        leaderboard=BOARD, evaluations=[new_evaluation(a, f"e{number}", 1.0) for number in range(1001)]
+        leaderboard=BOARD,
+        evaluations=[new_evaluation(a, f"e{number}", 1.0) for number in range(1001)],
     )
     with pytest.raises(InvalidInput, match="has 1001 items, but must contain no more than 1000"):
         await driver.stub.RecordEvaluations(many)
-    assert not (await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))).evaluations
+    assert not (
+        await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
+    ).evaluations
 
 
 async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
@@ -181,31 +206,46 @@ async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
 ) -> None:
     a, *_ = await start(driver)
     step = pb.ExchangeRequest.Step
-    record = pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0)])
+    record = pb.RecordEvaluationsRequest(
+        leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0)]
+    )
     wish = pb.ProposeCohortRequest(leaderboard=BOARD, request_id="next", places=2)
     steps = [step(evaluations=record), step(candidate=driver.submission(a, 1.0)), step(cohort=wish)]
     stranger = driver.submission("projects/p/jobs/j/agents/a9999", 2.0)
     with pytest.raises(NotFound):
-        await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[*steps, step(candidate=stranger)]))
+        await driver.stub.Exchange(
+            pb.ExchangeRequest(leaderboard=BOARD, steps=[*steps, step(candidate=stranger)])
+        )
     assert not (await driver.board()).candidates
     request = pb.ExchangeRequest(leaderboard=BOARD, steps=steps)
     told = await driver.stub.Exchange(request)
-    assert [each.WhichOneof("response") for each in told.answers] == ["evaluations", "candidate", "cohort"]
+    assert [each.WhichOneof("response") for each in told.answers] == [
+        "evaluations",
+        "candidate",
+        "cohort",
+    ]
     assert told.answers[0].evaluations.recorded_count == 1
     assert told.answers[1].candidate.admitted
     again = await driver.stub.Exchange(request)
     assert again.answers[1:] == told.answers[1:], "known by their request ids"
     assert again.answers[0].evaluations.recorded_count == 0
-    with pytest.raises(InvalidInput, match=r"steps\[0\].*expected evaluations, candidate or cohort"):
+    with pytest.raises(
+        InvalidInput, match=r"steps\[0\].*expected evaluations, candidate or cohort"
+    ):
         await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[step()]))
 
 
 async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: Any) -> None:
-    """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and not of 32."""
+    """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and
+    not of 32."""
     await driver.create(population=4, exploration=0.0)
     cohort = await driver.propose(4)
     for proposal, mean, episodes, bound in zip(
-        cohort.proposals, (10.0, 9.0, 30.0, 40.0), (8, 32, 32, 32), (2.0, 5.5, 26.5, 36.5), strict=True
+        cohort.proposals,
+        (10.0, 9.0, 30.0, 40.0),
+        (8, 32, 32, 32),
+        (2.0, 5.5, 26.5, 36.5),
+        strict=True,
     ):
         submission = driver.submission(proposal.agent.name, bound)
         candidate = submission.candidate
@@ -215,4 +255,9 @@ async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: A
     proposals = (await driver.propose(4)).proposals
     (child,) = [each for each in proposals if each.action == pb.PROPOSAL_ACTION_EXPLOIT]
     assert child.replaced == cohort.proposals[1].agent.name
-    assert [entry.evaluation.lower_bound for entry in (await driver.board()).candidates] == [36.5, 26.5, 5.5, 2.0]
+    assert [entry.evaluation.lower_bound for entry in (await driver.board()).candidates] == [
+        36.5,
+        26.5,
+        5.5,
+        2.0,
+    ]

@@ -1,4 +1,5 @@
-"""A real orchestrator on port 0 with a real database, beside a leaderboard and learners that are played."""
+"""A real orchestrator on port 0 with a real database, beside a leaderboard and learners that are
+played."""
 
 from __future__ import annotations
 
@@ -73,17 +74,17 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.refusal: PodracerError | None = None
         self._numbers = itertools.count(1)
 
-    async def CreateLeaderboard(self, request, context):  # noqa: N802
+    async def CreateLeaderboard(self, request, context):
         self._hear(request)
         self.boards[request.name] = request.spec
         return leaderboard_pb2.CreateLeaderboardResponse()
 
-    async def DeleteLeaderboard(self, request, context):  # noqa: N802
+    async def DeleteLeaderboard(self, request, context):
         self._hear(request)
         self.boards.pop(request.name, None)
         return leaderboard_pb2.DeleteLeaderboardResponse()
 
-    async def ProposeCohort(self, request, context):  # noqa: N802
+    async def ProposeCohort(self, request, context):
         self._hear(request)
         if request.request_id in self.proposals:
             return self.proposals[request.request_id]
@@ -107,7 +108,7 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.proposals[request.request_id] = response
         return response
 
-    async def SubmitCandidate(self, request, context):  # noqa: N802
+    async def SubmitCandidate(self, request, context):
         self._hear(request)
         self.submissions.setdefault(request.request_id, request)
         has_candidate = request.HasField("candidate")
@@ -116,16 +117,16 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
             admitted=has_candidate, rank=1, challenge=challenge, exclusions=self.exclusions
         )
 
-    async def GetLeaderboard(self, request, context):  # noqa: N802
+    async def GetLeaderboard(self, request, context):
         self._hear(request)
         board = leaderboard_pb2.Leaderboard(name=request.name, candidates=self.candidates)
         return leaderboard_pb2.GetLeaderboardResponse(leaderboard=board)
 
-    async def GetAgent(self, request, context):  # noqa: N802
+    async def GetAgent(self, request, context):
         self._hear(request)
         return leaderboard_pb2.GetAgentResponse(agent=self._agent(request.name))
 
-    async def ForkAgent(self, request, context):  # noqa: N802
+    async def ForkAgent(self, request, context):
         self._hear(request)
         parent = self._agent(request.name)
         if request.request_id in self.forks:
@@ -133,24 +134,26 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         if not parent.HasField("best_evaluation"):
             raise PreconditionFailed("no checkpoint yet", reason="NO_CHECKPOINT")
         fork = leaderboard_pb2.Agent(parents=[parent.name])
-        fork.spec.initialization.parents.add(agent=parent.name, checkpoint=parent.best_evaluation.checkpoint)
+        fork.spec.initialization.parents.add(
+            agent=parent.name, checkpoint=parent.best_evaluation.checkpoint
+        )
         self.is_away |= self.goes_after_a_check
         if not request.validate_only:
             fork.name = f"{parent.name.rpartition('/')[0]}/a{next(self._numbers):04}"
             self.forks[request.request_id] = fork
         return leaderboard_pb2.ForkAgentResponse(agent=fork)
 
-    async def PinAgent(self, request, context):  # noqa: N802
+    async def PinAgent(self, request, context):
         self._hear(request)
         (self.pinned.discard if request.unpin else self.pinned.add)(request.name)
         return leaderboard_pb2.PinAgentResponse()
 
-    async def StopAgent(self, request, context):  # noqa: N802
+    async def StopAgent(self, request, context):
         self._hear(request)
         self.stopped.add(request.name)
         return leaderboard_pb2.StopAgentResponse()
 
-    async def ListAgents(self, request, context):  # noqa: N802
+    async def ListAgents(self, request, context):
         self._hear(request)
         return leaderboard_pb2.ListAgentsResponse(agents=self._agents().values())
 
@@ -162,9 +165,13 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
 
     def _agents(self) -> dict[str, leaderboard_pb2.Agent]:
         agents: dict[str, leaderboard_pb2.Agent] = {}
-        for proposal in (each for response in self.proposals.values() for each in response.proposals):
+        for proposal in (
+            each for response in self.proposals.values() for each in response.proposals
+        ):
             agents[proposal.agent.name] = leaderboard_pb2.Agent(
-                name=proposal.agent.name, spec=proposal.agent, state=leaderboard_pb2.AGENT_STATE_WAITING
+                name=proposal.agent.name,
+                spec=proposal.agent,
+                state=leaderboard_pb2.AGENT_STATE_WAITING,
             )
         for submission in self.submissions.values():
             agent = agents[submission.agent]
@@ -179,24 +186,30 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
                 agent.state = leaderboard_pb2.AGENT_STATE_STOPPED
         return agents
 
-    async def SetAlias(self, request, context):  # noqa: N802
+    async def SetAlias(self, request, context):
         self._hear(request)
-        change = leaderboard_pb2.AliasChange(alias=request.alias, agent=request.agent, checkpoint=request.checkpoint)
+        change = leaderboard_pb2.AliasChange(
+            alias=request.alias, agent=request.agent, checkpoint=request.checkpoint
+        )
         self.alias_changes.insert(0, change)
         return leaderboard_pb2.SetAliasResponse(change=change)
 
-    async def ListAliasHistory(self, request, context):  # noqa: N802
+    async def ListAliasHistory(self, request, context):
         self._hear(request)
         return leaderboard_pb2.ListAliasHistoryResponse(changes=self.alias_changes)
 
-    async def RecordEvaluations(self, request, context):  # noqa: N802
+    async def RecordEvaluations(self, request, context):
         self._hear(request)
         for evaluation in request.evaluations:
             self.evaluations.setdefault(evaluation.evaluation_id, evaluation)
         return leaderboard_pb2.RecordEvaluationsResponse()
 
-    async def Exchange(self, request, context):  # noqa: N802
-        calls = {"evaluations": self.RecordEvaluations, "candidate": self.SubmitCandidate, "cohort": self.ProposeCohort}
+    async def Exchange(self, request, context):
+        calls = {
+            "evaluations": self.RecordEvaluations,
+            "candidate": self.SubmitCandidate,
+            "cohort": self.ProposeCohort,
+        }
         answers = []
         for step in request.steps:
             kind = step.WhichOneof("request")
@@ -229,9 +242,14 @@ class FakeLearner:
     """Plays a learner: leases, writes checkpoints, commits, completes."""
 
     def __init__(
-        self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x", **capabilities: Any
+        self,
+        pods: Any,
+        store: ObjectStore,
+        name: str = "projects/default/pods/x",
+        **capabilities: Any,
     ) -> None:
-        """`capabilities`: fields of its PodCapabilities; it runs user code unless they say otherwise."""
+        """`capabilities`: fields of its PodCapabilities; it runs user code unless they say
+        otherwise."""
         self.pods = pods
         fields = {"layout": job_pb2.POD_LAYOUT_FUSED, "allows_user_code": True, **capabilities}
         self.capabilities = pod_pb2.PodCapabilities(**fields)
@@ -251,24 +269,31 @@ class FakeLearner:
         )
 
     async def ask(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.Lease | None:
-        response = await self.pods.LeaseWork(self.lease_request(wait_s, request_id), timeout=wait_s + 60)
+        response = await self.pods.LeaseWork(
+            self.lease_request(wait_s, request_id), timeout=wait_s + 60
+        )
         self.lease = response.lease if response.HasField("lease") else None
         return self.lease
 
-    async def renew(self, steps: int = 0, evaluations: Any = (), lease: pod_pb2.Lease | None = None) -> int:
+    async def renew(
+        self, steps: int = 0, evaluations: Any = (), lease: pod_pb2.Lease | None = None
+    ) -> int:
         lease = lease or self.lease
         request = pod_pb2.RenewLeaseRequest(
             lease=lease.name,
             fence=lease.fence,
             members=[
-                pod_pb2.MemberProgress(agent=member.name, env_steps=steps) for member in lease.train.cohort.members
+                pod_pb2.MemberProgress(agent=member.name, env_steps=steps)
+                for member in lease.train.cohort.members
             ],
             evaluations=evaluations,
             env_steps_per_second=1000.0,
         )
         return (await self.pods.RenewLease(request, metadata=bearer(lease.token))).action
 
-    def checkpoint(self, agent: str, steps: int, lease: pod_pb2.Lease | None = None) -> agent_pb2.CheckpointReference:
+    def checkpoint(
+        self, agent: str, steps: int, lease: pod_pb2.Lease | None = None
+    ) -> agent_pb2.CheckpointReference:
         """Write a small checkpoint, manifest last."""
         lease = lease or self.lease
         prefix = checkpoint_prefix(
@@ -276,7 +301,9 @@ class FakeLearner:
         )
         weights = f"weights of {agent} at {steps}".encode()
         self.store.put(f"{prefix}actor.safetensors", weights)
-        manifest = Manifest((ManifestFile.describe("actor.safetensors", weights),), {"agent": agent}, {}).to_json()
+        manifest = Manifest(
+            (ManifestFile.describe("actor.safetensors", weights),), {"agent": agent}, {}
+        ).to_json()
         self.store.put(f"{prefix}{FILE_NAME}", manifest)
         return agent_pb2.CheckpointReference(
             prefix=prefix,
@@ -286,7 +313,9 @@ class FakeLearner:
             fence=lease.fence,
         )
 
-    def member(self, agent: agent_pb2.AgentSpec, steps: int, cost_s: float = 1.0) -> pod_pb2.MemberCheckpoint:
+    def member(
+        self, agent: agent_pb2.AgentSpec, steps: int, cost_s: float = 1.0
+    ) -> pod_pb2.MemberCheckpoint:
         progress = pod_pb2.MemberProgress(agent=agent.name, env_steps=steps, cost=seconds(cost_s))
         return pod_pb2.MemberCheckpoint(
             progress=progress, checkpoint=self.checkpoint(agent.name, agent.env_steps + steps)
@@ -295,15 +324,21 @@ class FakeLearner:
     async def commit(self, steps: int, lease: pod_pb2.Lease | None = None) -> None:
         lease = lease or self.lease
         members = [self.member(member, steps) for member in lease.train.cohort.members]
-        request = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=members)
+        request = pod_pb2.CommitCheckpointRequest(
+            lease=lease.name, fence=lease.fence, members=members
+        )
         await self.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
 
-    def train_result(self, steps: int, score: float | None = None, episodes: int = 32) -> pod_pb2.TrainResult:
+    def train_result(
+        self, steps: int, score: float | None = None, episodes: int = 32
+    ) -> pod_pb2.TrainResult:
         result = pod_pb2.TrainResult()
         for agent in self.lease.train.cohort.members:
             member = result.members.add(final=self.member(agent, steps))
             if score is not None:
-                member.candidate.CopyFrom(evaluation(agent.name, score, episodes, checkpoint=member.final.checkpoint))
+                member.candidate.CopyFrom(
+                    evaluation(agent.name, score, episodes, checkpoint=member.final.checkpoint)
+                )
         return result
 
     def evaluate_result(self, score: float, cost_s: float = 0.5) -> pod_pb2.EvaluateResult:
@@ -321,7 +356,9 @@ class FakeLearner:
             result.ensemble = "vote"
         return result
 
-    async def complete(self, lease: pod_pb2.Lease | None = None, **result: Any) -> pod_pb2.CompleteWorkResponse:
+    async def complete(
+        self, lease: pod_pb2.Lease | None = None, **result: Any
+    ) -> pod_pb2.CompleteWorkResponse:
         lease = lease or self.lease
         request = pod_pb2.CompleteWorkRequest(lease=lease.name, fence=lease.fence, **result)
         return await self.pods.CompleteWork(request, metadata=bearer(lease.token), timeout=10)
@@ -342,7 +379,10 @@ class FakeLearner:
 
 
 def evaluation(
-    agent: str, score: float, episodes: int = 32, checkpoint: agent_pb2.CheckpointReference | None = None
+    agent: str,
+    score: float,
+    episodes: int = 32,
+    checkpoint: agent_pb2.CheckpointReference | None = None,
 ) -> agent_pb2.Evaluation:
     return agent_pb2.Evaluation(
         evaluation_id=uuid.uuid4().hex,
@@ -367,7 +407,8 @@ def seconds(value: float) -> duration_pb2.Duration:
 
 @dataclass
 class Site:
-    """A folder with everything an orchestrator needs; it can be started and killed there again and again."""
+    """A folder with everything an orchestrator needs; it can be started and killed there again and
+    again."""
 
     folder: Path
     board: FakeLeaderboard
@@ -424,7 +465,9 @@ class Site:
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job
 
-    async def ended(self, job: job_pb2.Job, state: int = job_pb2.JOB_STATE_SUCCEEDED) -> job_pb2.Job:
+    async def ended(
+        self, job: job_pb2.Job, state: int = job_pb2.JOB_STATE_SUCCEEDED
+    ) -> job_pb2.Job:
         """The job once it has ended in this state."""
         for _ in range(3000):
             found = await self.job(job.name)
@@ -485,6 +528,8 @@ def make_spec() -> Callable[..., job_pb2.JobSpec]:
 def description() -> environment_pb2.EnvironmentDescription:
     """What an inspection finds out of some environment: four numbers to look at, two actions."""
     found = environment_pb2.EnvironmentDescription(backend="gym")
-    found.observation_space.box.MergeFrom(environment_pb2.BoxSpace(shape=[4], low=[-1.0], high=[1.0]))
+    found.observation_space.box.MergeFrom(
+        environment_pb2.BoxSpace(shape=[4], low=[-1.0], high=[1.0])
+    )
     found.action_space.discrete.n = 2
     return found

@@ -29,7 +29,9 @@ async def told(site, job, kind="AGENT_"):
 
 
 async def fork(site, agent, request_id="r", hyperparameters=FAST):
-    request = service_pb2.ForkAgentRequest(name=agent, hyperparameters=hyperparameters, request_id=request_id)
+    request = service_pb2.ForkAgentRequest(
+        name=agent, hyperparameters=hyperparameters, request_id=request_id
+    )
     return (await site.client.jobs.ForkAgent(request)).agent
 
 
@@ -73,7 +75,8 @@ async def test_what_cannot_be_forked_leaves_no_trace(site):
 
 
 async def test_a_fork_acknowledged_before_a_crash_is_made_after_it(site):
-    """The leaderboard answers the check, and is away from then on; the orchestrator dies before it hears."""
+    """The leaderboard answers the check, and is away from then on; the orchestrator dies before it
+    hears."""
     job, (agent, _) = await a_round(site)
     site.board.goes_after_a_check = True
     assert await fork(site, agent) == "", "acknowledged, without a name yet"
@@ -94,7 +97,11 @@ async def test_what_a_fork_begins_from_stays(site):
     site.board.retired = set(agents)
     would_go = service_pb2.CollectCheckpointsRequest(validate_only=True)
     doomed = (await site.client.jobs.CollectCheckpoints(would_go)).prefixes
-    (other,) = [agent for agent in agents if any(f"/{agent.rpartition('/')[2]}/" in prefix for prefix in doomed)]
+    (other,) = [
+        agent
+        for agent in agents
+        if any(f"/{agent.rpartition('/')[2]}/" in prefix for prefix in doomed)
+    ]
     await fork(site, other)
     (event,) = await told(site, job)
     assert [event.details["checkpoint"]] == doomed
@@ -107,7 +114,9 @@ async def test_a_checkpoint_that_is_gone_cannot_be_forked(site):
     await site.start()
     job, agents = await a_round(site)
     site.board.retired = set(agents)
-    gone = (await site.client.jobs.CollectCheckpoints(service_pb2.CollectCheckpointsRequest())).prefixes
+    gone = (
+        await site.client.jobs.CollectCheckpoints(service_pb2.CollectCheckpointsRequest())
+    ).prefixes
     (other,) = [agent for agent in agents if f"/{agent.rpartition('/')[2]}/" in gone[0]]
     with pytest.raises(PreconditionFailed, match="is not there any more"):
         await fork(site, other)

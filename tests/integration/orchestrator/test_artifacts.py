@@ -8,7 +8,13 @@ import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound, PreconditionFailed
+from podracer_core.errors import (
+    AlreadyExists,
+    DataCorrupted,
+    InvalidInput,
+    NotFound,
+    PreconditionFailed,
+)
 
 CONTENT = bytes(range(256)) * 10_000  # 2.5 MB: three pieces
 
@@ -27,7 +33,9 @@ def requests(content=CONTENT, announced=None, piece=1 << 20, **header):
 
 async def download(site, name, *paths):
     files, artifact = {}, None
-    async for response in site.client.artifacts.Download(artifact_pb2.DownloadRequest(name=name, paths=paths)):
+    async for response in site.client.artifacts.Download(
+        artifact_pb2.DownloadRequest(name=name, paths=paths)
+    ):
         match response.WhichOneof("part"):
             case "artifact":
                 artifact = response.artifact
@@ -50,7 +58,9 @@ async def test_what_was_uploaded_comes_back(site):
     assert again == stored
     with pytest.raises(AlreadyExists):
         await site.client.artifacts.Upload(requests(content=b"other", artifact_id="my-code"))
-    listed = (await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())).artifacts
+    listed = (
+        await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
+    ).artifacts
     assert [each.name for each in listed] == [stored.name]
     await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=stored.name))
     with pytest.raises(NotFound):
@@ -91,12 +101,16 @@ async def test_checkpoints_are_downloaded_by_name_and_the_best_by_that_word(site
     assert hashlib.sha256(files["manifest.json"]).hexdigest() == artifact.sha256
     _, only = await download(site, artifact.name, "manifest.json")
     assert set(only) == {"manifest.json"}
-    request = artifact_pb2.ListArtifactsRequest(parent=job.name, kind=artifact_pb2.ARTIFACT_KIND_CHECKPOINT)
+    request = artifact_pb2.ListArtifactsRequest(
+        parent=job.name, kind=artifact_pb2.ARTIFACT_KIND_CHECKPOINT
+    )
     assert len((await site.client.artifacts.ListArtifacts(request)).artifacts) == 2
     with pytest.raises(NotFound):
         await download(site, artifact.name, "passwords")
     with pytest.raises(PreconditionFailed):
-        await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=artifact.name))
+        await site.client.artifacts.DeleteArtifact(
+            artifact_pb2.DeleteArtifactRequest(name=artifact.name)
+        )
     await learner.confirm(480.0)
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
     assert (await download(site, best_name))[0] == artifact

@@ -1,4 +1,5 @@
-"""Requests without measure: specifications, listings, what pods say, texts that PostgreSQL does not take."""
+"""Requests without measure: specifications, listings, what pods say, texts that PostgreSQL does not
+take."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def with_arguments(size_bytes: int) -> environment_pb2.EnvironmentSpec:
 
 async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site: Any) -> None:
     with pytest.raises(
-        InvalidInput, match=f"`environment`, expected at most {SPEC_BYTES}: pass larger tables as data sets"
+        InvalidInput,
+        match=f"`environment`, expected at most {SPEC_BYTES}: pass larger tables as data sets",
     ):
         await site.create(environment=with_arguments(400_000))
     with pytest.raises(Exhausted, match="larger than max"):
@@ -37,7 +39,9 @@ async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site
     with pytest.raises(InvalidInput, match="spec: has"):
         await site.create(environment=with_arguments(SPEC_BYTES))
     for number in range(9):
-        await site.create(environment=with_arguments(200_000), display_name=f"big{number}", labels={"a": "b"})
+        await site.create(
+            environment=with_arguments(200_000), display_name=f"big{number}", labels={"a": "b"}
+        )
     basic = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
     assert len(basic.jobs) == 9
     assert basic.ByteSize() < 20_000
@@ -61,7 +65,9 @@ async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site
 
 async def test_a_request_id_with_another_job_is_refused(site: Any) -> None:
     def request(name: str) -> service_pb2.CreateJobRequest:
-        spec = job_pb2.JobSpec(display_name=name, environment={"id": "CartPole-v1"}, objective={"target_return": 475.0})
+        spec = job_pb2.JobSpec(
+            display_name=name, environment={"id": "CartPole-v1"}, objective={"target_return": 475.0}
+        )
         return service_pb2.CreateJobRequest(spec=spec, request_id="r")
 
     first = (await site.client.jobs.CreateJob(request("one"))).job
@@ -78,7 +84,13 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
     agent = lease.train.cohort.members[0].name
 
     def found(number: int = 0, **changes: Any) -> agent_pb2.Evaluation:
-        values = {"evaluation_id": f"e{number}", "agent": agent, "purpose": 1, "returns": [1.0], "mean": 1.0}
+        values = {
+            "evaluation_id": f"e{number}",
+            "agent": agent,
+            "purpose": 1,
+            "returns": [1.0],
+            "mean": 1.0,
+        }
         return agent_pb2.Evaluation(**{**values, **changes})
 
     lies = [
@@ -87,7 +99,13 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
         [found(purpose=99)],
         [found(mean=float("inf"), lower_bound=float("inf"))],
         [found(returns=[float("nan")])],
-        [found(checkpoint=agent_pb2.CheckpointReference(prefix="../../../../etc/", manifest_sha256="0" * 64))],
+        [
+            found(
+                checkpoint=agent_pb2.CheckpointReference(
+                    prefix="../../../../etc/", manifest_sha256="0" * 64
+                )
+            )
+        ],
     ]
     for evaluations in lies:
         with pytest.raises(InvalidInput) as refused:
@@ -101,11 +119,15 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
         with pytest.raises(InvalidInput, match="env_steps"):
             await learner.commit(steps)
     member = learner.member(lease.train.cohort.members[0], 10)
-    many = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=[member] * 5000)
+    many = pod_pb2.CommitCheckpointRequest(
+        lease=lease.name, fence=lease.fence, members=[member] * 5000
+    )
     with pytest.raises(InvalidInput, match="members: has 5000 items"):
         await site.client.pods.CommitCheckpoint(many, metadata=bearer(lease.token))
     elsewhere = pod_pb2.CommitCheckpointRequest(
-        lease=lease.name.replace("projects/default", "projects/b"), fence=lease.fence, members=[member]
+        lease=lease.name.replace("projects/default", "projects/b"),
+        fence=lease.fence,
+        members=[member],
     )
     with pytest.raises((Fenced, PermissionRefused)):
         await site.client.pods.CommitCheckpoint(elsewhere, metadata=bearer(lease.token))
@@ -114,7 +136,9 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
     assert not site.board.evaluations
 
 
-async def test_pods_that_come_by_themselves_are_not_without_number(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_that_come_by_themselves_are_not_without_number(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pods, "MOST_STATIC", 3)
     for number in range(3):
         await site.learner(f"projects/default/pods/ghost{number}").ask(0.0)
@@ -127,10 +151,14 @@ async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql:
     await site.stop()
     site.settings["database"] = postgresql.create_database("nul")
     await site.start()
-    job = await site.create(environment=environment_pb2.EnvironmentSpec(entry_point="evil.envs:Nul"))
+    job = await site.create(
+        environment=environment_pb2.EnvironmentSpec(entry_point="evil.envs:Nul")
+    )
     learner = site.learner()
     lease = await learner.ask()
-    problem = cohort_pb2.Problem(reason="USER_CODE_FAILED", message="nul \0 here", detail="Traceback\0")
+    problem = cohort_pb2.Problem(
+        reason="USER_CODE_FAILED", message="nul \0 here", detail="Traceback\0"
+    )
     with pytest.raises(InvalidInput, match="message"):
         await learner.complete(problem=problem)
     with pytest.raises(InvalidInput, match="reason"):
@@ -138,21 +166,34 @@ async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql:
     with pytest.raises(InvalidInput, match="request_id"):
         await site.learner("projects/default/pods/q").ask(0.0, request_id="z\0")
     calls = [
-        (site.client.jobs.PromotePolicy, service_pb2.PromotePolicyRequest(job=job.name, alias="x", reason="a\0b")),
-        (site.client.jobs.CreateJob, service_pb2.CreateJobRequest(spec=job.spec, request_id="a\0b")),
+        (
+            site.client.jobs.PromotePolicy,
+            service_pb2.PromotePolicyRequest(job=job.name, alias="x", reason="a\0b"),
+        ),
+        (
+            site.client.jobs.CreateJob,
+            service_pb2.CreateJobRequest(spec=job.spec, request_id="a\0b"),
+        ),
         (site.client.jobs.ListJobs, service_pb2.ListJobsRequest(page_token="\0")),
         (site.client.jobs.ListPods, service_pb2.ListPodsRequest(page_token="a\0")),
         (site.client.artifacts.ListArtifacts, artifact_pb2.ListArtifactsRequest(page_token="²")),
-        (site.client.artifacts.GetArtifact, artifact_pb2.GetArtifactRequest(name="projects/default/artifacts/a\0")),
+        (
+            site.client.artifacts.GetArtifact,
+            artifact_pb2.GetArtifactRequest(name="projects/default/artifacts/a\0"),
+        ),
     ]
     for call, request in calls:
         with pytest.raises(InvalidInput):
             await call(request)
-    header = artifact_pb2.UploadHeader(kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256="0" * 64, request_id="\0")
+    header = artifact_pb2.UploadHeader(
+        kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256="0" * 64, request_id="\0"
+    )
     with pytest.raises(InvalidInput, match="request_id: "):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=header)]))
     # What a learner of ours makes of such a text, and what a cluster says, which passes no gate.
-    await learner.complete(lease, problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="nul \\0 here"))
+    await learner.complete(
+        lease, problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="nul \\0 here")
+    )
     assert (await site.ended(job, job_pb2.JOB_STATE_FAILED)).problem.message == "nul \\0 here"
     name = f"projects/default/pods/{uuid.uuid4().hex}"
     await site.learner(name).ask(0.0)

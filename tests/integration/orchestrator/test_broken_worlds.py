@@ -62,7 +62,9 @@ async def test_a_break_is_told_counts_with_the_lowest_return_and_bars_the_first_
     again.members[1].ClearField("candidate")
     await learner.complete(train=again)
     assert len(await events(site, job, "WORLD_BROKE")) == 2, "once for each kind"
-    assert (await site.job(job.name)).progress.best.agent == honest, "the leaderboard's last word holds"
+    assert (await site.job(job.name)).progress.best.agent == honest, (
+        "the leaderboard's last word holds"
+    )
     first, *_ = await events(site, job, "NEW_BEST")
     half = 1.99834 * math.sqrt(64 * 2.5**2 / 63) / math.sqrt(64)
     assert float(first.details["score"]) == pytest.approx(-17.5 - half, abs=1e-4), (

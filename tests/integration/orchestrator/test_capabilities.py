@@ -36,8 +36,12 @@ async def assert_only(site, job, why, **able):
 
 
 async def test_user_code_goes_where_it_may_run(site):
-    environment = environment_pb2.EnvironmentSpec(entry_point="mine:Env", kwargs=struct_pb2.Struct())
-    job = await site.create(environment=environment, pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_FUSED))
+    environment = environment_pb2.EnvironmentSpec(
+        entry_point="mine:Env", kwargs=struct_pb2.Struct()
+    )
+    job = await site.create(
+        environment=environment, pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_FUSED)
+    )
     ways = "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)"
     why = f"it does not run user code; {ways}"
     await assert_only(site, job, why, allows_user_code=True)
@@ -46,7 +50,9 @@ async def test_user_code_goes_where_it_may_run(site):
 async def test_an_environment_of_a_package_goes_where_that_is_installed(site, install):
     install("my-package", {"Mine-v0": "my_package:Mine"}, "podracer.environments")
     job = await site.create(environment=environment_pb2.EnvironmentSpec(id="Mine-v0"))
-    await assert_only(site, job, "the environment Mine-v0 is not installed there", environments=["Mine-v0"])
+    await assert_only(
+        site, job, "the environment Mine-v0 is not installed there", environments=["Mine-v0"]
+    )
 
 
 async def test_an_evaluator_of_a_package_goes_where_that_is_installed(site, install):
@@ -61,14 +67,19 @@ async def test_an_algorithm_goes_where_it_is_installed(site):
     without = site.learner("projects/default/pods/without", algorithms=["mine"])
     assert await without.ask(wait_s=0.05) is None
     assert await passed_over(site, job) == [
-        "projects/default/pods/without gets no work: none of the job's algorithms is installed there: ppo"
+        "projects/default/pods/without gets no work: none of the job's algorithms is installed "
+        "there: ppo"
     ]
     assert (await site.learner(algorithms=["mine", "ppo"]).ask()).HasField("train")
 
 
-async def test_a_pod_that_has_some_of_the_algorithms_is_proposed_those_and_takes_no_other_work(site):
+async def test_a_pod_that_has_some_of_the_algorithms_is_proposed_those_and_takes_no_other_work(
+    site,
+):
     shares = [evolution_pb2.AlgorithmShare(algorithm=name) for name in ("ppo", "dqn")]
-    await site.create(search=evolution_pb2.Search(algorithms=shares), pod=job_pb2.PodShape(max_count=2))
+    await site.create(
+        search=evolution_pb2.Search(algorithms=shares), pod=job_pb2.PodShape(max_count=2)
+    )
     both = site.learner("projects/default/pods/both")
     assert (await both.ask()).train.cohort.algorithm == "ppo"
     await both.release()

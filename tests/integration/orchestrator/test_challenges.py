@@ -1,4 +1,5 @@
-"""A claim is evaluated again with fresh seeds before it counts: over the wire, through losses and crashes."""
+"""A claim is evaluated again with fresh seeds before it counts: over the wire, through losses and
+crashes."""
 
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ async def until(condition, timeout_s=60):
 
 
 async def events(site, job, *kinds):
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event for event in answer.events if event.kind in kinds]
 
 
 async def train(learner, score, steps=10, cost_s=1.0, duration_s=0.0, **changes):
-    """A round of one agent whose candidate has `score`, from the lease on. Returns the candidate."""
+    """A round of one agent whose candidate has `score`, from the lease on. Returns the
+    candidate."""
     lease = await learner.ask()
     assert lease.WhichOneof("work") == "train", lease
     result = learner.train_result(steps=steps, score=score, **changes)
@@ -53,7 +57,9 @@ async def test_a_claim_of_the_target_is_evaluated_with_fresh_seeds(site):
     candidate = await train(learner, 480.0)
     lease = await learner.ask()
     work = lease.evaluate
-    assert [(policy.agent, policy.checkpoint) for policy in work.policies] == [(candidate.agent, candidate.checkpoint)]
+    assert [(policy.agent, policy.checkpoint) for policy in work.policies] == [
+        (candidate.agent, candidate.checkpoint)
+    ]
     assert (work.purpose, work.ensemble, work.timeout.seconds) == (CHALLENGE, "", 600)
     assert work.environment.id == "CartPole-v1"
     assert len(set(work.seeds)) == 100
@@ -71,7 +77,9 @@ async def test_a_claim_that_fails_is_no_end_and_is_not_heard_twice(site):
     learner = site.learner()
     await train(learner, 480.0)
     await learner.ask()
-    await learner.complete(evaluate=learner.evaluate_result(score=300.0), next=learner.lease_request(wait_s=3))
+    await learner.complete(
+        evaluate=learner.evaluate_result(score=300.0), next=learner.lease_request(wait_s=3)
+    )
     found = await site.job(job.name)
     assert (found.state, found.progress.best.mean) == (job_pb2.JOB_STATE_RUNNING, 300.0)
     assert not found.progress.HasField("time_to_target")
@@ -86,7 +94,8 @@ async def test_a_claim_that_fails_is_no_end_and_is_not_heard_twice(site):
 
 
 async def test_each_further_claim_of_the_target_has_to_be_surer(site):
-    """The error is 25 / √99 = 2.51; at 3.04 % the bound is 1.9 of it below the mean, at 0.76 % 2.5 or more."""
+    """The error is 25 / √99 = 2.51; at 3.04 % the bound is 1.9 of it below the mean, at 0.76 % 2.5
+    or more."""
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
 
@@ -149,7 +158,9 @@ async def test_every_claim_of_the_target_is_heard_the_best_one_first(site):
     await learner.complete(train=result)
     first = await learner.ask()
     assert first.evaluate.policies[0].agent == better.agent
-    assert (await site.learner("projects/default/pods/y").ask()).WhichOneof("work") == "train", "one at a time"
+    assert (await site.learner("projects/default/pods/y").ask()).WhichOneof("work") == "train", (
+        "one at a time"
+    )
     await learner.complete(evaluate=learner.evaluate_result(score=100.0))
     second = await learner.ask()
     assert second.evaluate.policies[0].agent == result.members[0].candidate.agent
@@ -162,7 +173,8 @@ async def test_a_claim_of_the_first_place_waits_until_it_can_be_paid_for(site):
     site.board.hears_claims = True
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
-    await train(learner, 100.0, cost_s=1.0, duration_s=1.0)  # 1 s of evaluation of 2 s is more than a fifth
+    # 1 s of evaluation of 2 s is more than a fifth
+    await train(learner, 100.0, cost_s=1.0, duration_s=1.0)
     await train(learner, 150.0, cost_s=1.0, duration_s=0.6)  # takes its place: 0.6 of 2.6 s
     await train(learner, 120.0, cost_s=1.0, duration_s=0.0)  # costs nothing, but a better one waits
     assert (await learner.ask()).WhichOneof("work") == "evaluate"  # 0.6 of 3.6 s
@@ -176,7 +188,9 @@ async def test_a_claim_of_the_first_place_waits_until_it_can_be_paid_for(site):
     passed = await events(site, job, "CHALLENGE_PASSED")
     assert [float(event.details["score"]) for event in passed] == [140.0]
     await train(learner, 200.0, cost_s=0.1, duration_s=1.0)
-    assert (await site.job(job.name)).progress.best.mean == 140.0, "what was not confirmed is behind what was"
+    assert (await site.job(job.name)).progress.best.mean == 140.0, (
+        "what was not confirmed is behind what was"
+    )
     assert (await learner.ask()).WhichOneof("work") == "train"
 
 
@@ -242,21 +256,28 @@ async def test_a_budget_that_ends_while_a_challenge_is_open_still_gets_its_answe
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
     found = await site.job(job.name)
     assert found.state == job_pb2.JOB_STATE_RUNNING
-    assert found.progress.train_time.ToMilliseconds() >= 500, "the time of a challenge is time to the target"
+    assert found.progress.train_time.ToMilliseconds() >= 500, (
+        "the time of a challenge is time to the target"
+    )
     assert await site.learner("projects/default/pods/y").ask(wait_s=0.2) is None
     result = learner.evaluate_result(score=476.0)
     result.evaluation.ClearField("confirm_time")
     await learner.complete(evaluate=result)
     done = await site.job(job.name)
     assert done.outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
-    assert 500 <= done.progress.time_to_target.ToMilliseconds() <= done.progress.train_time.ToMilliseconds()
+    assert (
+        500
+        <= done.progress.time_to_target.ToMilliseconds()
+        <= done.progress.train_time.ToMilliseconds()
+    )
 
 
 async def test_a_lost_challenge_is_taken_up_by_another_pod_and_counts_once(site):
     await site.stop()
     await site.start(lease_term=2.0)
     job = await site.create(pod=ONE_AGENT)
-    frozen, other = site.learner("projects/default/pods/frozen"), site.learner("projects/default/pods/other")
+    frozen = site.learner("projects/default/pods/frozen")
+    other = site.learner("projects/default/pods/other")
     await train(frozen, 480.0)
     lost = await frozen.ask()
     taken = await other.ask(wait_s=5)
@@ -276,7 +297,9 @@ async def test_a_lost_challenge_is_taken_up_by_another_pod_and_counts_once(site)
 
 
 async def test_a_challenge_that_cannot_be_evaluated_does_not_hold_up_the_job(site):
-    job = await site.create(pod=ONE_AGENT, objective=evolution_pb2.Objective(target_return=475.0, max_env_steps=20))
+    job = await site.create(
+        pod=ONE_AGENT, objective=evolution_pb2.Objective(target_return=475.0, max_env_steps=20)
+    )
     learner = site.learner()
     await train(learner, 480.0)
     for _ in range(5):
@@ -284,7 +307,10 @@ async def test_a_challenge_that_cannot_be_evaluated_does_not_hold_up_the_job(sit
         await learner.release(reason="INTERNAL", message="it breaks")
     await train(learner, 100.0)
     done = await site.job(job.name)
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
+    assert (done.state, done.outcome) == (
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_OUTCOME_BUDGET_USED,
+    )
     assert done.progress.best.mean == 480.0
     (failed,) = await events(site, job, "WORK_FAILED")
     assert "CHALLENGE failed: it breaks" in failed.message
@@ -354,7 +380,9 @@ async def test_only_an_answer_to_what_was_asked_is_taken(site, make_evaluation):
 
     await refused("has no id", evaluate=changed(evaluation_id=""))
     await refused("expected 'projects", evaluate=changed(agent="projects/default/jobs/x/agents/a"))
-    await refused("purpose is another", evaluate=changed(purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE))
+    await refused(
+        "purpose is another", evaluate=changed(purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE)
+    )
     await refused("seeds are others", evaluate=changed(seeds=list(candidate.seeds)))
     await refused("no return for each seed", evaluate=changed(returns=[480.0] * 8))
     other = changed()
@@ -384,7 +412,9 @@ async def test_who_claims_next_is_asked_for_after_a_challenge(site):
     second_pod = site.learner("projects/default/pods/y")
     second = await train(second_pod, 300.0)
     site.board.candidates = [
-        leaderboard_pb2.Candidate(agent={"name": first.agent}, evaluation=challenge.evaluation, confirmed=True),
+        leaderboard_pb2.Candidate(
+            agent={"name": first.agent}, evaluation=challenge.evaluation, confirmed=True
+        ),
         leaderboard_pb2.Candidate(agent={"name": second.agent}, evaluation=second),
     ]
     await learner.complete(evaluate=challenge)
@@ -404,7 +434,9 @@ async def test_who_claims_more_once_the_last_challenge_has_failed_is_heard_befor
     assert (await learner.ask()).evaluate.policies[0].agent == first.agent
     failed = learner.evaluate_result(score=100.0)
     site.board.candidates = [
-        leaderboard_pb2.Candidate(agent={"name": first.agent}, evaluation=failed.evaluation, confirmed=True),
+        leaderboard_pb2.Candidate(
+            agent={"name": first.agent}, evaluation=failed.evaluation, confirmed=True
+        ),
         leaderboard_pb2.Candidate(agent={"name": second.agent}, evaluation=second),
     ]
     await learner.complete(evaluate=failed)
@@ -422,7 +454,9 @@ async def test_a_challenge_reserves_what_it_is_expected_to_cost(site):
     await train(learner, 100.0, cost_s=60.0, duration_s=10.0)
     assert (await learner.ask(wait_s=5)).WhichOneof("work") == "evaluate"
     lease = await other.ask()
-    assert 0 < lease.train.budget.cost.ToSeconds() <= 30, "60 s have been used and 10 s are for the challenge"
+    assert 0 < lease.train.budget.cost.ToSeconds() <= 30, (
+        "60 s have been used and 10 s are for the challenge"
+    )
 
 
 async def _is_heard(site, learner):
@@ -445,7 +479,9 @@ async def test_a_challenge_does_not_keep_another_job_from_its_inspection(site):
     learner = site.learner()
     await train(learner, 480.0)
     await site.create(
-        display_name="theirs", environment={"entry_point": "theirs:Env"}, search={"algorithms": [{"algorithm": "ppo"}]}
+        display_name="theirs",
+        environment={"entry_point": "theirs:Env"},
+        search={"algorithms": [{"algorithm": "ppo"}]},
     )
     leased = [await site.learner(f"projects/default/pods/p{index}").ask() for index in range(2)]
     assert sorted(lease.WhichOneof("work") for lease in leased) == ["evaluate", "inspect"]
@@ -498,7 +534,8 @@ async def test_a_claim_of_a_target_that_was_raised_above_it_waits_to_be_paid_for
 
 
 async def test_a_challenge_that_would_end_the_job_late_is_not_heard(site):
-    """6 s are for it at least, and it is expected to take 100 s: the job ends with a best that is not confirmed."""
+    """6 s are for it at least, and it is expected to take 100 s: the job ends with a best that is
+    not confirmed."""
     objective = evolution_pb2.Objective(target_return=475.0)
     objective.max_duration.FromMilliseconds(100)
     job = await site.create(pod=ONE_AGENT, objective=objective)

@@ -1,4 +1,5 @@
-"""The leaderboard hears how many agents a pod trained at once where it is to find out how many are best."""
+"""The leaderboard hears how many agents a pod trained at once where it is to find out how many are
+best."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ async def site(site: Any) -> Any:
 
 
 async def trained(site: Any, learner: Any, *scores: float | None) -> list[str]:
-    """Rounds of an agent each, in which it commits in between; the prefixes of its final checkpoints."""
+    """Rounds of an agent each, in which it commits in between; the prefixes of its final
+    checkpoints."""
     finals = []
     for score in scores:
         await learner.ask()
@@ -44,7 +45,9 @@ async def trained(site: Any, learner: Any, *scores: float | None) -> list[str]:
 
 
 async def collect(site: Any, **wanted: Any) -> job_service_pb2.CollectCheckpointsResponse:
-    return await site.client.jobs.CollectCheckpoints(job_service_pb2.CollectCheckpointsRequest(**wanted))
+    return await site.client.jobs.CollectCheckpoints(
+        job_service_pb2.CollectCheckpointsRequest(**wanted)
+    )
 
 
 def stored(site: Any) -> set[str]:
@@ -62,18 +65,26 @@ async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
     found = await collect(site)
     assert (found.checkpoint_count, found.size_bytes) == (would.checkpoint_count, would.size_bytes)
     assert found.size_bytes > 0
-    assert stored(site) == {first, second, third}, "the newest of each agent; fresh agents are proposed each time"
-    listed = await site.client.artifacts.ListArtifacts(artifact_service_pb2.ListArtifactsRequest(parent=job.name))
+    assert stored(site) == {first, second, third}, (
+        "the newest of each agent; fresh agents are proposed each time"
+    )
+    listed = await site.client.artifacts.ListArtifacts(
+        artifact_service_pb2.ListArtifactsRequest(parent=job.name)
+    )
     assert {artifact.uri for artifact in listed.artifacts} == {first, second, third}
     assert (await collect(site)).checkpoint_count == 0
 
 
-async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(site: Any) -> None:
+async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(
+    site: Any,
+) -> None:
     job = await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     finals = await trained(site, learner, 10.0, 20.0, 50.0, 40.0, 30.0)
     agents = [CheckpointPlace.parse(final).agent for final in finals]
-    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals}
+    site.board.retired = {
+        f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals
+    }
     placed = leaderboard_pb2.Candidate(rank=1)
     placed.evaluation.checkpoint.prefix = finals[1]
     site.board.candidates = [placed]
@@ -90,7 +101,9 @@ async def test_the_best_few_of_a_job_stay(site: Any) -> None:
     await site.start()
     job = await site.create(pod=ONE, objective=LONG)
     finals = await trained(site, site.learner(), 10.0, 50.0, 20.0, 40.0)
-    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals}
+    site.board.retired = {
+        f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals
+    }
     await collect(site)
     assert stored(site) == {finals[1], finals[3]}
 
@@ -104,19 +117,25 @@ async def test_what_was_challenged_stays(site: Any) -> None:
     await learner.confirm(5.0)
     site.board.hears_claims = False
     await trained(site, learner, 10.0)
-    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in stored(site)}
+    site.board.retired = {
+        f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in stored(site)
+    }
     await collect(site)
     assert stored(site) == {best, challenged}
 
 
-async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(site: Any) -> None:
+async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(
+    site: Any,
+) -> None:
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     lease = await learner.ask()
     agent = lease.train.cohort.members[0].name
     await learner.commit(steps=100)
     uncommitted = learner.checkpoint(agent, 150).prefix
-    half = CheckpointPlace("default", lease.job_uid, agent.rpartition("/")[2], 170, lease.fence).prefix
+    half = CheckpointPlace(
+        "default", lease.job_uid, agent.rpartition("/")[2], 170, lease.fence
+    ).prefix
     site.store.put(f"{half}actor.safetensors", b"half a checkpoint")
     assert (await collect(site)).checkpoint_count == 0
     await learner.release()
@@ -145,7 +164,9 @@ async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site: Any) -> 
     assert (await collect(site)).checkpoint_count == 2
 
 
-async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site: Any, monkeypatch: Any) -> None:
+async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(
+    site: Any, monkeypatch: Any
+) -> None:
     await site.stop()
     site.settings["collect_every"] = 1.0
     await site.start()
@@ -171,7 +192,9 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site:
 async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> None:
     job = await site.create(pod=ONE, objective=LONG)
     first, second = await trained(site, site.learner(), 10.0, 20.0)
-    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in (first, second)}
+    site.board.retired = {
+        f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in (first, second)
+    }
     placed = leaderboard_pb2.Candidate(rank=1)
     placed.evaluation.checkpoint.prefix = second
     placed.agent.best_evaluation.checkpoint.prefix = first
@@ -188,14 +211,23 @@ async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site
     earlier: tuple[ManifestFile, ...] = ()
     prefixes = []
     for steps, parts in ((100, "ab"), (200, "abc"), (300, "bcd")):
-        place = CheckpointPlace("default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence)
-        groups = {f"replay/{part}": {"reward": torch.full((9,), float(ord(part)))} for part in parts}
+        place = CheckpointPlace(
+            "default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence
+        )
+        groups = {
+            f"replay/{part}": {"reward": torch.full((9,), float(ord(part)))} for part in parts
+        }
         member = learner.member(lease.train.cohort.members[0], steps)
         reference = save_checkpoint(site.store, place.prefix, groups, {}, earlier)
         earlier = reference.files
         prefixes.append(place.prefix)
-        member.checkpoint.manifest_sha256, member.checkpoint.prefix = reference.manifest_sha256, place.prefix
-        request = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=[member])
+        member.checkpoint.manifest_sha256, member.checkpoint.prefix = (
+            reference.manifest_sha256,
+            place.prefix,
+        )
+        request = pod_pb2.CommitCheckpointRequest(
+            lease=lease.name, fence=lease.fence, members=[member]
+        )
         await learner.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
     await learner.release()
     would = await collect(site, validate_only=True)
@@ -204,7 +236,11 @@ async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site
     assert found.size_bytes == would.size_bytes
     left = {info.key for info in site.store.list() if info.key.startswith(tuple(prefixes[:2]))}
     assert left == {f"{prefixes[0]}replay/b.safetensors", f"{prefixes[1]}replay/c.safetensors"}
-    assert set(load_checkpoint(site.store, prefixes[2]).groups) == {"replay/b", "replay/c", "replay/d"}
+    assert set(load_checkpoint(site.store, prefixes[2]).groups) == {
+        "replay/b",
+        "replay/c",
+        "replay/d",
+    }
     assert (await collect(site)).checkpoint_count == 0, "nothing more to delete"
     site.store.put(f"{prefixes[2]}{FILE_NAME}", b"damaged")
     assert (await collect(site)).checkpoint_count == 0, "who knows what it has named"

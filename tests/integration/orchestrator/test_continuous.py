@@ -1,4 +1,5 @@
-"""Continuous jobs: one generation after the other, contests, promotions and rollbacks, whatever dies in between."""
+"""Continuous jobs: one generation after the other, contests, promotions and rollbacks, whatever
+dies in between."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert environment.data["table"].sha256 == hashlib.sha256(b"2018, 2019").hexdigest()
     founders = site.board.boards["projects/default/leaderboards/trader-2"].founders
     assert [founder.agent for founder in founders] == [told.agent]
-    assert founders[0].checkpoint.prefix == told.checkpoint.prefix and founders[0].algorithm == "ppo"
+    assert (
+        founders[0].checkpoint.prefix == told.checkpoint.prefix and founders[0].algorithm == "ppo"
+    )
 
     leases = await contest(site, f"{TRADER}-2", champion=15.0, challenger=18.0)
     for lease in leases:
@@ -74,17 +77,23 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert "16 against the champion's 16" in kept.reason
     assert (await site.job(TRADER)).continuous_status.champion_generation == 2
 
-    best = await site.client.artifacts.GetArtifact(artifact_pb2.GetArtifactRequest(name=f"{TRADER}/checkpoints/best"))
+    best = await site.client.artifacts.GetArtifact(
+        artifact_pb2.GetArtifactRequest(name=f"{TRADER}/checkpoints/best")
+    )
     assert best.artifact.uri == newest.policy.checkpoint.prefix
 
-    back = (await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))).promotion
+    back = (
+        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    ).promotion
     assert (back.decision, back.policy) == (ROLLED_BACK, promotion.policy)
     assert [each.checkpoint.prefix for each in await aliases(site, 3)] == [
         each.policy.checkpoint.prefix for each in (promotion, newest, back)
     ]
     with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
         await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
-    assert len(await children(site)) == 3, "a rollback begins nothing, and what was rolled back from stays away"
+    assert len(await children(site)) == 3, (
+        "a rollback begins nothing, and what was rolled back from stays away"
+    )
 
     await upload(site, b"2021")
     await begin(site, description)
@@ -92,7 +101,11 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert founders[0].agent == told.agent
     assert newest.policy.agent not in [each.agent for each in founders], "it was rolled back from"
     events = await kinds(site, TRADER)
-    assert [kind for kind in events if kind in ("CHAMPION_PROMOTED", "CHALLENGER_LOST", "CHAMPION_ROLLED_BACK")] == [
+    assert [
+        kind
+        for kind in events
+        if kind in ("CHAMPION_PROMOTED", "CHALLENGER_LOST", "CHAMPION_ROLLED_BACK")
+    ] == [
         "CHAMPION_PROMOTED",
         "CHAMPION_PROMOTED",
         "CHALLENGER_LOST",
@@ -134,7 +147,9 @@ async def test_a_generation_that_fails_leaves_the_champion(site, description):
     await upload(site, b"2")
     learner = site.learner()
     assert (await learner.ask(wait_s=10.0)).HasField("inspect")
-    await learner.complete(problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no such column"))
+    await learner.complete(
+        problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no such column")
+    )
     failed, promoted = await history(site, 2)
     assert (failed.decision, failed.policy) == (FAILED, promoted.policy)
     assert "no such column" in failed.reason
@@ -169,7 +184,10 @@ async def test_every_crash_point_neither_doubles_nor_loses_a_generation(site, de
     await crash()
     learner = site.learner()
     other = await learner.ask(wait_s=10.0)
-    assert {each.evaluate.policies[0].agent.split("/")[3] for each in (lease, other)} == {"trader-1", "trader-2"}
+    assert {each.evaluate.policies[0].agent.split("/")[3] for each in (lease, other)} == {
+        "trader-1",
+        "trader-2",
+    }
     assert list(lease.evaluate.seeds) == list(other.evaluate.seeds)
     await learner.complete(evaluate=learner.evaluate_result(5.0))
     await crash()
@@ -233,7 +251,9 @@ async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
     best = (await promote(request)).promotion
     assert (best.policy.agent, best.challenger.mean, best.alias) == (agent, 7.0, "champion")
     assert (await promote(request)).promotion == best, "the same request again changes nothing"
-    of_agent = (await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=agent, alias="other"))).promotion
+    of_agent = (
+        await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=agent, alias="other"))
+    ).promotion
     assert of_agent.policy.checkpoint.prefix == best.policy.checkpoint.prefix
     early = f"{agent}/checkpoints/10-{lease.fence}"
     other = (await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=early))).promotion
@@ -242,7 +262,9 @@ async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
     with pytest.raises(NotFound):
         await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=f"{agent}9"))
     with pytest.raises(NotFound):
-        await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=f"{agent}/checkpoints/11-1"))
+        await promote(
+            service_pb2.PromotePolicyRequest(job=job.name, policy=f"{agent}/checkpoints/11-1")
+        )
     with pytest.raises(InvalidInput, match="another project"):
         elsewhere = agent.replace("default", "elsewhere")
         await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=elsewhere))
@@ -281,7 +303,9 @@ async def test_what_an_alias_points_at_is_not_collected(site):
     await learner.confirm(7.0)
     other = await site.create(display_name="other", objective=STEPS, evolution=ONE)
     early = f"{agent}/checkpoints/10-{lease.fence}"
-    await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=other.name, policy=early))
+    await site.client.jobs.PromotePolicy(
+        service_pb2.PromotePolicyRequest(job=other.name, policy=early)
+    )
     await aliases(site, 1)
     site.board.retired, site.board.alias_changes = {agent}, []
     collect = site.client.jobs.CollectCheckpoints

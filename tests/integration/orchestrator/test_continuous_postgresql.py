@@ -1,4 +1,5 @@
-"""Data sets that change, generations, promotions and rollbacks with the state in a real PostgreSQL server."""
+"""Data sets that change, generations, promotions and rollbacks with the state in a real PostgreSQL
+server."""
 
 from __future__ import annotations
 
@@ -82,7 +83,9 @@ async def test_generations_and_rollbacks_after_every_crash(site, description, po
     assert await children(site) == []
 
 
-async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(site, make_spec, postgresql):
+async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(
+    site, make_spec, postgresql
+):
     """The migration keeps what is there, and adds what is new."""
     await site.stop()
     url = postgresql.create_database("former")
@@ -92,8 +95,14 @@ async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(si
         insert(connection, "jobs", **job, env_steps=0, cost_s=0.0, active_time_s=0.0)
     await restart(site, url)
     found = await site.job("projects/default/jobs/old")
-    assert (found.state, found.parent, found.HasField("continuous_status")) == (job_pb2.JOB_STATE_RUNNING, "", False)
-    answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=found.name))
+    assert (found.state, found.parent, found.HasField("continuous_status")) == (
+        job_pb2.JOB_STATE_RUNNING,
+        "",
+        False,
+    )
+    answer = await site.client.jobs.ListPromotions(
+        service_pb2.ListPromotionsRequest(job=found.name)
+    )
     assert list(answer.promotions) == []
     assert site.board.heard(leaderboard_pb2.SetAliasRequest) == []
     job = await site.create(objective=STEPS, evolution=ONE)
@@ -103,5 +112,7 @@ async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(si
     await learner.complete(train=learner.train_result(steps=30, score=7.0))
     await learner.confirm(7.0)
     await site.ended(job)
-    promoted = (await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=job.name))).promotion
+    promoted = (
+        await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=job.name))
+    ).promotion
     assert (promoted.decision, promoted.challenger.mean) == (PROMOTED, 7.0)

@@ -1,4 +1,5 @@
-"""Continuous jobs beside whatever else users do at the same time: data sets, other jobs, promotions, deletions."""
+"""Continuous jobs beside whatever else users do at the same time: data sets, other jobs,
+promotions, deletions."""
 
 from __future__ import annotations
 
@@ -63,11 +64,15 @@ async def cancel(site: Any, name: str) -> None:
 
 
 async def update(site: Any, name: str, **changes: Any) -> job_pb2.Job:
-    return (await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=name, **changes))).job
+    return (
+        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=name, **changes))
+    ).job
 
 
 async def promote(site: Any, **changes: Any) -> service_pb2.Promotion:
-    return (await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(**changes))).promotion
+    return (
+        await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(**changes))
+    ).promotion
 
 
 async def ordinary(site: Any, score: float = 7.0) -> Any:
@@ -81,7 +86,9 @@ async def ordinary(site: Any, score: float = 7.0) -> Any:
     return lease
 
 
-async def test_a_generation_keeps_the_data_that_it_was_given_while_they_are_replaced(site, description):
+async def test_a_generation_keeps_the_data_that_it_was_given_while_they_are_replaced(
+    site, description
+):
     await restart(site, collect_after=0.0)
     await upload(site, b"1")
     await create(site)
@@ -96,7 +103,9 @@ async def test_a_generation_keeps_the_data_that_it_was_given_while_they_are_repl
     await restart(site)
     again = await site.learner().ask(wait_s=10.0)
     assert again.train.cohort.environment.data["table"] == given
-    with pytest.raises(PreconditionFailed, match=f"{CHINA} is needed by {TRADER}: delete the job first"):
+    with pytest.raises(
+        PreconditionFailed, match=f"{CHINA} is needed by {TRADER}: delete the job first"
+    ):
         await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=CHINA))
     await cancel(site, f"{TRADER}-1")
     assert (await history(site, 1))[0].decision == FAILED
@@ -138,7 +147,8 @@ async def work(site: Any, description: Any) -> list[Any]:
 
 @pytest.mark.thorough
 async def test_two_jobs_watch_one_data_set(site, description):
-    """Each makes its own generations; what one of them leaves, or has deleted, is the other's no less."""
+    """Each makes its own generations; what one of them leaves, or has deleted, is the other's no
+    less."""
     await restart(site, collect_after=0.0)
     other = "projects/default/jobs/other"
     await upload(site, b"1")
@@ -150,7 +160,9 @@ async def test_two_jobs_watch_one_data_set(site, description):
     await upload(site, b"2")
     leases = await work(site, description)
     assert sorted(lease.job for lease in leases) == [f"{other}-2", f"{TRADER}-2"]
-    assert {lease.train.cohort.environment.data["table"].sha256 for lease in leases} == {sha256(b"2")}
+    assert {lease.train.cohort.environment.data["table"].sha256 for lease in leases} == {
+        sha256(b"2")
+    }
     await cancel(site, other)
     await delete_job(site, other)
     await collect(site)
@@ -190,7 +202,9 @@ async def test_a_side_that_cannot_be_evaluated_leaves_the_champion(site, descrip
     while (lease := await learner.ask(wait_s=1.0)) is not None:
         is_challenger = lease.evaluate.policies[0].agent.startswith(f"{TRADER}-2/")
         if is_challenger is (side == "challenger"):
-            await learner.complete(problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no split 'tset'"))
+            await learner.complete(
+                problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no split 'tset'")
+            )
         else:
             await learner.complete(evaluate=learner.evaluate_result(1.0))
     kept, promoted = await history(site, 2)
@@ -217,7 +231,8 @@ async def test_a_contest_waits_while_its_job_is_suspended(site, description):
 
 
 async def test_after_its_contest_a_generation_trains_no_more(site, description):
-    """Neither a larger budget nor a late claim changes who is judged once the contest has been held."""
+    """Neither a larger budget nor a late claim changes who is judged once the contest has been
+    held."""
     await upload(site, b"1")
     await create(site)
     await train(site, description, score=10.0)
@@ -252,7 +267,9 @@ async def test_who_was_promoted_by_hand_during_the_contest_stays(site, descripti
     newest = (await history(site, 3))[0]
     assert (newest.decision, newest.policy) == (KEPT, by_hand.policy)
     assert newest.reason == "the champion has been changed by hand meanwhile"
-    back = (await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))).promotion
+    back = (
+        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    ).promotion
     assert back.policy.agent == first.train.cohort.members[0].name
 
 
@@ -273,7 +290,8 @@ async def test_who_was_promoted_by_hand_before_its_contest_needs_none(site, desc
 
 
 async def test_a_generation_can_be_changed_while_its_environment_is_inspected(site, description):
-    """What its founders' checkpoints are is not lost on the way, nor the origin of what they observe."""
+    """What its founders' checkpoints are is not lost on the way, nor the origin of what they
+    observe."""
     await upload(site, b"1")
     description.observation_origin.append(1.7e9)
     await create(site)
@@ -295,7 +313,8 @@ async def test_a_generation_can_be_changed_while_its_environment_is_inspected(si
 
 
 async def test_a_champion_of_an_algorithm_that_is_not_searched_founds_nothing(site, description):
-    """Promoted by hand, it competes as any other; the leaderboard of a generation would refuse it as a founder."""
+    """Promoted by hand, it competes as any other; the leaderboard of a generation would refuse it
+    as a founder."""
     await upload(site, b"1")
     dqn = evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="dqn")])
     await create(site, search=dqn)
@@ -309,7 +328,8 @@ async def test_a_champion_of_an_algorithm_that_is_not_searched_founds_nothing(si
 
 
 async def test_what_is_being_deleted_cannot_be_promoted_meanwhile(site, monkeypatch):
-    """Either the promotion comes first, and nothing is deleted, or there is nothing to promote any more."""
+    """Either the promotion comes first, and nothing is deleted, or there is nothing to promote any
+    more."""
     lease = await ordinary(site)
     other = await site.create(display_name="other", objective=STEPS, evolution=ONE)
     agent = lease.train.cohort.members[0].name

@@ -74,13 +74,17 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     reference = tensor_pb2.ObjectReference(
         key=key, sha256=first["sha256"], size_bytes=first["size_bytes"], name="prices.parquet"
     )
-    await site.create(environment=environment_pb2.EnvironmentSpec(id="StockTrading-v0"), data={"table": reference})
+    await site.create(
+        environment=environment_pb2.EnvironmentSpec(id="StockTrading-v0"), data={"table": reference}
+    )
 
     out = await fine(site, "import", "new.csv", "--name", "prices", "--append")
     assert "wrote 120 rows, 30 rows of them new to the data set prices" in out
     second = await shown(site, "prices")
     assert (second["rows"], second["last"], second["ex_rights"]) == (120, days[-1], 1)
-    nothing = json.loads(await fine(site, "import", "new.csv", "--name", "prices", "--append", "--json"))
+    nothing = json.loads(
+        await fine(site, "import", "new.csv", "--name", "prices", "--append", "--json")
+    )
     assert (nothing["added_rows"], nothing["sha256"]) == (0, second["sha256"])
     assert (await shown(site, f"prices.{first['sha256'][:16]}"))["sha256"] == first["sha256"]
     names = [json.loads(line)["name"] for line in (await fine(site, "list", "--json")).splitlines()]
@@ -90,7 +94,10 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     content = (site.folder / "copy.parquet").read_bytes()
     assert hashlib.sha256(content).hexdigest() == second["sha256"]
     await fine(site, "import", str(write_csv(site.folder / "all.csv", rows)), "-o", "whole.parquet")
-    grown, whole = (checked(read_table(str(site.folder / name), {})) for name in ("copy.parquet", "whole.parquet"))
+    grown, whole = (
+        checked(read_table(str(site.folder / name), {}))
+        for name in ("copy.parquet", "whole.parquet")
+    )
     np.testing.assert_allclose(grown.prices, whole.prices, rtol=1e-12)
     np.testing.assert_array_equal(grown.time, whole.time)
     await fine(site, "delete", "prices")
@@ -98,7 +105,8 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
 
 
 async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
-    """Each adds bars of its own ticker: the second one reads the data set again and adds to that."""
+    """Each adds bars of its own ticker: the second one reads the data set again and adds to
+    that."""
     days = days_of(rows)
     write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[20]])
     await fine(site, "import", "old.csv", "--name", "prices", "--adjust", "none")
@@ -106,7 +114,11 @@ async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) 
     for ticker in ("AAA", "AAB"):
         newer = [row for row in rows if row["time"] >= days[20] and row["ticker"] == ticker]
         write_csv(site.folder / f"{ticker}.csv", newer)
-        imports.append(started(site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"))
+        imports.append(
+            started(
+                site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"
+            )
+        )
     assert await asyncio.gather(*imports) == [0, 0]
     assert (await shown(site, "prices"))["rows"] == 120
 
@@ -121,14 +133,20 @@ async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: 
     write_csv(site.folder / "twice.csv", [*rows, rows[5]])
     (site.folder / "text.csv").write_text("hello\n")
     for words, expected in (
-        (["import", "changed.csv", "--name", "prices", "--append"], f"AAA {days[30]}: volume is 7, and"),
+        (
+            ["import", "changed.csv", "--name", "prices", "--append"],
+            f"AAA {days[30]}: volume is 7, and",
+        ),
         (["import", "twice.csv", "--name", "prices"], "row 121 (AAB"),
         (["import", "text.csv", "--name", "prices"], "has no column"),
         (["import", "none.csv", "--name", "prices"], "No such file"),
         (["import", "all.csv", "--name", "Not_A_Label"], "cannot be the name of a data set"),
         (["import", "all.csv", "--append"], "--append needs --name"),
         (["import", "all.csv", "--name", "other", "--append"], "there is no data set other"),
-        (["import", "all.csv", "--name", "prices", "--append", "--adjust", "none"], "--adjust auto: say the same"),
+        (
+            ["import", "all.csv", "--name", "prices", "--append", "--adjust", "none"],
+            "--adjust auto: say the same",
+        ),
         (["import", "all.csv", "--adjust", "maybe"], "expected auto or none"),
         (["import", "all.csv", "--daily-limit", "10"], "expected a fraction between 0 and 1"),
         (["import", "all.csv", "--columns", "price=close"], "--columns has 'price=close'"),
@@ -149,7 +167,9 @@ async def test_an_artifact_that_is_no_data_set_is_told(site: Any, tmp_path: Path
     from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 
     header = artifact_pb2.UploadHeader(
-        artifact_id="page", kind=artifact_pb2.ARTIFACT_KIND_REPORT, sha256=hashlib.sha256(b"").hexdigest()
+        artifact_id="page",
+        kind=artifact_pb2.ARTIFACT_KIND_REPORT,
+        sha256=hashlib.sha256(b"").hexdigest(),
     )
     await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=header)]))
     code, _, told = await data(site, "show", "page")

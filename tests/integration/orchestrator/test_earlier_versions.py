@@ -12,7 +12,14 @@ from sqlalchemy import select
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_service_pb2
-from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed, Unavailable
+from podracer_core.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_orchestrator.tables import JobFileRow, JobRow
 
 NAME = "projects/default/artifacts/prices"
@@ -105,7 +112,9 @@ async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: 
     watcher = await site.create()
 
     def watch(session: Any) -> None:
-        uid = session.scalars(select(JobRow.uid).where(JobRow.job_id == watcher.name.rpartition("/")[2])).one()
+        uid = session.scalars(
+            select(JobRow.uid).where(JobRow.job_id == watcher.name.rpartition("/")[2])
+        ).one()
         session.add(JobFileRow(job_uid=uid, project="default", artifact_id="prices"))
 
     await site.server.orchestrator.transactions.write(watch)
@@ -150,7 +159,11 @@ async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> N
     await upload(site, FIRST)
     with pytest.raises(AlreadyExists, match="exists with kind DATA_SET"):
         await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
-    header = {"artifact_id": "prices", "kind": artifact_pb2.ARTIFACT_KIND_DATA_SET, "size_bytes": len(SECOND)}
+    header = {
+        "artifact_id": "prices",
+        "kind": artifact_pb2.ARTIFACT_KIND_DATA_SET,
+        "size_bytes": len(SECOND),
+    }
     plain = artifact_pb2.UploadHeader(**header, sha256=hashlib.sha256(SECOND).hexdigest())
     with pytest.raises(AlreadyExists, match="with different content"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
@@ -169,7 +182,9 @@ async def test_the_same_request_again_changes_nothing(site: Any) -> None:
     assert await download(site, NAME) == SECOND
 
 
-async def test_killed_between_the_store_and_the_database(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_between_the_store_and_the_database(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The name keeps its content; the unrecorded object is collected, also after a restart."""
     await upload(site, FIRST)
 
@@ -199,7 +214,8 @@ async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) ->
 
 
 async def test_only_what_was_read_is_replaced(site: Any) -> None:
-    """Two have read the first content and add to it: the second is told, and nothing that was stored is lost."""
+    """Two have read the first content and add to it: the second is told, and nothing that was
+    stored is lost."""
     first = await upload(site, FIRST)
     plain = artifact_pb2.UploadHeader(
         artifact_id="other", kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256=first.sha256
@@ -208,9 +224,13 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
     with pytest.raises(InvalidInput, match="is for an upload with `replace`"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     second = await upload(site, SECOND, replaced_sha256=first.sha256)
-    assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, "the same once more"
+    assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, (
+        "the same once more"
+    )
     for content in (b"another", FIRST):
-        with pytest.raises(Fenced, match=f"now has SHA-256 {second.sha256[:16]}…, expected {first.sha256[:16]}"):
+        with pytest.raises(
+            Fenced, match=f"now has SHA-256 {second.sha256[:16]}…, expected {first.sha256[:16]}"
+        ):
             await upload(site, content, replaced_sha256=first.sha256)
     assert await download(site, NAME) == SECOND
     assert len(objects(site)) == 2, "what was refused is not kept"

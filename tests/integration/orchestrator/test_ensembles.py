@@ -1,4 +1,5 @@
-"""The ensemble at the end of a job: named by the leaderboard, evaluated by a pod, and never in the way of the end."""
+"""The ensemble at the end of a job: named by the leaderboard, evaluated by a pod, and never in the
+way of the end."""
 
 from __future__ import annotations
 
@@ -21,18 +22,23 @@ STEPS = evolution_pb2.Objective(max_env_steps=30)
 
 
 async def kinds(site, job):
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event.kind for event in answer.events]
 
 
 async def run_out(site, learner, scores=(30.0, 20.0, 10.0)):
-    """Use the budget up in one round, whose best is challenged; the leaderboard has a candidate for each score."""
+    """Use the budget up in one round, whose best is challenged; the leaderboard has a candidate for
+    each score."""
     lease = await learner.ask()
     result = learner.train_result(steps=10, score=1.0)
     for member, score in zip(result.members, scores, strict=False):
         member.candidate.mean = member.candidate.lower_bound = score
     site.board.candidates = [
-        leaderboard_pb2.Candidate(agent={"name": member.candidate.agent}, evaluation=member.candidate)
+        leaderboard_pb2.Candidate(
+            agent={"name": member.candidate.agent}, evaluation=member.candidate
+        )
         for member, _ in zip(result.members, scores, strict=False)
     ]
     await learner.complete(train=result)
@@ -47,7 +53,9 @@ async def test_the_best_candidates_act_together_before_the_job_ends(site):
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
     lease = await learner.ask()
     work = lease.evaluate
-    assert [policy.agent for policy in work.policies] == [each.agent.name for each in site.board.candidates]
+    assert [policy.agent for policy in work.policies] == [
+        each.agent.name for each in site.board.candidates
+    ]
     assert all(policy.checkpoint.prefix for policy in work.policies)
     assert (work.purpose, work.ensemble, len(set(work.seeds))) == (REQUESTED, "", 32)
     assert set(work.seeds).isdisjoint(range(32)), "none that a candidate was judged by"
@@ -63,7 +71,9 @@ async def test_the_best_candidates_act_together_before_the_job_ends(site):
     assert not done.ensemble.evaluation.agent
     assert done.progress.evaluation_cost.ToMilliseconds() == 2500
     assert (await kinds(site, job))[-2:] == ["ENSEMBLE_EVALUATED", "JOB_SUCCEEDED"]
-    assert all(each.purpose != REQUESTED for each in site.board.evaluations.values()), "it is no agent's"
+    assert all(each.purpose != REQUESTED for each in site.board.evaluations.values()), (
+        "it is no agent's"
+    )
 
 
 async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site):
@@ -75,7 +85,9 @@ async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site)
     claim.mean = claim.lower_bound = 99.0
 
     def hear(session):
-        return objective.hear_claim(session, session.get_one(JobRow, job.uid), claim, datetime.now(UTC))
+        return objective.hear_claim(
+            session, session.get_one(JobRow, job.uid), claim, datetime.now(UTC)
+        )
 
     assert (await learner.ask()).evaluate.purpose == REQUESTED
     assert not await site.server.orchestrator.transactions.write(hear)
@@ -87,7 +99,9 @@ async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site)
 async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(site):
     evolution = evolution_pb2.Evolution(population=2, leaderboard_size=2, ensemble_size=2)
     objective = evolution_pb2.Objective(target_return=475.0)
-    job = await site.create(evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=2))
+    job = await site.create(
+        evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=2)
+    )
     one, two = site.learner(), site.learner("projects/default/pods/y")
     assert await two.ask()
     assert await one.ask()
@@ -97,7 +111,8 @@ async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(si
         candidates.append(result.members[0].candidate)
         if learner is two:
             site.board.candidates = [
-                leaderboard_pb2.Candidate(agent={"name": each.agent}, evaluation=each) for each in candidates
+                leaderboard_pb2.Candidate(agent={"name": each.agent}, evaluation=each)
+                for each in candidates
             ]
             assert await two.renew() == pod_pb2.LEASE_ACTION_FINISH
             assert await one.ask(wait_s=0.2) is None
@@ -109,20 +124,27 @@ async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(si
     assert len(lease.evaluate.policies) == 2
     await one.complete(evaluate=one.evaluate_result(score=481.0))
     done = await site.ended(job)
-    assert (done.outcome, done.ensemble.evaluation.mean) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 481.0)
+    assert (done.outcome, done.ensemble.evaluation.mean) == (
+        job_pb2.JOB_OUTCOME_TARGET_REACHED,
+        481.0,
+    )
 
 
 async def test_at_the_target_waiting_claims_are_dropped(site):
     evolution = evolution_pb2.Evolution(population=3, leaderboard_size=2, ensemble_size=2)
     objective = evolution_pb2.Objective(target_return=475.0)
-    await site.create(evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=3))
+    await site.create(
+        evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=3)
+    )
     one, two, three = (site.learner(f"projects/default/pods/{name}") for name in ("x", "y", "z"))
     for learner in (one, two, three):
         await learner.ask()
     await one.complete(train=one.train_result(steps=10, score=480.0))
     await two.complete(train=two.train_result(steps=10, score=478.0))
     await one.confirm(476.0)
-    assert await one.ask(wait_s=0.2) is None, "the job only waits for its ensemble, and for who still trains"
+    assert await one.ask(wait_s=0.2) is None, (
+        "the job only waits for its ensemble, and for who still trains"
+    )
 
 
 async def test_one_candidate_is_no_ensemble(site):
@@ -142,12 +164,16 @@ async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(sit
         await learner.release(reason="INTERNAL", message="the members do not fit")
     done = await site.ended(job)
     assert (done.outcome, done.HasField("ensemble")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     (skipped,) = [event for event in answer.events if event.kind == "ENSEMBLE_SKIPPED"]
     assert "the members do not fit" in skipped.message
 
 
-async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_given_up(site, monkeypatch):
+async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_given_up(
+    site, monkeypatch
+):
     monkeypatch.setattr(requests, "MAX_ASKED", 3)
     job = await site.create(evolution=THREE, objective=STEPS)
     learner = site.learner()
@@ -203,7 +229,10 @@ async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch
     read, failures, all_failed = orchestrator.transactions.read, [], asyncio.Event()
 
     async def fails_at_first(operation):
-        if operation in (requests._awaiting, outbox.boards_with_pending) and failures.count(operation) < 2:
+        if (
+            operation in (requests._awaiting, outbox.boards_with_pending)
+            and failures.count(operation) < 2
+        ):
             failures.append(operation)
             if len(failures) == 4:
                 all_failed.set()

@@ -1,7 +1,7 @@
 """Whatever pods, clocks and crashes do, steps, cost and active time are counted once.
 
-Long histories by chance, and, by hypothesis, every order of what may happen, made as short as it can be where it fails.
-"""
+Long histories by chance, and, by hypothesis, every order of what may happen, made as short as it
+can be where it fails."""
 
 from __future__ import annotations
 
@@ -36,8 +36,23 @@ def test_a_random_history_counts_everything_once(tmp_path, seed):
         history.check()
     history.end()
     # What was meant to happen did happen: a test that only ever waits proves nothing.
-    assert {"leased", "leased on", "committed", "completed", "challenged", "scaled", "killed"} <= set(history.done)
-    repeated = {"asked again", "committed again", "completed again", "challenge completed", "drained", "released"}
+    assert {
+        "leased",
+        "leased on",
+        "committed",
+        "completed",
+        "challenged",
+        "scaled",
+        "killed",
+    } <= set(history.done)
+    repeated = {
+        "asked again",
+        "committed again",
+        "completed again",
+        "challenge completed",
+        "drained",
+        "released",
+    }
     assert len(repeated & set(history.done)) >= 4
 
 
@@ -49,11 +64,14 @@ def test_a_random_history_of_teams_counts_everything_once(tmp_path, seed):
         history.step()
         history.check()
     history.end()
-    assert {"leased", "committed", "completed", "followed", "left", "set free", "killed"} <= set(history.done)
+    assert {"leased", "committed", "completed", "followed", "left", "set free", "killed"} <= set(
+        history.done
+    )
 
 
 class Leases(RuleBasedStateMachine):
-    """Each rule is something that happens; its details come from `chance`, which hypothesis makes simple as well."""
+    """Each rule is something that happens; its details come from `chance`, which hypothesis makes
+    simple as well."""
 
     @initialize(learners=st.sampled_from([1, 3]), chance=CHANCE)
     def begin(self, learners: int, chance: random.Random) -> None:
@@ -73,7 +91,10 @@ class Leases(RuleBasedStateMachine):
     def let_time_pass(self, chance: random.Random) -> None:
         self.happen("let_time_pass", chance)
 
-    @rule(what=st.sampled_from(["restart_learner", "lose_pod", "kill_orchestrator", "drain_pod"]), chance=CHANCE)
+    @rule(
+        what=st.sampled_from(["restart_learner", "lose_pod", "kill_orchestrator", "drain_pod"]),
+        chance=CHANCE,
+    )
     def break_down(self, what: str, chance: random.Random) -> None:
         self.happen(what, chance)
 

@@ -25,8 +25,14 @@ class Orchestrators:
         self.running: list[subprocess.Popen[str]] = []
         settings = site.make_settings(database=database)
         names = ("tokens", "database", "store", "leaderboard")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PODRACER_", "KUBERNETES_"))}
-        self.environment = kept | {f"PODRACER_{name.upper()}": str(getattr(settings, name)) for name in names}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PODRACER_", "KUBERNETES_"))
+        }
+        self.environment = kept | {
+            f"PODRACER_{name.upper()}": str(getattr(settings, name)) for name in names
+        }
         self.environment |= {"PODRACER_DATABASE_TERM": "2s", "PODRACER_LEASE_TERM": "60s"}
 
     def start(self) -> subprocess.Popen[str]:
@@ -35,7 +41,11 @@ class Orchestrators:
         with (self.site.folder / f"log-{number}").open("w") as log:
             command = [sys.executable, "-m", "podracer_orchestrator"]
             process = subprocess.Popen(
-                command, env=self.environment | health, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                env=self.environment | health,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         self.running.append(process)
         return process
@@ -96,7 +106,9 @@ async def test_a_standby_takes_over_with_every_lease(site, orchestrators):
     learner.pods = site.client.pods
     await learner.renew()
     await learner.commit(steps=20)
-    assert (await site.job(job.name)).progress.env_steps == 20 * len(learner.lease.train.cohort.members)
+    assert (await site.job(job.name)).progress.env_steps == 20 * len(
+        learner.lease.train.cohort.members
+    )
 
     fourth = orchestrators.stand_by()
     fourth.terminate()

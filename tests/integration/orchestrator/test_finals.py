@@ -1,4 +1,5 @@
-"""The final of a job without its target: what chooses among its best candidates is not what is reported."""
+"""The final of a job without its target: what chooses among its best candidates is not what is
+reported."""
 
 from __future__ import annotations
 
@@ -8,26 +9,32 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 
-REQUESTED, CHALLENGE = agent_pb2.EVALUATION_PURPOSE_REQUESTED, agent_pb2.EVALUATION_PURPOSE_CHALLENGE
+REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
+CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 FINAL = agent_pb2.EVALUATION_PURPOSE_FINAL
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3)
 STEPS = evolution_pb2.Objective(target_return=475.0, max_env_steps=30)
 
 
 async def messages(site, job, kind):
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event.message for event in answer.events if event.kind == kind]
 
 
 async def run_out(site, learner, episode_ms=1, on_board=3):
-    """Use the budget up in a round of 30 s, whose best is challenged for 0.5 s: 3.05 s are for the final."""
+    """Use the budget up in a round of 30 s, whose best is challenged for 0.5 s: 3.05 s are for the
+    final."""
     await learner.ask()
     result = learner.train_result(steps=10, score=1.0)
     for member, score in zip(result.members, (30.0, 20.0, 10.0), strict=True):
         member.final.progress.cost.FromSeconds(10)
         member.candidate.mean = member.candidate.lower_bound = score
         member.candidate.duration.FromMilliseconds(32 * episode_ms)
-        candidate = leaderboard_pb2.Candidate(agent={"name": member.candidate.agent}, evaluation=member.candidate)
+        candidate = leaderboard_pb2.Candidate(
+            agent={"name": member.candidate.agent}, evaluation=member.candidate
+        )
         site.board.candidates.append(candidate)
     del site.board.candidates[on_board:]
     await learner.complete(train=result)
@@ -39,16 +46,21 @@ async def run_out(site, learner, episode_ms=1, on_board=3):
 
 
 async def choose(learner, scores):
-    """Have the finalists evaluated; returns the seeds that this took. A score of None: no pod can evaluate it."""
+    """Have the finalists evaluated; returns the seeds that this took. A score of None: no pod can
+    evaluate it."""
     seeds = set()
     for _ in scores:
         work = (await learner.ask()).evaluate
         assert (work.purpose, len(work.seeds)) == (REQUESTED, 32)
         seeds |= set(work.seeds)
         if scores[work.policies[0].agent] is None:
-            await learner.complete(problem={"reason": "DATA_CORRUPTED", "message": "a hash is wrong"})
+            await learner.complete(
+                problem={"reason": "DATA_CORRUPTED", "message": "a hash is wrong"}
+            )
         else:
-            await learner.complete(evaluate=learner.evaluate_result(score=scores[work.policies[0].agent]))
+            await learner.complete(
+                evaluate=learner.evaluate_result(score=scores[work.policies[0].agent])
+            )
     return seeds
 
 
@@ -65,10 +77,16 @@ async def test_fresh_episodes_choose_among_the_three_best_and_further_ones_are_r
     await learner.complete(evaluate=learner.evaluate_result(score=25.0))
     done = await site.ended(job)
     best = done.progress.best
-    assert (done.outcome, best.agent, best.purpose) == (job_pb2.JOB_OUTCOME_BUDGET_USED, agents[1], FINAL)
+    assert (done.outcome, best.agent, best.purpose) == (
+        job_pb2.JOB_OUTCOME_BUDGET_USED,
+        agents[1],
+        FINAL,
+    )
     assert (best.mean, len(best.returns)) == (25.0, 100), "less than the first challenge's 30"
     assert best in site.board.evaluations.values(), "the leaderboard knows it before the job ends"
-    assert (await messages(site, job, "FINAL_EVALUATED"))[-1].endswith("over 100 fresh episodes, the job's result")
+    assert (await messages(site, job, "FINAL_EVALUATED"))[-1].endswith(
+        "over 100 fresh episodes, the job's result"
+    )
 
 
 async def test_a_chosen_one_above_the_target_has_reached_it_whatever_becomes_of_the_others(site):
@@ -83,8 +101,11 @@ async def test_a_chosen_one_above_the_target_has_reached_it_whatever_becomes_of_
 
 
 @pytest.mark.parametrize(("episode_ms", "count"), [(17, 2), (86, 0), (96, None)])
-async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_episodes(site, episode_ms, count):
-    """3.05 s: two of 32 and one of 100 take 2.79 s, one of 35 takes 3.01 s, one of 32 takes 3.07 s."""
+async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_episodes(
+    site, episode_ms, count
+):
+    """3.05 s: two of 32 and one of 100 take 2.79 s, one of 35 takes 3.01 s, one of 32 takes 3.07
+    s."""
     job, learner = await site.create(evolution=THREE, objective=STEPS), site.learner()
     agents = await run_out(site, learner, episode_ms)
     if count is None:
@@ -95,7 +116,11 @@ async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_ep
         return
     await choose(learner, dict.fromkeys(agents[:count], 30.0))
     work = (await learner.ask()).evaluate
-    assert (work.policies[0].agent, work.purpose, len(work.seeds)) == (agents[0], CHALLENGE, 100 if count else 35)
+    assert (work.policies[0].agent, work.purpose, len(work.seeds)) == (
+        agents[0],
+        CHALLENGE,
+        100 if count else 35,
+    )
     await learner.complete(evaluate=learner.evaluate_result(score=28.0))
     assert (await site.ended(job)).progress.best.mean == 28.0
     less = "2 instead of 3" if count else "35 instead of 100"

@@ -1,4 +1,5 @@
-"""Several learners of one agent over the wire: who leads, who follows, and what each death leaves behind."""
+"""Several learners of one agent over the wire: who leads, who follows, and what each death leaves
+behind."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 
 
 def team_of(learners: int, **pod) -> dict:
-    """Parts of a spec for one cohort of two agents and so many learners, unless `pod` says otherwise."""
-    return {"pod": job_pb2.PodShape(learners=learners, **{"max_count": 1, **pod}), "objective": UNLIMITED}
+    """Parts of a spec for one cohort of two agents and so many learners, unless `pod` says
+    otherwise."""
+    return {
+        "pod": job_pb2.PodShape(learners=learners, **{"max_count": 1, **pod}),
+        "objective": UNLIMITED,
+    }
 
 
 def learners_of(site, names: str):
@@ -37,7 +42,9 @@ async def known(learners):
 
 
 async def events_of(site, job, kind):
-    response = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    response = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event for event in response.events if event.kind == kind]
 
 
@@ -48,7 +55,9 @@ async def report_follower(learner, lease, **result):
 
 
 async def test_one_pod_leads_and_the_others_follow_it_with_ranks_of_their_own(site):
-    fusion = job_pb2.Fusion(name="outer", interval_updates=4, quorum=2, learning_rate=0.7, momentum=0.9)
+    fusion = job_pb2.Fusion(
+        name="outer", interval_updates=4, quorum=2, learning_rate=0.7, momentum=0.9
+    )
     job = await site.create(**team_of(3, fusion=fusion))
     lead, one, two, more = learners_of(site, "abcd")
     led = (await lead.ask()).train
@@ -66,7 +75,9 @@ async def test_one_pod_leads_and_the_others_follow_it_with_ranks_of_their_own(si
     found = await site.job(job.name)
     assert (found.state, found.progress.pod_count) == (job_pb2.JOB_STATE_RUNNING, 3)
     states = (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest(job=job.name))).pods
-    assert {pod.name[-1]: pod.state for pod in states if pod.state == job_pb2.POD_STATE_WORKING}.keys() == set("abc")
+    assert {
+        pod.name[-1]: pod.state for pod in states if pod.state == job_pb2.POD_STATE_WORKING
+    }.keys() == set("abc")
 
 
 async def test_a_job_of_one_learner_knows_nothing_of_fusion(site):
@@ -96,7 +107,9 @@ async def test_teams_are_as_many_as_the_pods_suffice_for_and_filled_evenly(site)
         await learner.ask()
     leads = [learner for learner in learners if learner.lease.HasField("train")]
     assert len(leads) == 2
-    assert {learner.lease.follow.lead_fence for learner in learners} - {0} == {lead.lease.fence for lead in leads}
+    assert {learner.lease.follow.lead_fence for learner in learners} - {0} == {
+        lead.lease.fence for lead in leads
+    }
     assert {learner.lease.follow.rank for learner in learners} == {0, 1}
 
 
@@ -149,8 +162,16 @@ async def test_when_the_lead_dies_all_lease_again_and_go_on_from_its_last_commit
     assert taken.fence > first.fence
     assert [member.resume.env_steps for member in taken.train.cohort.members] == [100, 100]
     again = await follower.ask()
-    assert (again.follow.lead_fence, again.follow.rank, again.follow.lead_address) == (taken.fence, 1, "c:7000")
-    for call in (lead.renew(), lead.commit(steps=999), lead.complete(train=lead.train_result(steps=999))):
+    assert (again.follow.lead_fence, again.follow.rank, again.follow.lead_address) == (
+        taken.fence,
+        1,
+        "c:7000",
+    )
+    for call in (
+        lead.renew(),
+        lead.commit(steps=999),
+        lead.complete(train=lead.train_result(steps=999)),
+    ):
         with pytest.raises(Fenced):
             await call
     await third.complete(train=third.train_result(steps=50))
@@ -166,10 +187,15 @@ async def test_the_end_of_the_round_ends_every_lease_of_the_team(site):
     for learner in others:
         with pytest.raises(Fenced):
             await learner.renew()
-        await learner.release()  # what it says after the end of the fusion is acknowledged all the same
+        # what it says after the end of the fusion is acknowledged all the same
+        await learner.release()
     assert [event.subject[-1] for event in await events_of(site, job, "FOLLOW_ENDED")] == ["b", "c"]
     found = await site.job(job.name)
-    assert (found.progress.env_steps, found.progress.pod_count, found.progress.completed_rounds) == (20, 0, 1)
+    assert (
+        found.progress.env_steps,
+        found.progress.pod_count,
+        found.progress.completed_rounds,
+    ) == (20, 0, 1)
     assert (await others[0].ask()).HasField("train"), "who comes first leads the next round"
     assert (await lead.ask()).follow.rank == 1
     assert min(lead.lease.fence, others[0].lease.fence) > max(lease.fence for lease in leases)
@@ -182,7 +208,8 @@ async def test_only_the_lead_reports_commits_and_completes(site, make_evaluation
     lease = await follower.ask()
     agent = lease.follow.train.cohort.members[0]
     member = pod_pb2.MemberCheckpoint(
-        progress=pod_pb2.MemberProgress(agent=agent.name, env_steps=7), checkpoint=follower.checkpoint(agent.name, 7)
+        progress=pod_pb2.MemberProgress(agent=agent.name, env_steps=7),
+        checkpoint=follower.checkpoint(agent.name, 7),
     )
     commit = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=[member])
     with pytest.raises(InvalidInput, match="follows another"):
@@ -304,8 +331,11 @@ async def training(learner, score: float):
 
 
 async def test_a_generation_is_trained_by_teams_and_its_barrier_leaves_no_pod_idle(site):
-    """The real leaderboard: two agents a generation, of one pod each, and four pods for teams of three."""
-    config = LeaderboardConfig(tokens=site.folder / "tokens", database=f"sqlite:///{site.folder}/leaderboard.sqlite")
+    """The real leaderboard: two agents a generation, of one pod each, and four pods for teams of
+    three."""
+    config = LeaderboardConfig(
+        tokens=site.folder / "tokens", database=f"sqlite:///{site.folder}/leaderboard.sqlite"
+    )
     database = await site.stack.enter_async_context(open_database(config.database, MIGRATIONS))
     board = await create_leaderboard_server(config, database)
     await site.stack.enter_async_context(board)
@@ -331,10 +361,16 @@ async def test_a_generation_is_trained_by_teams_and_its_barrier_leaves_no_pod_id
         assert sorted(each.lease.follow.rank for each in learners) == [0, 0, 1, 1]
         await first.complete(train=first.train_result(100, score=10.0 + generation))
         # The generation is not over: free pods help the team that still trains.
-        free = [each for each in learners if first.lease.fence in (each.lease.fence, each.lease.follow.lead_fence)]
+        free = [
+            each
+            for each in learners
+            if first.lease.fence in (each.lease.fence, each.lease.follow.lead_fence)
+        ]
         joined = await training(free[0], score=5.0)
         assert (joined.follow.lead_fence, joined.follow.rank) == (second.lease.fence, 2)
-        assert joined.follow.train.cohort.members[0].name == second.lease.train.cohort.members[0].name
+        assert (
+            joined.follow.train.cohort.members[0].name == second.lease.train.cohort.members[0].name
+        )
         assert await training(free[1], score=5.0) is None, "the team is complete"
         await second.complete(train=second.train_result(100, score=20.0 + generation))
     assert await training(learners[0], score=5.0) is None

@@ -1,4 +1,5 @@
-"""One project learns nothing of another: not from any answer, any error, any event, and not by naming what it knows."""
+"""One project learns nothing of another: not from any answer, any error, any event, and not by
+naming what it knows."""
 
 from __future__ import annotations
 
@@ -46,12 +47,17 @@ TORQUE = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
 @pytest.fixture
 async def board(site: Any) -> AsyncIterator[str]:
     """A real leaderboard in place of the played one; its address."""
-    for role, lines in (("client", "\n".join(f"{token} projects/{project}" for project, token in TOKENS.items())),):
+    for role, lines in (
+        ("client", "\n".join(f"{token} projects/{project}" for project, token in TOKENS.items())),
+    ):
         path = site.folder / "tokens" / role
         path.write_text(f"{lines}\n{path.read_text()}")
     database = new_database(site.folder / "leaderboard.sqlite", MIGRATIONS)
     config = LeaderboardConfig(tokens=site.folder / "tokens", database=database)
-    async with open_database(database, MIGRATIONS) as opened, await create_leaderboard_server(config, opened) as server:
+    async with (
+        open_database(database, MIGRATIONS) as opened,
+        await create_leaderboard_server(config, opened) as server,
+    ):
         await site.stop()
         await site.start(leaderboard=server.address)
         yield server.address
@@ -65,7 +71,8 @@ async def create(site: Any, project: str, name: str, make_spec: Any) -> job_pb2.
 
 
 async def trained(site: Any, project: str, name: str, make_spec: Any, make_evaluation: Any) -> Any:
-    """A learner that holds a lease of the project's new job and has committed a checkpoint that is the job's best."""
+    """A learner that holds a lease of the project's new job and has committed a checkpoint that is
+    the job's best."""
     await create(site, project, name, make_spec)
     learner = site.learner(f"projects/{project}/pods/{name}-{uuid.uuid4().hex[:6]}")
     lease = await learner.ask()
@@ -80,16 +87,24 @@ async def trained(site: Any, project: str, name: str, make_spec: Any, make_evalu
 async def upload(site: Any, project: str, name: str) -> None:
     data = f"data of {project}".encode()
     header = artifact_service_pb2.UploadHeader(
-        parent=f"projects/{project}", artifact_id=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data)
+        parent=f"projects/{project}",
+        artifact_id=name,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size_bytes=len(data),
     )
     header.kind = artifact_service_pb2.ARTIFACT_KIND_REPORT
-    turns = [artifact_service_pb2.UploadRequest(header=header), artifact_service_pb2.UploadRequest(data=data)]
+    turns = [
+        artifact_service_pb2.UploadRequest(header=header),
+        artifact_service_pb2.UploadRequest(data=data),
+    ]
     await site.client.artifacts.Upload(iter(turns))
 
 
 async def answers(stub: Any, method: Any, request: Any, token: str) -> AsyncIterator[str]:
     """What a call says, as text: its messages, or its error with all details."""
-    timeout_s = 0.3 if method.server_streaming or method.name in ("CreateJob", "LeaseWork") else 30.0
+    timeout_s = (
+        0.3 if method.server_streaming or method.name in ("CreateJob", "LeaseWork") else 30.0
+    )
     asked = iter([request]) if method.client_streaming else request
     try:
         answer = getattr(stub, method.name)(asked, metadata=bearer(token), timeout=timeout_s)
@@ -118,7 +133,9 @@ def requests(method: Any, messages: RandomMessages) -> Iterator[Any]:
                 yield named
 
 
-async def test_no_answer_names_another_project(site: Any, board: str, make_spec: Any, make_evaluation: Any) -> None:
+async def test_no_answer_names_another_project(
+    site: Any, board: str, make_spec: Any, make_evaluation: Any
+) -> None:
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     for project, name in ((SECRET, "rival-data"), ("a", "a-data")):
@@ -127,8 +144,16 @@ async def test_no_answer_names_another_project(site: Any, board: str, make_spec:
     def share(session: Any) -> None:
         """A pod that is of a's project works for the other one, as pods of a pool do."""
         now = session.get_one(PodRow, other.name).create_time
-        state = {"project": "a", "backend": "local", "kind": "", "state": PodState.IDLE, "message": ""}
-        session.add(PodRow(name="projects/a/pods/shared", create_time=now, last_seen_time=now, **state))
+        state = {
+            "project": "a",
+            "backend": "local",
+            "kind": "",
+            "state": PodState.IDLE,
+            "message": "",
+        }
+        session.add(
+            PodRow(name="projects/a/pods/shared", create_time=now, last_seen_time=now, **state)
+        )
         session.get_one(LeaseRow, other.lease.fence).pod = "projects/a/pods/shared"
 
     await site.server.orchestrator.transactions.write(share)
@@ -156,7 +181,12 @@ async def test_no_answer_names_another_project(site: Any, board: str, make_spec:
         ]
         messages = RandomMessages(random.Random(1))
         job = own.lease.job
-        messages.own = ["projects/a", job, job.replace("/jobs/", "/leaderboards/"), f"{job}/checkpoints/best"]
+        messages.own = [
+            "projects/a",
+            job,
+            job.replace("/jobs/", "/leaderboards/"),
+            f"{job}/checkpoints/best",
+        ]
         messages.own += [own.best.agent, own.lease.name, own.name, "projects/a/pods/shared"]
         messages.own += ["projects/a/artifacts/a-data", "a-policy", "absent"]
         messages._texts += messages.own * 4
@@ -164,7 +194,9 @@ async def test_no_answer_names_another_project(site: Any, board: str, make_spec:
         for stub, module, service, token in services:
             for method in module.DESCRIPTOR.services_by_name[service].methods:
                 if method.name in ("DeleteJob", "CancelJob", "ReleaseLease", "CompleteWork"):
-                    continue  # they answer with nothing, or with what the others do, and would end what is asked about
+                    # they answer with nothing, or with what the others do, and would end what is
+                    # asked about
+                    continue
                 for request in requests(method, messages):
                     async for text in answers(stub, method, request, token):
                         assert SECRET not in text, f"{method.full_name} of {request}"
@@ -173,12 +205,23 @@ async def test_no_answer_names_another_project(site: Any, board: str, make_spec:
         assert (await acts.Act(theirs, metadata=bearer(TOKENS[SECRET]))).values
         with pytest.raises(PermissionRefused):
             await acts.Act(theirs, metadata=bearer(TOKENS["a"]))
-        assert {"GetJob", "ListPods", "ListJobs", "Download", "GetLeaderboard", "Act", "RenewLease"} <= told
+        assert {
+            "GetJob",
+            "ListPods",
+            "ListJobs",
+            "Download",
+            "GetLeaderboard",
+            "Act",
+            "RenewLease",
+        } <= told
     await batcher.close()
 
 
-async def test_a_checkpoint_of_another_job_is_never_ones_best(site: Any, make_spec: Any, make_evaluation: Any) -> None:
-    """A lease's holder that knows the other's checkpoint names it in an evaluation, to have it served as its own."""
+async def test_a_checkpoint_of_another_job_is_never_ones_best(
+    site: Any, make_spec: Any, make_evaluation: Any
+) -> None:
+    """A lease's holder that knows the other's checkpoint names it in an evaluation, to have it
+    served as its own."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     beside = await trained(site, "a", "a-second-job", make_spec, make_evaluation)
@@ -186,19 +229,26 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(site: Any, make_sp
     with pytest.raises(PermissionRefused, match="projects/rival") as caught:
         await own.renew(10, [stolen])
     assert caught.value.reason == "OTHER_PROJECT"
-    await own.renew(10, [make_evaluation(own.best.agent, 1000.0, checkpoint=beside.best.checkpoint)])
+    await own.renew(
+        10, [make_evaluation(own.best.agent, 1000.0, checkpoint=beside.best.checkpoint)]
+    )
     job = await site.job(own.lease.job)
     assert job.progress.best.checkpoint.prefix == own.best.checkpoint.prefix
     request = artifact_service_pb2.DownloadRequest(name=f"{job.name}/checkpoints/best")
     data = b"".join([answer.data async for answer in site.client.artifacts.Download(request)])
     assert b"rival" not in data and b"a-second-job" not in data
-    wrong = pod_service_pb2.RenewLeaseRequest(lease=own.lease.name.replace("/a/", "/rival/"), fence=own.lease.fence)
+    wrong = pod_service_pb2.RenewLeaseRequest(
+        lease=own.lease.name.replace("/a/", "/rival/"), fence=own.lease.fence
+    )
     with pytest.raises(PermissionRefused):
         await site.client.pods.RenewLease(wrong, metadata=bearer(own.lease.token))
 
 
-async def test_the_end_of_a_log_is_for_the_job_that_ran(site: Any, make_spec: Any, make_evaluation: Any) -> None:
-    """Any job that a pod may serve hears that the pod crashes, and only the one that it worked for what it has said."""
+async def test_the_end_of_a_log_is_for_the_job_that_ran(
+    site: Any, make_spec: Any, make_evaluation: Any
+) -> None:
+    """Any job that a pod may serve hears that the pod crashes, and only the one that it worked for
+    what it has said."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     job = await create(site, SECRET, "job-beside", make_spec)
     transactions, clock = site.server.orchestrator.transactions, site.server.orchestrator.clock
@@ -206,14 +256,20 @@ async def test_the_end_of_a_log_is_for_the_job_that_ran(site: Any, make_spec: An
     def crash(session: Any) -> list[str]:
         pod = session.get_one(PodRow, other.name)
         pod.backend, pod.kind = "kubernetes", plan_of(session.get_one(JobRow, job.uid)).kind.name
-        trouble = Trouble("POD_CRASHES", "the learner ended with exit code 1", "; its log ends:\nrival secret")
+        trouble = Trouble(
+            "POD_CRASHES", "the learner ended with exit code 1", "; its log ends:\nrival secret"
+        )
         pods.note_troubles(session, {pod.name: trouble}, clock.now())
         return [pod.message, *(said(session, uid) for uid in (job.uid, other.lease.job_uid))]
 
     def said(session: Any, uid: str) -> str:
         from podracer_orchestrator import events
 
-        return next(event.message for event in events.after(session, uid, 0, 100) if event.kind == "POD_CRASHES")
+        return next(
+            event.message
+            for event in events.after(session, uid, 0, 100)
+            if event.kind == "POD_CRASHES"
+        )
 
     row, to_beside, to_other = await transactions.write(crash)
     assert row == to_beside == "the learner ended with exit code 1"

@@ -1,4 +1,5 @@
-"""What the orchestrator makes of a leaderboard that waits at a barrier, has finished, or whose generator fails."""
+"""What the orchestrator makes of a leaderboard that waits at a barrier, has finished, or whose
+generator fails."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ TWO_PODS = job_pb2.PodShape(members=1, min_count=1, max_count=2)
 
 
 async def events_of(site, job, kind):
-    response = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    response = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event for event in response.events if event.kind == kind]
 
 
@@ -22,7 +25,12 @@ async def test_a_generators_problem_is_an_event_once_for_each_message(site):
     site.board.round_env_steps = 100
     job = await site.create(pod=TWO_PODS)
     learner = site.learner()
-    for message in ("it raised KeyError", "it raised KeyError", "it raised OSError", "it raised KeyError"):
+    for message in (
+        "it raised KeyError",
+        "it raised KeyError",
+        "it raised OSError",
+        "it raised KeyError",
+    ):
         site.board.generator_problem = cohort_pb2.Problem(
             reason="GENERATOR_FAILED", message=message, detail="Traceback…"
         )
@@ -34,13 +42,17 @@ async def test_a_generators_problem_is_an_event_once_for_each_message(site):
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
 
 
-async def test_a_generator_that_says_something_else_each_time_does_not_fill_the_log(site, monkeypatch):
+async def test_a_generator_that_says_something_else_each_time_does_not_fill_the_log(
+    site, monkeypatch
+):
     monkeypatch.setattr(works, "MAX_GENERATOR_PROBLEMS", 2)
     site.board.round_env_steps = 100
     job = await site.create(pod=TWO_PODS)
     learner = site.learner()
     for number in range(4):
-        site.board.generator_problem = cohort_pb2.Problem(reason="GENERATOR_FAILED", message=f"agent {number} is odd")
+        site.board.generator_problem = cohort_pb2.Problem(
+            reason="GENERATOR_FAILED", message=f"agent {number} is odd"
+        )
         await learner.ask()
         await learner.complete(train=learner.train_result(100))
     assert len(await events_of(site, job, "GENERATOR_FAILED")) == 2
@@ -65,7 +77,8 @@ async def test_the_job_ends_when_the_last_generation_is_over(site):
 
 
 async def test_a_round_that_ends_opens_a_barrier_at_once(site, monkeypatch):
-    """Asked in vain, the leaderboard is left alone for a while; not any more once it has heard of another round."""
+    """Asked in vain, the leaderboard is left alone for a while; not any more once it has heard of
+    another round."""
     monkeypatch.setattr(requests, "RETRY_S", 3600.0)
     site.board.round_env_steps = 100
     await site.create(pod=TWO_PODS)

@@ -1,8 +1,9 @@
-"""The Kubernetes pool and a real API server and scheduler, those that KUBECONFIG names; the nodes are only played.
+"""The Kubernetes pool and a real API server and scheduler, those that KUBECONFIG names; the nodes
+are only played.
 
-The nodes are of this test: nothing else tolerates them, and no container runs there, unless a kwok plays them. The
-orchestrator runs here. PODRACER_GROWTH_PODS pods (500) are made where it says so, with figures for docs/scale.md.
-"""
+The nodes are of this test: nothing else tolerates them, and no container runs there, unless a kwok
+plays them. The orchestrator runs here. PODRACER_GROWTH_PODS pods (500) are made where it says so,
+with figures for docs/scale.md."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ class Nodes:
         self.kubectl, self.name, self._count = Kubectl(name), name, 0
 
     def add(self, count: int, room: int = 1) -> None:
-        amounts = {"cpu": f"{500 * room}m", "memory": f"{room}Gi", "pods": str(room + 5), "ephemeral-storage": "100Gi"}
+        amounts = {
+            "cpu": f"{500 * room}m",
+            "memory": f"{room}Gi",
+            "pods": str(room + 5),
+            "ephemeral-storage": "100Gi",
+        }
         first, self._count = self._count, self._count + count
         self.kubectl.apply(
             *(
@@ -51,7 +57,9 @@ class Nodes:
                         "annotations": {"kwok.x-k8s.io/node": "fake"},
                         "labels": {"late": self.name},
                     },
-                    "spec": {"taints": [{"key": "late", "value": self.name, "effect": "NoSchedule"}]},
+                    "spec": {
+                        "taints": [{"key": "late", "value": self.name, "effect": "NoSchedule"}]
+                    },
                     "status": {
                         "allocatable": amounts,
                         "capacity": amounts,
@@ -71,7 +79,10 @@ class Nodes:
         return {
             pod["metadata"]["uid"]
             for pod in self.kubectl.get("pods")
-            if any(each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions", ()))
+            if any(
+                each.get("reason") == "Unschedulable"
+                for each in pod["status"].get("conditions", ())
+            )
         }
 
     def placed(self) -> int:
@@ -97,7 +108,9 @@ async def site(site: Any, nodes: Nodes, tmp_path: Path) -> Any:
     toleration = {"key": "late", "value": nodes.name}
     profile = {"late": {"nodeSelector": {"late": nodes.name}, "tolerations": [toleration]}}
     (tmp_path / "profiles.json").write_text(json.dumps(profile))
-    config = json.loads(nodes.kubectl("config", "view", "--raw", "--flatten", "--minify", "--output", "json"))
+    config = json.loads(
+        nodes.kubectl("config", "view", "--raw", "--flatten", "--minify", "--output", "json")
+    )
     config["contexts"][0]["context"]["namespace"] = nodes.name
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     await site.stop()
@@ -114,7 +127,8 @@ async def site(site: Any, nodes: Nodes, tmp_path: Path) -> Any:
 
 
 async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> None:
-    """A played node autoscaler orders a node for each pod that has no place, once; it comes NODE_S later."""
+    """A played node autoscaler orders a node for each pod that has no place, once; it comes NODE_S
+    later."""
     await site.create(pod=job_pb2.PodShape(min_count=1, max_count=64, profile="late"))
     orders: list[tuple[float, int]] = []
     ordered: set[str] = set()
@@ -132,15 +146,21 @@ async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> Non
             arrived = due
         await asyncio.sleep(SCAN_S)
     print(
-        f"\n64 nodes after {time.monotonic() - begun:.0f} s, each takes {NODE_S:.0f} s; ordered (at s, nodes): {orders}"
+        f"\n64 nodes after {time.monotonic() - begun:.0f} s, each takes {NODE_S:.0f} s; ordered "
+        f"(at s, nodes): {orders}"
     )
     assert orders[-1][0] < orders[0][0] + NODE_S  # the last one before the first one came
     assert len(ordered) == 64  # no pod was given up and made again
 
 
-@pytest.mark.skipif("PODRACER_GROWTH_PODS" not in os.environ, reason="PODRACER_GROWTH_PODS is not set")
-async def test_what_many_pods_cost(site: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes them, holds them for a minute, deletes them; tells rates, calls, memory and processor time."""
+@pytest.mark.skipif(
+    "PODRACER_GROWTH_PODS" not in os.environ, reason="PODRACER_GROWTH_PODS is not set"
+)
+async def test_what_many_pods_cost(
+    site: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Makes them, holds them for a minute, deletes them; tells rates, calls, memory and processor
+    time."""
     count = int(os.environ["PODRACER_GROWTH_PODS"])
     await asyncio.to_thread(nodes.add, 20, -(-count // 20))
     print(f"\n{await costs(site, count, 'late', monkeypatch)}")
@@ -159,7 +179,9 @@ async def costs(site: Any, count: int, profile: str, monkeypatch: pytest.MonkeyP
     copy = site.server.orchestrator.pool_reconciler._backend._cluster
     for reflector in copy._reflectors:
 
-        def noted(kind: str, item: Any, known: Any = reflector._apply, what: str = reflector._resource) -> None:
+        def noted(
+            kind: str, item: Any, known: Any = reflector._apply, what: str = reflector._resource
+        ) -> None:
             seen[what] += 1
             known(kind, item)
 

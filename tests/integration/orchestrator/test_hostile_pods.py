@@ -1,4 +1,5 @@
-"""A pod with a token and a lease that lies: what it may change is its own work, and that is counted once.
+"""A pod with a token and a lease that lies: what it may change is its own work, and that is counted
+once.
 
 PODRACER_FUZZ says how many lies; `make fuzz` has many.
 """
@@ -61,8 +62,11 @@ async def test_a_pod_that_lies_changes_only_its_own_work(site: Any) -> None:
     requests = Requests(random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "4"))), ())
     chance = requests.chance
     site.board.round_env_steps = 10_000
-    ask = job_service_pb2.CreateJobRequest(parent="projects/other", spec=(await site.create(**PARTS)).spec)
-    first, victim = site.learner("projects/default/pods/first"), site.learner("projects/other/pods/victim")
+    ask = job_service_pb2.CreateJobRequest(
+        parent="projects/other", spec=(await site.create(**PARTS)).spec
+    )
+    first = site.learner("projects/default/pods/first")
+    victim = site.learner("projects/other/pods/victim")
     await first.ask()  # of the first job, whose places are taken from here on
     other = (await site.client.jobs.CreateJob(ask)).job
     while (await victim.ask()).job != other.name:
@@ -85,10 +89,17 @@ async def test_a_pod_that_lies_changes_only_its_own_work(site: Any) -> None:
             base = {agent.name: agent.env_steps for agent in liar.lease.train.cohort.members}
         lease = liar.lease
         steps += chance.randint(1, 100)
-        kind = chance.choice(["RenewLease", "CommitCheckpoint", "CommitCheckpoint", "CompleteWork", "ReleaseLease"])
+        kind = chance.choice(
+            ["RenewLease", "CommitCheckpoint", "CommitCheckpoint", "CompleteWork", "ReleaseLease"]
+        )
         request = honest(liar, kind, steps)
         luck = chance.random()
-        texts = [*theirs, other.name, victim.lease.name, f"projects/other/jobs/{other.uid}/agents/a1/checkpoints/10-1/"]
+        texts = [
+            *theirs,
+            other.name,
+            victim.lease.name,
+            f"projects/other/jobs/{other.uid}/agents/a1/checkpoints/10-1/",
+        ]
         if luck < 0.6:
             RandomMessages(chance, texts).mutate(request)
         elif luck < 0.8 and former:
@@ -102,7 +113,9 @@ async def test_a_pod_that_lies_changes_only_its_own_work(site: Any) -> None:
                 counted[agent] = max(counted[agent], base[agent] + told)
         if answer is not None and is_mine and kind in ("CompleteWork", "ReleaseLease"):
             liar.lease, former = None, former[-20:]
-        assert (await site.job(job)).progress.env_steps == sum(counted.values()), f"{kind}: {request}"
+        assert (await site.job(job)).progress.env_steps == sum(counted.values()), (
+            f"{kind}: {request}"
+        )
     after = await site.job(other.name)
     assert (after.progress.env_steps, after.state) == (untouched, job_pb2.JOB_STATE_RUNNING)
     submitted = {each.agent for each in site.board.heard(leaderboard_pb2.SubmitCandidateRequest)}

@@ -39,7 +39,9 @@ async def test_a_budget_of_less_than_a_round_is_said_in_an_event(site, make_spec
     spec.evolution.round_time.CopyFrom(duration_pb2.Duration(seconds=15))
     job = (await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=spec))).job
     message = (await _events(site, job))["ROUND_SHORTENED"]
-    assert message.startswith("max_duration (2 s) is less than one round takes (15 s): the round is shortened")
+    assert message.startswith(
+        "max_duration (2 s) is less than one round takes (15 s): the round is shortened"
+    )
 
 
 async def test_a_job_whose_rounds_fit_its_budget_has_no_such_event(site, make_spec):
@@ -53,9 +55,14 @@ async def test_a_target_that_a_confirmed_candidate_has_passed_ends_the_job_at_on
     await _round(learner, score=480.0)
     await learner.ask()
     await learner.complete(evaluate=learner.evaluate_result(score=300.0))  # 475 was claimed in vain
-    assert (await _set_objective(site, job, "target_return", target_return=301.0)).state == job_pb2.JOB_STATE_RUNNING
+    assert (
+        await _set_objective(site, job, "target_return", target_return=301.0)
+    ).state == job_pb2.JOB_STATE_RUNNING
     done = await _set_objective(site, job, "target_return", target_return=300.0)
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_TARGET_REACHED)
+    assert (done.state, done.outcome) == (
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_OUTCOME_TARGET_REACHED,
+    )
     with pytest.raises(PreconditionFailed, match="ended"):
         await _set_objective(site, job, "target_return", target_return=500.0)
 
@@ -82,7 +89,10 @@ async def test_a_budget_below_what_is_used_lets_the_rounds_under_way_end_and_the
     assert await learner.ask(wait_s=0.2) is None
     await other.complete(train=other.train_result(steps=10, score=50.0))
     ended = await site.job(job.name)
-    assert (ended.state, ended.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
+    assert (ended.state, ended.outcome) == (
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_OUTCOME_BUDGET_USED,
+    )
     assert ended.progress.env_steps == 20
 
 
@@ -95,7 +105,8 @@ async def test_a_budget_that_is_raised_while_the_last_claim_is_heard_brings_more
         await learner.ask()
         await learner.complete(train=learner.train_result(steps=steps))
     await learner.ask()
-    await learner.complete(train=learner.train_result(steps=0, score=2.0))  # too little was left for any step
+    # too little was left for any step
+    await learner.complete(train=learner.train_result(steps=0, score=2.0))
     assert (await learner.ask()).HasField("evaluate")
     await _set_objective(site, job, "max_env_steps", max_env_steps=2000)
     await learner.complete(evaluate=learner.evaluate_result(score=2.0))

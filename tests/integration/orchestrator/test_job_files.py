@@ -11,12 +11,20 @@ from podracer.common.v1 import environment_pb2, evolution_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import Exhausted, InvalidInput, NotFound, PodracerError, PreconditionFailed
+from podracer_core.errors import (
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+)
 
 CODE, TABLE = b"PK code" * 1000, b"ticker,time\n"
 
 
-async def upload(site: Any, content: bytes, kind: int = artifact_pb2.ARTIFACT_KIND_CODE) -> artifact_pb2.Artifact:
+async def upload(
+    site: Any, content: bytes, kind: int = artifact_pb2.ARTIFACT_KIND_CODE
+) -> artifact_pb2.Artifact:
     sha256 = hashlib.sha256(content).hexdigest()
 
     def requests() -> Any:
@@ -39,7 +47,9 @@ async def parts(site: Any) -> dict[str, Any]:
     """What of a spec names the two uploaded files."""
     code = await upload(site, CODE)
     table = await upload(site, TABLE, artifact_pb2.ARTIFACT_KIND_DATA_SET)
-    environment = environment_pb2.EnvironmentSpec(entry_point="my_pkg:Env", code=reference(code, "code.zip"))
+    environment = environment_pb2.EnvironmentSpec(
+        entry_point="my_pkg:Env", code=reference(code, "code.zip")
+    )
     return {"environment": environment, "data": {"table": reference(table, "prices.csv")}}
 
 
@@ -53,7 +63,9 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
     assert told.code == parts["environment"].code
     assert dict(told.data) == parts["data"]
     described = environment_pb2.EnvironmentDescription(
-        observation_space=environment_pb2.Space(box=environment_pb2.BoxSpace(shape=[1], low=[0], high=[1])),
+        observation_space=environment_pb2.Space(
+            box=environment_pb2.BoxSpace(shape=[1], low=[0], high=[1])
+        ),
         action_space=environment_pb2.Space(discrete=environment_pb2.DiscreteSpace(n=2)),
         shares_state=True,
         observation_origin=[1.7e9],
@@ -62,12 +74,15 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
     learner.lease = lease
     await learner.complete(inspect=pod_pb2.InspectResult(description=described))
     lease = await site.learner().ask()
-    told.isolation, told.evaluation_steps = "process", 3125  # it has no time limit: a tenth of the steps / 32 episodes
+    # it has no time limit: a tenth of the steps / 32 episodes
+    told.isolation, told.evaluation_steps = "process", 3125
     told.observation_origin.append(1.7e9)
     assert lease.train.cohort.environment == told
 
 
-async def test_a_built_in_environment_with_data_is_inspected(site: Any, parts: dict[str, Any]) -> None:
+async def test_a_built_in_environment_with_data_is_inspected(
+    site: Any, parts: dict[str, Any]
+) -> None:
     job = await site.create(environment={"id": "StockTrading-v0"}, data=parts["data"])
     assert job.state == job_pb2.JOB_STATE_VALIDATING
     with pytest.raises(InvalidInput, match=r"data\.table: CartPole-v1 takes no such file"):
@@ -78,7 +93,10 @@ async def test_a_built_in_environment_with_data_is_inspected(site: Any, parts: d
 @pytest.mark.parametrize(
     ("spoil", "field"),
     [
-        (lambda spec: setattr(spec.environment.code, "key", "projects/default/artifacts/x/y"), "environment.code"),
+        (
+            lambda spec: setattr(spec.environment.code, "key", "projects/default/artifacts/x/y"),
+            "environment.code",
+        ),
         (lambda spec: setattr(spec.environment.code, "sha256", "0" * 64), "environment.code"),
         (lambda spec: setattr(spec.environment.code, "size_bytes", 5), "environment.code"),
         (lambda spec: spec.environment.code.CopyFrom(spec.data["table"]), "environment.code"),
@@ -86,11 +104,22 @@ async def test_a_built_in_environment_with_data_is_inspected(site: Any, parts: d
         (lambda spec: setattr(spec.data["table"], "sha256", "x"), "data.table.sha256"),
         (lambda spec: setattr(spec.data["table"], "name", "../x"), "data.table.name"),
         (lambda spec: setattr(spec.data["table"], "key", ""), "data.table.key"),
-        (lambda spec: setattr(spec.environment.code, "size_bytes", 65 << 20), "environment.code.size_bytes"),
+        (
+            lambda spec: setattr(spec.environment.code, "size_bytes", 65 << 20),
+            "environment.code.size_bytes",
+        ),
         (lambda spec: spec.data["a b"].CopyFrom(spec.data["table"]), "data.a b"),
         (lambda spec: spec.environment.kwargs.update({"table": 1}), "data.table"),
-        (lambda spec: spec.environment.data["table"].CopyFrom(spec.data["table"]), "environment.data"),
-        (lambda spec: spec.environment.MergeFrom(environment_pb2.EnvironmentSpec(id="CartPole-v1")), "environment"),
+        (
+            lambda spec: spec.environment.data["table"].CopyFrom(spec.data["table"]),
+            "environment.data",
+        ),
+        (
+            lambda spec: spec.environment.MergeFrom(
+                environment_pb2.EnvironmentSpec(id="CartPole-v1")
+            ),
+            "environment",
+        ),
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
@@ -100,7 +129,9 @@ async def test_what_was_not_uploaded_so_is_refused_by_its_field(
     spec = make_spec(**parts)
     spoil(spec)
     with pytest.raises(InvalidInput) as refused:
-        await site.client.jobs.CreateJob(job_service_pb2.CreateJobRequest(spec=spec, validate_only=validate_only))
+        await site.client.jobs.CreateJob(
+            job_service_pb2.CreateJobRequest(spec=spec, validate_only=validate_only)
+        )
     assert field in [violation.field for violation in refused.value.violations]
     assert not (await site.client.jobs.ListJobs(job_service_pb2.ListJobsRequest())).jobs
 
@@ -115,13 +146,17 @@ async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
     job = await site.create(founders=[founder])
     assert job.spec.founders[0].checkpoint.size_bytes == stored.size_bytes, "which a learner reads"
     with pytest.raises(PreconditionFailed, match="is needed by"):
-        await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=stored.name))
+        await site.client.artifacts.DeleteArtifact(
+            artifact_pb2.DeleteArtifactRequest(name=stored.name)
+        )
     await site.learner().ask()  # the leaderboard is there
     (told,) = site.board.boards[job.leaderboard].founders
     assert told.checkpoint.prefix == stored.uri
 
 
-async def test_files_of_another_project_are_not_ones_own(site: Any, parts: dict[str, Any], make_spec: Any) -> None:
+async def test_files_of_another_project_are_not_ones_own(
+    site: Any, parts: dict[str, Any], make_spec: Any
+) -> None:
     request = job_service_pb2.CreateJobRequest(parent="projects/other", spec=make_spec(**parts))
     with pytest.raises(InvalidInput, match="no CODE artifact of projects/other has this key"):
         await site.client.jobs.CreateJob(request)
@@ -153,7 +188,8 @@ async def test_a_file_stays_as_long_as_a_job_needs_it(site: Any, parts: dict[str
 async def test_a_code_archive_may_not_be_as_large_as_a_data_set(site: Any) -> None:
     for kind, size_bytes, expected in (
         (artifact_pb2.ARTIFACT_KIND_CODE, (64 << 20) + 1, Exhausted),
-        (artifact_pb2.ARTIFACT_KIND_DATA_SET, (64 << 20) + 1, InvalidInput),  # for its bytes, not for its size
+        # for its bytes, not for its size
+        (artifact_pb2.ARTIFACT_KIND_DATA_SET, (64 << 20) + 1, InvalidInput),
         (artifact_pb2.ARTIFACT_KIND_DATA_SET, (1 << 30) + 1, Exhausted),
     ):
         header = artifact_pb2.UploadHeader(kind=kind, size_bytes=size_bytes, sha256="0" * 64)

@@ -15,7 +15,14 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import space_to_message
-from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PermissionRefused, PreconditionFailed
+from podracer_core.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PreconditionFailed,
+)
 
 USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEnv")
 
@@ -45,8 +52,12 @@ async def test_create_is_idempotent_by_request_and_refuses_a_taken_name(site, ma
     first, again = [(await site.client.jobs.CreateJob(request)).job for _ in range(2)]
     assert first.uid == again.uid
     with pytest.raises(AlreadyExists):
-        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), job_id="one"))
-    checked = await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), validate_only=True))
+        await site.client.jobs.CreateJob(
+            service_pb2.CreateJobRequest(spec=make_spec(), job_id="one")
+        )
+    checked = await site.client.jobs.CreateJob(
+        service_pb2.CreateJobRequest(spec=make_spec(), validate_only=True)
+    )
     assert checked.job.name == ""
     assert checked.job.spec.evaluation.episodes == 32
     assert len((await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs) == 1
@@ -55,9 +66,13 @@ async def test_create_is_idempotent_by_request_and_refuses_a_taken_name(site, ma
 async def test_who_gives_the_name_in_their_file_is_told_the_jobs_own(site, make_spec):
     for _ in range(2):
         job = (
-            await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(display_name="walker")))
+            await site.client.jobs.CreateJob(
+                service_pb2.CreateJobRequest(spec=make_spec(display_name="walker"))
+            )
         ).job
-    with pytest.raises(NotFound, match=f"the newest whose file says walker is {job.name.rpartition('/')[2]}"):
+    with pytest.raises(
+        NotFound, match=f"the newest whose file says walker is {job.name.rpartition('/')[2]}"
+    ):
         await site.job("projects/default/jobs/walker")
     with pytest.raises(NotFound, match=r"jobs/walk$"):
         await site.job("projects/default/jobs/walk")
@@ -78,25 +93,35 @@ async def test_a_pods_token_opens_no_client_method(site):
 
 async def test_jobs_are_listed_newest_first_in_pages(site, make_spec):
     for index in range(5):
-        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), job_id=f"j{index}"))
+        await site.client.jobs.CreateJob(
+            service_pb2.CreateJobRequest(spec=make_spec(), job_id=f"j{index}")
+        )
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j2"))
     seen, token = [], ""
     while True:
-        page = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest(page_size=2, page_token=token))
+        page = await site.client.jobs.ListJobs(
+            service_pb2.ListJobsRequest(page_size=2, page_token=token)
+        )
         seen += [job.name.rpartition("/")[2] for job in page.jobs]
         token = page.next_page_token
         if not token:
             break
     assert seen == ["j4", "j3", "j2", "j1", "j0"]
     request = service_pb2.ListJobsRequest(states=[job_pb2.JOB_STATE_CANCELLED])
-    assert [job.name for job in (await site.client.jobs.ListJobs(request)).jobs] == ["projects/default/jobs/j2"]
+    assert [job.name for job in (await site.client.jobs.ListJobs(request)).jobs] == [
+        "projects/default/jobs/j2"
+    ]
 
 
-async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_wrong(site, make_spec):
+async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_wrong(
+    site, make_spec
+):
     async def listed(text: str, **fields) -> list[str]:
         names, token = [], ""
         while True:
-            request = service_pb2.ListJobsRequest(filter=text, page_size=1, page_token=token, **fields)
+            request = service_pb2.ListJobsRequest(
+                filter=text, page_size=1, page_token=token, **fields
+            )
             page = await site.client.jobs.ListJobs(request)
             names += [job.name.rpartition("/")[2] for job in page.jobs]
             if not (token := page.next_page_token):
@@ -105,7 +130,9 @@ async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_
     for index, team in enumerate(["vision", "night shift", ""]):
         labels = {"team": team, "axis of search": str(index)} if team else {}
         spec = make_spec(display_name=f"name{index}", labels=labels)
-        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=spec, job_id=f"j{index}"))
+        await site.client.jobs.CreateJob(
+            service_pb2.CreateJobRequest(spec=spec, job_id=f"j{index}")
+        )
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j1"))
     created = (await site.job("projects/default/jobs/j1")).create_time.ToJsonString()
     assert await listed("") == ["j2", "j1", "j0"]
@@ -120,9 +147,12 @@ async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_
         "state=RUNING": "at character 7: expected one of VALIDATING, PENDING, RUNNING, ",
         "state<RUNNING": "at character 6: expected one of = != for state",
         "state=RUNNING environment=x": "at character 15: expected AND, not 'environment=x'",
-        "state=RUNNING AND": "at character 18: expected a field, an operator and a value, as in state=RUNNING, not ''",
-        "create_time>2026-01-31": "at character 13: expected a time such as 2026-01-31T00:00:00Z, not '2026-01-31'",
-        'environment="x': "at character 1: expected a field, an operator and a value, as in state=RUNNING, not ",
+        "state=RUNNING AND": "at character 18: expected a field, an operator and a value, as in "
+        "state=RUNNING, not ''",
+        "create_time>2026-01-31": "at character 13: expected a time such as 2026-01-31T00:00:00Z, "
+        "not '2026-01-31'",
+        'environment="x': "at character 1: expected a field, an operator and a value, as in "
+        "state=RUNNING, not ",
         "labels=x": f"at character 1: expected {fields}, not 'labels'",
         "state=RUNNING" * 100: "at character 1001: expected at most 1,000 characters",
     }.items():
@@ -141,7 +171,8 @@ async def test_a_users_environment_is_inspected_before_any_agent_exists(site):
     await learner.complete(inspect={"description": description()})
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_PENDING
     found = description()
-    found.evaluation_steps = 3125  # a tenth of its 1,000,000 steps for 32 episodes, as there is no time limit
+    # a tenth of its 1,000,000 steps for 32 episodes, as there is no time limit
+    found.evaluation_steps = 3125
     cohort = (await learner.ask()).train.cohort
     assert cohort.environment_description == found
     assert cohort.environment.evaluation_steps == 3125
@@ -152,7 +183,9 @@ async def test_a_users_environment_that_cannot_start_fails_its_job_with_the_user
     job = await site.create(environment=USER_ENVIRONMENT)
     learner = site.learner()
     await learner.ask()
-    problem = cohort_pb2.Problem(reason="USER_CODE_FAILED", message="it raised", detail="Traceback: my own error")
+    problem = cohort_pb2.Problem(
+        reason="USER_CODE_FAILED", message="it raised", detail="Traceback: my own error"
+    )
     await learner.complete(problem=problem)
     failed = await site.job(job.name)
     assert (failed.state, failed.problem) == (job_pb2.JOB_STATE_FAILED, problem)
@@ -176,7 +209,11 @@ async def test_an_action_space_that_no_algorithm_can_act_in_fails_the_job(site):
 
 
 async def test_a_search_space_that_fits_no_algorithm_that_can_act_fails_the_job(site):
-    space = [evolution_pb2.Dimension(hyperparameter="policy_delay", fixed=agent_pb2.HyperparameterValue(integer=3))]
+    space = [
+        evolution_pb2.Dimension(
+            hyperparameter="policy_delay", fixed=agent_pb2.HyperparameterValue(integer=3)
+        )
+    ]
     job = await site.create(environment=USER_ENVIRONMENT, search=evolution_pb2.Search(space=space))
     learner = site.learner()
     await learner.ask()
@@ -194,12 +231,16 @@ async def test_suspend_and_resume_keep_what_is_committed(site):
     learner = site.learner()
     await learner.ask()
     await learner.commit(steps=30)
-    suspended = (await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=True))).job
+    suspended = (
+        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=True))
+    ).job
     assert suspended.state == job_pb2.JOB_STATE_SUSPENDED
     await learner.commit(steps=35)  # a pod that stops still commits
     await learner.release(reason="DRAINING")
     assert await learner.ask(wait_s=0.2) is None
-    resumed = (await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=False))).job
+    resumed = (
+        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=False))
+    ).job
     assert resumed.state == job_pb2.JOB_STATE_RUNNING
     lease = await learner.ask()
     assert [member.resume.env_steps for member in lease.train.cohort.members] == [35, 35]
@@ -241,11 +282,16 @@ async def test_a_lowered_budget_ends_a_job_at_once_and_without_a_judged_agent_it
     spec = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=150))
     request = service_pb2.UpdateJobRequest(name=job.name, update_mask=mask, spec=spec)
     done = (await site.client.jobs.UpdateJob(request)).job
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_OUTCOME_NOTHING_JUDGED)
+    assert (done.state, done.outcome) == (
+        job_pb2.JOB_STATE_FAILED,
+        job_pb2.JOB_OUTCOME_NOTHING_JUDGED,
+    )
     assert done.problem.reason == "NOTHING_JUDGED"
     assert done.unjudged.checkpoint.env_steps == 100
     best = artifact_pb2.GetArtifactRequest(name=f"{job.name}/checkpoints/best")
-    assert (await site.client.artifacts.GetArtifact(best)).artifact.name.startswith(done.unjudged.agent)
+    assert (await site.client.artifacts.GetArtifact(best)).artifact.name.startswith(
+        done.unjudged.agent
+    )
 
 
 async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(site):
@@ -268,7 +314,9 @@ async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(sit
     assert len(site.board.heard(leaderboard_pb2.DeleteLeaderboardRequest)) == 1
 
 
-async def test_a_new_job_may_have_the_name_of_one_deleted_while_the_leaderboard_was_away(site, make_spec):
+async def test_a_new_job_may_have_the_name_of_one_deleted_while_the_leaderboard_was_away(
+    site, make_spec
+):
     request = service_pb2.CreateJobRequest(spec=make_spec(), job_id="twice")
     job = (await site.client.jobs.CreateJob(request)).job
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
@@ -279,7 +327,9 @@ async def test_a_new_job_may_have_the_name_of_one_deleted_while_the_leaderboard_
     site.board.is_away = False
     assert (await site.learner().ask(wait_s=10)).job_uid == again.uid
     order = [type(call).__name__ for call in site.board.calls]
-    assert order.index("DeleteLeaderboardRequest") < len(order) - 1 - order[::-1].index("CreateLeaderboardRequest")
+    assert order.index("DeleteLeaderboardRequest") < len(order) - 1 - order[::-1].index(
+        "CreateLeaderboardRequest"
+    )
 
 
 async def test_a_watcher_misses_nothing_across_reconnections_and_restarts(site):
@@ -370,13 +420,17 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
     async def watch(until) -> None:
         positions = {uid: job.event_position for uid, job in mirror.items()}
         async with asyncio.timeout(60):
-            stream = site.client.jobs.WatchJobs(service_pb2.WatchJobsRequest(after_positions=positions))
+            stream = site.client.jobs.WatchJobs(
+                service_pb2.WatchJobsRequest(after_positions=positions)
+            )
             async for news in stream:
                 if news.deleted:
                     del mirror[news.deleted]
                 elif news.HasField("job"):
                     mirror[news.job.uid] = news.job
-                    heard.setdefault(news.job.uid, []).extend(event.position for event in news.events)
+                    heard.setdefault(news.job.uid, []).extend(
+                        event.position for event in news.events
+                    )
                 if until(news):
                     break
             stream.cancel()
@@ -398,7 +452,12 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
     new = await site.create()
     await site.stop()
     await site.start()
-    await watch(lambda news: set(mirror) == {old.uid, new.uid} and mirror[old.uid].state == job_pb2.JOB_STATE_CANCELLED)
+    await watch(
+        lambda news: (
+            set(mirror) == {old.uid, new.uid}
+            and mirror[old.uid].state == job_pb2.JOB_STATE_CANCELLED
+        )
+    )
     assert heard[old.uid] == list(range(known + 1, mirror[old.uid].event_position + 1))
     assert heard[new.uid] == list(range(1, mirror[new.uid].event_position + 1))
 
@@ -417,8 +476,12 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
 async def test_events_are_listed_in_pages(site):
     job = await site.create()
     await site.learner().ask()
-    first = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, page_size=2))
+    first = await site.client.jobs.ListEvents(
+        service_pb2.ListEventsRequest(job=job.name, page_size=2)
+    )
     assert first.more
-    rest = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, after_position=2))
+    rest = await site.client.jobs.ListEvents(
+        service_pb2.ListEventsRequest(job=job.name, after_position=2)
+    )
     positions = [event.position for event in (*first.events, *rest.events)]
     assert positions == list(range(1, len(positions) + 1))

@@ -1,4 +1,5 @@
-"""The Kubernetes pool against an API server: what it makes, adopts, gives up and says, whatever the cluster does."""
+"""The Kubernetes pool against an API server: what it makes, adopts, gives up and says, whatever the
+cluster does."""
 
 from __future__ import annotations
 
@@ -78,7 +79,11 @@ def shape(most: int = 1, **more: Any) -> job_pb2.PodShape:
 
 
 async def events(site: Any, job: Any, kind: str) -> list[str]:
-    found = (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, page_size=500))).events
+    found = (
+        await site.client.jobs.ListEvents(
+            service_pb2.ListEventsRequest(job=job.name, page_size=500)
+        )
+    ).events
     return [event.message for event in found if event.kind == kind]
 
 
@@ -100,7 +105,9 @@ async def limit(site: Any) -> str:
 
 
 async def scale(site: Any, job: Any, most: int) -> None:
-    request = service_pb2.UpdateJobRequest(name=job.name, spec=job_pb2.JobSpec(pod=job_pb2.PodShape(max_count=most)))
+    request = service_pb2.UpdateJobRequest(
+        name=job.name, spec=job_pb2.JobSpec(pod=job_pb2.PodShape(max_count=most))
+    )
     request.update_mask.paths.append("pod.max_count")
     await site.client.jobs.UpdateJob(request)
 
@@ -117,7 +124,11 @@ async def test_jobs_come_and_go_with_what_is_wanted_and_one_config_map_owns_them
     owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in cluster.jobs().values()}
     assert owners == {owner["metadata"]["uid"]}
     capacity = await site.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())
-    assert (capacity.backend, capacity.pod_count, capacity.HasField("total")) == ("kubernetes", 3, False)
+    assert (capacity.backend, capacity.pod_count, capacity.HasField("total")) == (
+        "kubernetes",
+        3,
+        False,
+    )
     await scale(site, job, 1)
     await until(lambda: set(cluster.jobs()) == {"fused-0"}, "the older one alone")
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
@@ -131,7 +142,9 @@ async def test_the_next_orchestrator_adopts_what_runs_and_doubles_nothing(site, 
     await until(lambda: len(cluster.pods("Running")) == 4, "four pods")
     before, made = uids(cluster), cluster.api.calls.count(("create", "jobs"))
     await site.stop()
-    stray = JobMaker("podracer").make(plan("fused-99"), pod_template(), cluster.store.find("configmaps")[0])
+    stray = JobMaker("podracer").make(
+        plan("fused-99"), pod_template(), cluster.store.find("configmaps")[0]
+    )
     cluster.store.create("jobs", NAMESPACE, stray)
     assert len(cluster.jobs()) == 5  # nothing ends with the orchestrator
     await site.start()
@@ -181,7 +194,9 @@ async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
     cluster.store.forget_history()
     await until(lambda: len(cluster.api.faults["list", "jobs"]) < lists, "the end of the watch")
     await site.create(pod=shape(2))
-    await until(lambda: ("get", "jobs") in cluster.api.calls, "a look at the one that was there (409)")
+    await until(
+        lambda: ("get", "jobs") in cluster.api.calls, "a look at the one that was there (409)"
+    )
     cluster.api.faults.clear()
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
     assert set(cluster.jobs()) == {"fused-0", "fused-1"} == set(await pods(site))
@@ -190,11 +205,16 @@ async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
 
 @pytest.mark.thorough
 async def test_a_name_that_somebody_else_has_is_told(site, cluster):
-    body = JobMaker("another").make(plan("fused-0"), pod_template(), cluster.store.get("configmaps", "podracer-pool"))
+    body = JobMaker("another").make(
+        plan("fused-0"), pod_template(), cluster.store.get("configmaps", "podracer-pool")
+    )
     cluster.store.create("jobs", NAMESPACE, body)
     job = await site.create()
     said = await until_event(site, job, "POD_NAME_TAKEN")
-    assert "the namespace podracer already has a Job fused-0, which belongs to the pool another" in said
+    assert (
+        "the namespace podracer already has a Job fused-0, which belongs to the pool another"
+        in said
+    )
     assert set(cluster.jobs()) == {"fused-0"}
 
 
@@ -219,7 +239,8 @@ async def test_an_api_server_that_is_away_ends_nothing(site, cluster):
     await asyncio.sleep(1.0)
     assert set(before) <= set(await pods(site))
     assert (await site.job(job.name)).state != job_pb2.JOB_STATE_FAILED
-    await site.server.orchestrator.pool_reconciler.check()  # this is not a matter of how it is deployed
+    # this is not a matter of how it is deployed
+    await site.server.orchestrator.pool_reconciler.check()
     cluster.api.start()
     await until(lambda: len(cluster.pods("Running")) == 3, "the third pod")
     assert before.items() <= uids(cluster).items()
@@ -241,7 +262,11 @@ async def test_a_quota_that_is_used_up_is_told_once_and_limits_growth(site, clus
 
 @pytest.mark.thorough
 async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, cluster):
-    granted = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete"]}
+    granted = {
+        "apiGroups": ["batch"],
+        "resources": ["jobs"],
+        "verbs": ["get", "list", "watch", "delete"],
+    }
     core = {
         "apiGroups": [""],
         "resources": ["pods", "podtemplates", "configmaps", "events"],
@@ -259,7 +284,9 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     await site.stop()
     cluster.api.role = {"rules": [core]}
     await site.start()
-    assert "not permitted to list jobs.batch in the namespace podracer" in await until_checked(site, "not permitted")
+    assert "not permitted to list jobs.batch in the namespace podracer" in await until_checked(
+        site, "not permitted"
+    )
 
 
 async def until_checked(site: Any, expected: str) -> str:
@@ -281,14 +308,32 @@ async def until_checked(site: Any, expected: str) -> str:
 @pytest.mark.parametrize(
     ("play", "kind", "expected"),
     [
-        (Play("image"), "POD_IMAGE", "cannot pull the image of the learner (ImagePullBackOff): Back-off pulling"),
-        (Play("config"), "POD_CONFIG", '(CreateContainerConfigError): secret "podracer-s3" not found'),
-        (Play("crash", 1, "it says: no GPU here"), "POD_CRASHES", "exit code 1; its log ends:\nit says: no GPU here"),
-        (Play("crash", 2, "PODRACER_X: wrong"), "POD_CRASHES", "exit code 2; its log ends:\nPODRACER_X: wrong"),
+        (
+            Play("image"),
+            "POD_IMAGE",
+            "cannot pull the image of the learner (ImagePullBackOff): Back-off pulling",
+        ),
+        (
+            Play("config"),
+            "POD_CONFIG",
+            '(CreateContainerConfigError): secret "podracer-s3" not found',
+        ),
+        (
+            Play("crash", 1, "it says: no GPU here"),
+            "POD_CRASHES",
+            "exit code 1; its log ends:\nit says: no GPU here",
+        ),
+        (
+            Play("crash", 2, "PODRACER_X: wrong"),
+            "POD_CRASHES",
+            "exit code 2; its log ends:\nPODRACER_X: wrong",
+        ),
         (Play("crash", 137, ""), "POD_CRASHES", "the learner was killed by SIGKILL"),
     ],
 )
-async def test_what_keeps_a_pod_from_working_is_told_to_its_job(site, cluster, play, kind, expected):
+async def test_what_keeps_a_pod_from_working_is_told_to_its_job(
+    site, cluster, play, kind, expected
+):
     cluster.play = lambda pod: play
     job = await site.create()
     assert expected in await until_event(site, job, kind)
@@ -296,12 +341,16 @@ async def test_what_keeps_a_pod_from_working_is_told_to_its_job(site, cluster, p
     assert len(await events(site, job, kind)) == 1
 
 
-async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end(site, cluster, monkeypatch):
+async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end(
+    site, cluster, monkeypatch
+):
     monkeypatch.setattr(reconciler, "MAX_DEATHS", 1)
     cluster.play = lambda pod: Play("sidecar", 1, "no such environment")
     job = await site.create(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT))
     said = await until_event(site, job, "POD_CRASHES")
-    assert said.startswith("the worker-0 ended with exit code 1, repeatedly; its log ends:\nno such environment")
+    assert said.startswith(
+        "the worker-0 ended with exit code 1, repeatedly; its log ends:\nno such environment"
+    )
     failed = await until_event(site, job, "JOB_FAILED")
     assert "died 1 times in a row without progress" in failed
     await until(lambda: not cluster.jobs(), "the end of its Job")
@@ -347,11 +396,15 @@ async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site,
 
     cluster.play = play
     await site.create()
-    await until(lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, seen[0]), "another one")
+    await until(
+        lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, seen[0]),
+        "another one",
+    )
 
 
 async def test_a_node_autoscaler_is_asked_for_all_nodes_at_once(site, cluster):
-    """It brings a node for each pod that has no place, minutes later: pods one by one would take hours."""
+    """It brings a node for each pod that has no place, minutes later: pods one by one would take
+    hours."""
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
     job = await site.create(pod=shape(16, resources={"cpu": 1.0}))
     said = await until_event(site, job, "POD_UNSCHEDULABLE")
@@ -359,7 +412,10 @@ async def test_a_node_autoscaler_is_asked_for_all_nodes_at_once(site, cluster):
     waves, made = [], {}
     while len(cluster.pods("Running")) < 16:
         waiting = await until(
-            lambda: 16 - len(cluster.pods("Running")) == len(unplaced(cluster)) and unplaced(cluster), "all"
+            lambda: (
+                16 - len(cluster.pods("Running")) == len(unplaced(cluster)) and unplaced(cluster)
+            ),
+            "all",
         )
         made = made or uids(cluster)
         waves.append(len(waiting))
@@ -380,7 +436,9 @@ def unplaced(cluster: Cluster) -> list[str]:
     return [
         pod["metadata"]["name"]
         for pod in cluster.pods("Pending")
-        if any(each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions", ()))
+        if any(
+            each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions", ())
+        )
     ]
 
 
@@ -390,7 +448,9 @@ async def test_no_more_pods_wait_than_the_operator_allows(site, cluster):
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
     await site.start()
     await site.create(pod=shape(9, resources={"cpu": 1.0}))
-    await until(lambda: len(cluster.pods("Running")) == 3 and len(unplaced(cluster)) == 2, "two that wait")
+    await until(
+        lambda: len(cluster.pods("Running")) == 3 and len(unplaced(cluster)) == 2, "two that wait"
+    )
     cluster.nodes.append(Node("node-1"))
     await until(lambda: len(cluster.pods("Running")) == 9, "all")
 
@@ -403,12 +463,21 @@ async def test_a_job_chooses_where_its_pods_run(site, cluster, tmp_path):
     await site.start()
     with pytest.raises(InvalidInput, match="no pod profile 'on-demand'; there are: spot"):
         await site.create(pod=shape(profile="on-demand"))
-    file.write_text('{"spot": {"priorityClassName": "spot"}, "on-demand": {"priorityClassName": "dear"}}')
+    file.write_text(
+        '{"spot": {"priorityClassName": "spot"}, "on-demand": {"priorityClassName": "dear"}}'
+    )
     await site.create(pod=shape(2, profile="on-demand"))
     await site.create(pod=shape(profile="spot"))
     await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
-    classes = {name: job["spec"]["template"]["spec"]["priorityClassName"] for name, job in cluster.jobs().items()}
-    assert classes == {"fused-on-on-demand-0": "dear", "fused-on-on-demand-1": "dear", "fused-on-spot-0": "spot"}
+    classes = {
+        name: job["spec"]["template"]["spec"]["priorityClassName"]
+        for name, job in cluster.jobs().items()
+    }
+    assert classes == {
+        "fused-on-on-demand-0": "dear",
+        "fused-on-on-demand-1": "dear",
+        "fused-on-spot-0": "spot",
+    }
     assert set(await pods(site)) == set(classes)
 
 
@@ -416,7 +485,10 @@ async def test_a_job_chooses_where_its_pods_run(site, cluster, tmp_path):
 async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster):
     greedy = await site.create(pod=shape(4, resources={"cpu": 0.1, "gpu": 1}))
     said = await until_event(site, greedy, "POD_UNSCHEDULABLE")
-    assert said == ("no node has room for a pod with 1 GPU: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    assert said == (
+        "no node has room for a pod with 1 GPU: 0/1 nodes are available: 1 Insufficient "
+        "nvidia.com/gpu."
+    )
     modest = await site.create(pod=shape(5, resources={"cpu": 0.1}))
     await until(lambda: len(cluster.pods("Running")) == 5, "five pods without")
     assert not await events(site, modest, "POD_UNSCHEDULABLE")
@@ -431,7 +503,10 @@ async def test_a_pod_with_less_memory_than_a_job_asks_for_is_replaced(site, clus
     await site.create(pod=shape(1, resources={"memory_bytes": 2 << 30}))
 
     def memory() -> set[str]:
-        found = [pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in cluster.pods("Running")]
+        found = [
+            pod["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            for pod in cluster.pods("Running")
+        ]
         return set(found) if first not in uids(cluster).values() else set()
 
     await until(lambda: memory() == {str(2 << 30)}, "pods with more")
@@ -439,7 +514,8 @@ async def test_a_pod_with_less_memory_than_a_job_asks_for_is_replaced(site, clus
 
 async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
     await site.stop()
-    site.settings |= {"kueue_queue": "research", "pool_max_pending": 1}  # which Kueue has no need of
+    # which Kueue has no need of
+    site.settings |= {"kueue_queue": "research", "pool_max_pending": 1}
     await site.start()
     job = await site.create(pod=shape(3))
     await until(lambda: len(cluster.jobs()) == 3, "the Jobs")
@@ -448,17 +524,24 @@ async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     assert not cluster.pods()
-    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=False))  # as Kueue does
+    # as Kueue does
+    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=False))
     await until(lambda: cluster.pods("Running"), "the pod")
     while (await pods(site))["fused-0"].message:
         assert time.monotonic() < deadline + PATIENCE_S
         await asyncio.sleep(0.05)
     uid = uids(cluster)
-    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=True))  # it is preempted
+    # it is preempted
+    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=True))
     await until(lambda: not cluster.pods(), "the end of the pod")
     await asyncio.sleep(0.5)
     assert uids(cluster) == uid
-    kinds = {e.kind for e in (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))).events}
+    kinds = {
+        e.kind
+        for e in (
+            await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
+        ).events
+    }
     assert not {kind for kind in kinds if kind.startswith("POD_")}
 
 
@@ -478,19 +561,30 @@ async def test_without_their_owner_no_pods_are_made_until_it_is_applied_again(si
 
 async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster, caplog):
     cluster.store.change("podtemplates", TEMPLATE, lambda each: each["metadata"].pop("annotations"))
-    cluster.store.create("podtemplates", NAMESPACE, template_object() | {"metadata": {"name": "another"}})
+    cluster.store.create(
+        "podtemplates", NAMESPACE, template_object() | {"metadata": {"name": "another"}}
+    )
     job = await site.create(pod=shape(2))
     said = await until_event(site, job, "POD_TEMPLATE")
-    assert f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) is unusable: it is of the version unknown" in said
+    assert (
+        f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) is unusable: it is of the version "
+        "unknown" in said
+    )
     await site.server.orchestrator.pool_reconciler.check()  # it is Ready
     assert not cluster.jobs()
     cluster.store.remove("podtemplates", TEMPLATE)
-    await until(lambda: "there is no PodTemplate of that name" in caplog.text, "the end of the template")
+    await until(
+        lambda: "there is no PodTemplate of that name" in caplog.text, "the end of the template"
+    )
     cluster.store.create("podtemplates", NAMESPACE, template_object(tokens="/another"))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods of the new template")
-    variables = {entry["name"]: entry.get("value") for entry in cluster.pods()[0]["spec"]["containers"][0]["env"]}
+    variables = {
+        entry["name"]: entry.get("value")
+        for entry in cluster.pods()[0]["spec"]["containers"][0]["env"]
+    }
     assert variables["PODRACER_TOKENS"] == "/another"
-    assert caplog.text.count("it is of the version unknown") == 1  # in the log: the events are in the database
+    # in the log: the events are in the database
+    assert caplog.text.count("it is of the version unknown") == 1
 
 
 async def test_a_pod_that_cannot_start_is_made_again_once_its_template_is_mended(site, cluster):
@@ -498,20 +592,32 @@ async def test_a_pod_that_cannot_start_is_made_again_once_its_template_is_mended
     job = await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
     running = uids(cluster)
-    cluster.store.change("podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/broken")))
+    cluster.store.change(
+        "podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/broken"))
+    )
     await scale(site, job, 3)
     await until_event(site, job, "POD_IMAGE")
-    cluster.store.change("podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/mended")))
+    cluster.store.change(
+        "podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/mended"))
+    )
     await until(lambda: len(cluster.pods("Running")) == 3, "the third pod")
-    assert running.items() <= uids(cluster).items()  # those that run go on, though of the first template
+    # those that run go on, though of the first template
+    assert running.items() <= uids(cluster).items()
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         (403, 'admission webhook "validate.kyverno.svc-fail" denied the request: no label "team"'),
-        (422, 'jobs.batch "fused-0" is forbidden: ValidatingAdmissionPolicy "cost" denied request: too much memory'),
-        (500, 'Internal error occurred: failed calling webhook "x.example.org": connection refused'),
+        (
+            422,
+            'jobs.batch "fused-0" is forbidden: ValidatingAdmissionPolicy "cost" denied request: '
+            "too much memory",
+        ),
+        (
+            500,
+            'Internal error occurred: failed calling webhook "x.example.org": connection refused',
+        ),
     ],
 )
 async def test_what_admission_refuses_is_told_in_its_words(site, cluster, code, said):
@@ -529,7 +635,9 @@ async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
     monkeypatch.setattr(memory, "MARGIN_S", 0.3)
     monkeypatch.setattr(pool, "_SEEN_S", 0.3)
     cluster.store.change(
-        "podtemplates", TEMPLATE, lambda each: each["template"]["spec"].update(terminationGracePeriodSeconds=0)
+        "podtemplates",
+        TEMPLATE,
+        lambda each: each["template"]["spec"].update(terminationGracePeriodSeconds=0),
     )
     cluster.nodes[:] = [dead, node] = [Node("node-0", cpu=1.0), Node("node-1", cpu=2.0)]
     job = await site.create(pod=shape(2, resources={"cpu": 1.0}))
@@ -537,7 +645,10 @@ async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
     (lost,) = cluster.store.find("pods", "", f"spec.nodeName={dead.name}")
     left = lost["metadata"]["labels"]["podracer.dev/pod"]
     cluster.lose(dead)
-    await until(lambda: len(cluster.store.find("pods", "", f"spec.nodeName={node.name}")) == 2, "another pod")
+    await until(
+        lambda: len(cluster.store.find("pods", "", f"spec.nodeName={node.name}")) == 2,
+        "another pod",
+    )
     assert left not in cluster.jobs()
     while left in await pods(site):
         await asyncio.sleep(0.02)
@@ -558,7 +669,10 @@ async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, m
     first = uids(cluster)["fused-0"]
     keeper = site.server.orchestrator.lease_operations
     await keeper.lose_pod("projects/default/pods/fused-0", None, "it is frozen")
-    await until(lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, first), "another one")
+    await until(
+        lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, first),
+        "another one",
+    )
 
 
 @pytest.mark.thorough
@@ -589,15 +703,24 @@ async def test_the_role_grants_exactly_what_the_pool_does(site, cluster):
     cluster.api.calls.clear()
     await site.stop()
     owner = cluster.store.get("configmaps", "podracer-pool")
-    cluster.store.create("jobs", NAMESPACE, JobMaker("other").make(plan("fused-0"), pod_template(), owner))
-    cluster.store.create("resourcequotas", NAMESPACE, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
+    cluster.store.create(
+        "jobs", NAMESPACE, JobMaker("other").make(plan("fused-0"), pod_template(), owner)
+    )
+    cluster.store.create(
+        "resourcequotas", NAMESPACE, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
+    )
     await site.start()
     job = await site.create(pod=shape(3))
     await until_event(site, job, "POD_NAME_TAKEN")
     await until_event(site, job, "POD_QUOTA")
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
     await until(lambda: ("delete", "jobs") in cluster.api.calls, "a deletion")
-    granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    granted = {
+        (verb, resource)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
     assert set(cluster.api.calls) == granted
 
 
@@ -612,14 +735,24 @@ async def test_kubectl_sees_and_deletes_them(site, cluster, tmp_path):
 
     await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
-    assert set((await kubectl("get", "jobs", "-o", "name")).split()) == {"job.batch/fused-0", "job.batch/fused-1"}
+    assert set((await kubectl("get", "jobs", "-o", "name")).split()) == {
+        "job.batch/fused-0",
+        "job.batch/fused-1",
+    }
     assert "fused-0" in await kubectl("get", "jobs")
     assert (await kubectl("get", "pods", "-l", "podracer.dev/pod=fused-1")).count("fused-1-") == 1
     first = uids(cluster)["fused-0"]
     assert "deleted" in await kubectl("delete", "job", "fused-0")
     await until(lambda: uids(cluster).get("fused-0") not in (None, first), "another one")
     for value, answer in (("b", "created"), ("c", "configured")):
-        notes = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes"}, "data": {"a": value}}
+        notes = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "notes"},
+            "data": {"a": value},
+        }
         (tmp_path / "map.yaml").write_text(yaml.safe_dump(notes))
-        assert answer in await kubectl("apply", "--validate=false", "-f", str(tmp_path / "map.yaml"))
+        assert answer in await kubectl(
+            "apply", "--validate=false", "-f", str(tmp_path / "map.yaml")
+        )
     assert cluster.store.get("configmaps", "notes")["data"] == {"a": "c"}

@@ -1,4 +1,5 @@
-"""Leases whose transactions fail, and requests for work that are repeated: no lease stays for ever, or for no pod."""
+"""Leases whose transactions fail, and requests for work that are repeated: no lease stays for ever,
+or for no pod."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ async def all_wait(site, calls: int) -> None:
 
 async def create_for_many(site) -> None:
     await site.create(
-        pod=job_pb2.PodShape(members=1, max_count=4), objective=evolution_pb2.Objective(max_env_steps=10**9)
+        pod=job_pb2.PodShape(members=1, max_count=4),
+        objective=evolution_pb2.Objective(max_env_steps=10**9),
     )
 
 
@@ -97,7 +99,8 @@ async def test_the_call_of_a_learner_that_was_restarted_takes_no_lease(site):
     gone, restarted = site.learner(), site.learner()
     old = asyncio.create_task(gone.ask(wait_s=20))
     await all_wait(site, 1)
-    while not (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest())).pods:  # until it has been heard
+    # until it has been heard
+    while not (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest())).pods:
         await asyncio.sleep(0.01)
     new = asyncio.create_task(restarted.ask(wait_s=20))
     await all_wait(site, 2)

@@ -44,7 +44,10 @@ async def test_nothing_to_do_answers_empty_after_the_wait(site):
 async def test_the_same_request_gets_the_same_lease_and_another_gets_another(site):
     await site.create(pod=job_pb2.PodShape(members=1, max_count=4), objective=UNLIMITED)
     learner, request_id = site.learner(), uuid.uuid4().hex
-    first, again = await learner.ask(request_id=request_id), await learner.ask(request_id=request_id)
+    first, again = (
+        await learner.ask(request_id=request_id),
+        await learner.ask(request_id=request_id),
+    )
     assert first == again
     other = await site.learner("projects/default/pods/y").ask()
     assert other.fence > first.fence
@@ -62,7 +65,9 @@ async def test_of_many_pods_that_ask_at_once_each_looks_three_times_at_most(site
     dispatcher, looks = site.server.orchestrator.dispatcher, []
     find = dispatcher._find
     monkeypatch.setattr(
-        dispatcher, "_find", lambda session, ask, *rest: looks.append(ask.report.name) or find(session, ask, *rest)
+        dispatcher,
+        "_find",
+        lambda session, ask, *rest: looks.append(ask.report.name) or find(session, ask, *rest),
     )
     learners = [site.learner(f"projects/default/pods/pod-{index}") for index in range(12)]
     leases = await asyncio.gather(*(learner.ask(wait_s=20) for learner in learners))
@@ -76,7 +81,9 @@ async def test_a_pod_that_asks_anew_gives_up_what_it_held(site):
     old = await learner.ask()
     new = await learner.ask()
     assert new.fence > old.fence
-    assert [member.name for member in new.train.cohort.members] == [member.name for member in old.train.cohort.members]
+    assert [member.name for member in new.train.cohort.members] == [
+        member.name for member in old.train.cohort.members
+    ]
     with pytest.raises(Fenced):
         await learner.renew(lease=old)
     with pytest.raises(Fenced):
@@ -141,7 +148,9 @@ async def test_complete_can_bring_the_next_work(site):
     await site.create()
     learner = site.learner()
     first = await learner.ask()
-    response = await learner.complete(train=learner.train_result(steps=10), next=learner.lease_request(wait_s=3))
+    response = await learner.complete(
+        train=learner.train_result(steps=10), next=learner.lease_request(wait_s=3)
+    )
     assert response.next.fence > first.fence
 
 
@@ -166,7 +175,10 @@ async def test_another_key_of_lease_tokens_ends_every_lease(site):
     former = await learner.ask()
     await learner.commit(steps=10)
     await site.stop()
-    with contextlib.closing(sqlite3.connect(site.folder / "orchestrator.sqlite")) as database, database:
+    with (
+        contextlib.closing(sqlite3.connect(site.folder / "orchestrator.sqlite")) as database,
+        database,
+    ):
         assert database.execute("DELETE FROM settings WHERE name = 'lease_secret'").rowcount == 1
     await site.start()
     learner.pods = site.client.pods
@@ -189,7 +201,9 @@ async def test_a_checkpoint_must_be_there_and_lie_in_its_own_place(site):
         for name, value in changes.items():
             setattr(reference, name, value)
         member = pod_pb2.MemberCheckpoint(progress=good.progress, checkpoint=reference)
-        request = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=[member])
+        request = pod_pb2.CommitCheckpointRequest(
+            lease=lease.name, fence=lease.fence, members=[member]
+        )
         await site.client.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
 
     with pytest.raises(DataCorrupted):
@@ -215,7 +229,9 @@ async def test_work_that_is_handed_back_for_a_reason_again_and_again_fails_the_j
     assert failed.state == job_pb2.JOB_STATE_FAILED
     assert failed.problem.reason == "WORKER_LOST"
     await asyncio.sleep(0.2)
-    assert [submission.failure for submission in site.board.submissions.values()] == ["no worker answers"] * 6
+    assert [submission.failure for submission in site.board.submissions.values()] == [
+        "no worker answers"
+    ] * 6
 
 
 async def test_work_handed_back_by_a_pod_that_stops_is_simply_free_again(site):
@@ -241,7 +257,9 @@ async def test_no_speed_of_a_pod_keeps_others_from_seeing_the_job(site, speed):
     job = await site.create(objective=evolution_pb2.Objective(max_env_steps=10**9))
     learner = site.learner()
     lease = await learner.ask()
-    request = pod_pb2.RenewLeaseRequest(lease=lease.name, fence=lease.fence, env_steps_per_second=speed)
+    request = pod_pb2.RenewLeaseRequest(
+        lease=lease.name, fence=lease.fence, env_steps_per_second=speed
+    )
     if 0.0 <= speed < float("inf"):
         await learner.pods.RenewLease(request, metadata=bearer(lease.token))
     else:
@@ -308,5 +326,7 @@ async def test_the_next_work_is_for_the_pod_whose_lease_it_was(site):
     await learner.ask()
     with pytest.raises(PermissionRefused, match="projects/other/pods/y"):
         await learner.complete(train=learner.train_result(steps=10), next=other.lease_request())
-    answer = await learner.complete(train=learner.train_result(steps=10), next=learner.lease_request())
+    answer = await learner.complete(
+        train=learner.train_result(steps=10), next=learner.lease_request()
+    )
     assert answer.next.WhichOneof("work") == "train"

@@ -1,4 +1,5 @@
-"""The local pool with pods that are played by small processes: started, watched, started again, never left behind."""
+"""The local pool with pods that are played by small processes: started, watched, started again,
+never left behind."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ while not stop:
 
 @pytest.fixture
 def fakes(tmp_path, monkeypatch):
-    """A folder from which the pods' packages are imported, and where their processes say that they have started."""
+    """A folder from which the pods' packages are imported, and where their processes say that they
+    have started."""
     folder = tmp_path / "fakes"
     for package in ("podracer_learner", "podracer_worker", "podracer_evaluator"):
         (folder / package).mkdir(parents=True)
@@ -111,11 +113,17 @@ async def test_a_fused_pod_is_one_process_that_is_told_what_it_needs(pool, fakes
 
 async def test_split_pods_have_workers_and_an_evaluator(pool, fakes):
     await pool.create(
-        pod=job_pb2.PodShape(max_count=2, workers=2, layout=job_pb2.POD_LAYOUT_SPLIT, resources={"cpu": 0.1})
+        pod=job_pb2.PodShape(
+            max_count=2, workers=2, layout=job_pb2.POD_LAYOUT_SPLIT, resources={"cpu": 0.1}
+        )
     )
     found = await until(lambda: (all_ := started(fakes)) and len(all_) == 8 and all_)
-    settings = [dict(line.split("=", 1) for line in text.splitlines()[1:]) for text in found.values()]
-    addresses = next(each["PODRACER_WORKERS"] for each in settings if "PODRACER_WORKERS" in each).split(",")
+    settings = [
+        dict(line.split("=", 1) for line in text.splitlines()[1:]) for text in found.values()
+    ]
+    addresses = next(
+        each["PODRACER_WORKERS"] for each in settings if "PODRACER_WORKERS" in each
+    ).split(",")
     listening = {each["PODRACER_LISTEN"] for each in settings}
     assert len(addresses) == 2
     assert set(addresses) <= listening
@@ -141,7 +149,12 @@ async def test_a_killed_learner_is_started_again_and_its_lease_is_free_at_once(p
     taken = await again.ask(wait_s=5)  # though its term is a minute
     assert taken.fence > lease.fence
     assert taken.train.cohort.members[0].resume.env_steps == 10
-    kinds = [e.kind for e in (await pool.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))).events]
+    kinds = [
+        e.kind
+        for e in (
+            await pool.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
+        ).events
+    ]
     assert {"POD_RESTARTED", "LEASE_EXPIRED"} <= set(kinds)
 
 
@@ -154,7 +167,9 @@ async def test_only_the_process_that_died_is_started_again(pool, fakes):
     assert alive(after) == set(after) - {worker}
 
 
-async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool, fakes, monkeypatch):
+async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(
+    pool, fakes, monkeypatch
+):
     monkeypatch.setattr(reconciler, "MAX_DEATHS", 3)
     (fakes / "mode").write_text("crash")
     job = await pool.create()
@@ -168,7 +183,9 @@ async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool
     assert "the fake pod crashes on purpose" in found.problem.detail
 
 
-async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_end(pool, fakes, monkeypatch):
+async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_end(
+    pool, fakes, monkeypatch
+):
     monkeypatch.setattr(reconciler, "FROZEN_S", 0.5)
     monkeypatch.setattr(reconciler, "_TICK_S", 0.1)
     await pool.stop()
@@ -210,7 +227,9 @@ def pods_of(fakes: Path) -> dict[str, int]:
 
 
 async def scale(pool, job, **counts):
-    request = service_pb2.UpdateJobRequest(name=job.name, spec=job_pb2.JobSpec(pod=job_pb2.PodShape(**counts)))
+    request = service_pb2.UpdateJobRequest(
+        name=job.name, spec=job_pb2.JobSpec(pod=job_pb2.PodShape(**counts))
+    )
     request.update_mask.paths.extend(f"pod.{field}" for field in counts)
     return (await pool.client.jobs.UpdateJob(request)).job
 
@@ -233,13 +252,18 @@ async def test_pods_come_and_go_with_the_count_and_the_oldest_stays(pool, fakes)
     assert await learners[0].renew() == pod_pb2.LEASE_ACTION_CONTINUE
     for learner in learners[1:]:
         with contextlib.suppress(Fenced):  # its process may have ended already
-            assert await learner.renew() in (pod_pb2.LEASE_ACTION_RELEASE, pod_pb2.LEASE_ACTION_DRAIN)
+            assert await learner.renew() in (
+                pod_pb2.LEASE_ACTION_RELEASE,
+                pod_pb2.LEASE_ACTION_DRAIN,
+            )
     await until(lambda: len(pods_of(fakes)) == 1)
     assert pods_of(fakes) == {"fused-threads1-0": before["fused-threads1-0"]}
     await learners[0].complete(train=learners[0].train_result(steps=20))
     again = await learners[0].ask()  # it goes on with what another pod had to leave
     assert again.train.cohort.members[0].resume.env_steps == 10
-    assert again.train.cohort.members[0].name in {lease.train.cohort.members[0].name for lease in held[1:]}
+    assert again.train.cohort.members[0].name in {
+        lease.train.cohort.members[0].name for lease in held[1:]
+    }
 
 
 async def test_killed_while_scaling_the_next_orchestrator_has_the_new_count(pool, fakes):
@@ -372,8 +396,13 @@ async def test_stopping_leaves_nothing_however_stubborn_a_pod_is(pool, fakes):
 async def process(pool, fakes, make_spec):
     """An orchestrator in a process of its own, with a job whose pod has started."""
     await pool.stop()
-    settings = {key: value for key, value in vars(pool.make_settings()).items() if value is not None}
-    environment = {**os.environ, **{f"PODRACER_{key.upper()}": str(value) for key, value in settings.items()}}
+    settings = {
+        key: value for key, value in vars(pool.make_settings()).items() if value is not None
+    }
+    environment = {
+        **os.environ,
+        **{f"PODRACER_{key.upper()}": str(value) for key, value in settings.items()},
+    }
     command = [sys.executable, "-m", "podracer_orchestrator"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -387,7 +416,9 @@ async def process(pool, fakes, make_spec):
             process.kill()
 
 
-async def test_kill_9_of_the_orchestrator_takes_its_pods_along_and_the_next_one_goes_on(pool, fakes, process):
+async def test_kill_9_of_the_orchestrator_takes_its_pods_along_and_the_next_one_goes_on(
+    pool, fakes, process
+):
     first = set(started(fakes))
     process.kill()
     await until(lambda: not alive(first))

@@ -25,7 +25,9 @@ async def test_a_job_runs_to_its_target(site):
     assert (await site.job(job.name)).progress.live_env_steps == 200
     await learner.commit(steps=100)
     await learner.complete(train=learner.train_result(steps=250, score=480.0))
-    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING, "one evaluation is a claim"
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING, (
+        "one evaluation is a claim"
+    )
     await learner.confirm(477.0)
 
     job = await site.job(job.name)
@@ -41,11 +43,23 @@ async def test_a_job_runs_to_its_target(site):
         <= job.progress.train_time.ToTimedelta().total_seconds()
     )
 
-    news = [message async for message in site.client.jobs.WatchJob(job_service_pb2.WatchJobRequest(name=job.name))]
+    news = [
+        message
+        async for message in site.client.jobs.WatchJob(
+            job_service_pb2.WatchJobRequest(name=job.name)
+        )
+    ]
     kinds = [event.kind for message in news for event in message.events]
     assert kinds[:3] == ["JOB_CREATED", "COHORT_PROPOSED", "LEASE_GRANTED"]
-    kinds = [kind for kind in kinds if kind != "CANDIDATE_ADMITTED"]  # whenever the leaderboard has answered
-    assert kinds[-5:] == ["LEASE_GRANTED", "CHALLENGE_PASSED", "NEW_BEST", "TARGET_REACHED", "JOB_SUCCEEDED"]
+    # whenever the leaderboard has answered
+    kinds = [kind for kind in kinds if kind != "CANDIDATE_ADMITTED"]
+    assert kinds[-5:] == [
+        "LEASE_GRANTED",
+        "CHALLENGE_PASSED",
+        "NEW_BEST",
+        "TARGET_REACHED",
+        "JOB_SUCCEEDED",
+    ]
     assert {"ROUND_COMPLETED", "CHALLENGE_STARTED"} <= set(kinds)
 
 

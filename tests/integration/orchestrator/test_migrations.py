@@ -23,7 +23,9 @@ async def test_the_migrations_make_the_tables(site):
     engine.dispose()
 
 
-async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(site, make_spec, make_evaluation):
+async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(
+    site, make_spec, make_evaluation
+):
     await site.stop()
     spec = submission.checked(make_spec(pod=job_pb2.PodShape(members=1))).SerializeToString()
     best = make_evaluation("projects/default/jobs/old/agents/a1", 100.0)
@@ -34,29 +36,73 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
         "jobs": {
             **dict.fromkeys(("agent_count", "completed_rounds", "revision"), 1),
             **dict.fromkeys(("event_position", "failed_works", "rounds_over"), 0),
-            **{"uid": "u", "project": "default", "job_id": "old", "spec": spec, "state": "RUNNING", "outcome": ""},
-            **{"env_steps": 10, "cost_s": 1.0, "evaluation_cost_s": 0.0, "active_time_s": 1.0, "active_since": 1},
+            **{
+                "uid": "u",
+                "project": "default",
+                "job_id": "old",
+                "spec": spec,
+                "state": "RUNNING",
+                "outcome": "",
+            },
+            **{
+                "env_steps": 10,
+                "cost_s": 1.0,
+                "evaluation_cost_s": 0.0,
+                "active_time_s": 1.0,
+                "active_since": 1,
+            },
             **{"best": best.SerializeToString(), "best_score": 100.0, "best_is_full": True},
             **{"create_time": 1, "start_time": 1},
         },
         "pods": {
             **dict.fromkeys(("layout", "address", "instance_id", "message"), ""),
-            **{"name": "projects/default/pods/old-0", "project": "default", "job_uid": "u", "backend": "static"},
+            **{
+                "name": "projects/default/pods/old-0",
+                "project": "default",
+                "job_uid": "u",
+                "backend": "static",
+            },
             **{"state": "WORKING", "restart_count": 0, "create_time": 1, "last_seen_time": 1},
         },
         "works": {
-            **{"id": "w", "job_uid": "u", "kind": "TRAIN", "state": "LEASED", "places": 1, "attempts": 0},
+            **{
+                "id": "w",
+                "job_uid": "u",
+                "kind": "TRAIN",
+                "state": "LEASED",
+                "places": 1,
+                "attempts": 0,
+            },
             **{"proposal": _proposal().SerializeToString(), "create_time": 1},
         },
         "work_members": {
             **dict.fromkeys(("position", "env_steps", "base_env_steps"), 0),
-            **dict.fromkeys(("cost_s", "evaluation_cost_s", "base_cost_s", "base_evaluation_cost_s"), 0.0),
+            **dict.fromkeys(
+                ("cost_s", "evaluation_cost_s", "base_cost_s", "base_evaluation_cost_s"), 0.0
+            ),
             **{"work_id": "w", "agent": "projects/default/jobs/old/agents/a2"},
         },
         "leases": {
-            **{"fence": 7, "id": "l", "work_id": "w", "job_uid": "u", "kind": "TRAIN", "state": "HELD"},
-            **{"pod": "projects/default/pods/old-0", "instance_id": "i", "request_id": "r", "is_cut": False},
-            **{"member_env_steps": 100, "reserved_env_steps": 100, "reserved_cost_s": 0.0, "active_time_s": 0.0},
+            **{
+                "fence": 7,
+                "id": "l",
+                "work_id": "w",
+                "job_uid": "u",
+                "kind": "TRAIN",
+                "state": "HELD",
+            },
+            **{
+                "pod": "projects/default/pods/old-0",
+                "instance_id": "i",
+                "request_id": "r",
+                "is_cut": False,
+            },
+            **{
+                "member_env_steps": 100,
+                "reserved_env_steps": 100,
+                "reserved_cost_s": 0.0,
+                "active_time_s": 0.0,
+            },
             **{"grant_time": 1},
         },
     }
@@ -66,10 +112,17 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
 
     await site.start()
     found = await site.job("projects/default/jobs/old")
-    assert (found.state, found.progress.env_steps, found.progress.best.mean) == (job_pb2.JOB_STATE_RUNNING, 10, 100.0)
+    assert (found.state, found.progress.env_steps, found.progress.best.mean) == (
+        job_pb2.JOB_STATE_RUNNING,
+        10,
+        100.0,
+    )
     learner = site.learner("projects/default/pods/old-0")
     learner.lease = pod_pb2.Lease(
-        name="projects/default/leases/l", fence=7, token=LeaseTokens(b"s" * 32).issue("l", 7), job_uid="u"
+        name="projects/default/leases/l",
+        fence=7,
+        token=LeaseTokens(b"s" * 32).issue("l", 7),
+        job_uid="u",
     )
     learner.lease.train.cohort.members.add(name="projects/default/jobs/old/agents/a2")
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE

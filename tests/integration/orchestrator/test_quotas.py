@@ -39,13 +39,17 @@ def write(site: Any, quotas: Any) -> None:
 
 async def create(site: Any, make_spec: Any, parent: str = "") -> job_pb2.Job:
     spec = make_spec(objective=LONG, pod=job_pb2.PodShape(members=1, min_count=1, max_count=4))
-    return (await site.client.jobs.CreateJob(job_service_pb2.CreateJobRequest(parent=parent, spec=spec))).job
+    return (
+        await site.client.jobs.CreateJob(job_service_pb2.CreateJobRequest(parent=parent, spec=spec))
+    ).job
 
 
 async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
     job = await create(site, make_spec)
     await create(site, make_spec)
-    with pytest.raises(Exhausted, match="has 2 unfinished jobs; 1 more exceed its limit of 2") as refused:
+    with pytest.raises(
+        Exhausted, match="has 2 unfinished jobs; 1 more exceed its limit of 2"
+    ) as refused:
         await create(site, make_spec)
     assert refused.value.reason == "QUOTA_EXCEEDED"
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
@@ -84,7 +88,9 @@ def stored(site: Any) -> int:
     return sum(info.size_bytes for info in site.store.list("projects/default/artifacts/"))
 
 
-async def test_bytes_of_uploads_and_a_file_that_changes(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_of_uploads_and_a_file_that_changes(
+    site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     await upload(site, b"a" * 60)
     await upload(site, b"a" * 60)  # it is there already
     with pytest.raises(Exhausted, match="60 bytes of uploads; 60 more"):
@@ -158,7 +164,8 @@ async def test_uploads_wait_for_room_and_do_not_hold_up_others(
     await until(lambda: uploads.in_progress("default") == (40, 1))
     waiting = asyncio.ensure_future(upload(site, b"b" * 30))
     await until(lambda: uploads.in_progress("default") == (70, 2))
-    await upload(site, b"c" * 40, parent="projects/other")  # while those of `default` are in progress
+    # while those of `default` are in progress
+    await upload(site, b"c" * 40, parent="projects/other")
     assert not waiting.done()
     await held.finish()
     await waiting
@@ -173,7 +180,9 @@ async def test_uploads_wait_for_room_and_do_not_hold_up_others(
 
 
 @pytest.mark.parametrize("how", ["idle", "slow"])
-async def test_an_upload_without_progress_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_an_upload_without_progress_is_given_up(
+    site: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     if how == "idle":
         monkeypatch.setattr(uploads_module, "IDLE_S", 0.05)
     else:
@@ -186,7 +195,9 @@ async def test_an_upload_without_progress_is_given_up(site: Any, monkeypatch: py
 
 
 async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> None:
-    write(site, {"*": {"artifacts": 2, "stored_bytes": 50, "ended_jobs": 1, "forks": 0, "aliases": 0}})
+    write(
+        site, {"*": {"artifacts": 2, "stored_bytes": 50, "ended_jobs": 1, "forks": 0, "aliases": 0}}
+    )
     await upload(site, b"")
     await upload(site, b"a" * 30)
     with pytest.raises(Exhausted, match="has 2 uploads; 1 more exceed its limit of 2"):
@@ -205,9 +216,13 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
         await site.client.jobs.ForkAgent(job_service_pb2.ForkAgentRequest(name=member))
     with pytest.raises(Exhausted, match="has 0 aliases"):
         checkpoint = f"{member}/checkpoints/10-{learner.lease.fence}"
-        await site.client.jobs.PromotePolicy(job_service_pb2.PromotePolicyRequest(job=job.name, policy=checkpoint))
+        await site.client.jobs.PromotePolicy(
+            job_service_pb2.PromotePolicyRequest(job=job.name, policy=checkpoint)
+        )
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
-    with pytest.raises(Exhausted, match="has 1 ended jobs; 1 more exceed its limit of 1: delete some of them"):
+    with pytest.raises(
+        Exhausted, match="has 1 ended jobs; 1 more exceed its limit of 1: delete some of them"
+    ):
         await create(site, make_spec)
 
 

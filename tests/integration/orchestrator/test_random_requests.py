@@ -1,4 +1,5 @@
-"""No request, however strange, breaks the orchestrator: each is answered or refused for a reason that is the caller's.
+"""No request, however strange, breaks the orchestrator: each is answered or refused for a reason
+that is the caller's.
 
 PODRACER_FUZZ says how many requests; `make fuzz` has many.
 """
@@ -22,7 +23,8 @@ SHAPE = {
     "objective": evolution_pb2.Objective(max_env_steps=1_000_000_000),
 }
 WAITS = ("WatchJob", "WatchJobs", "CreateJob")
-"""Calls that may take longer than this test waits: watchers of jobs in which nothing happens, imports."""
+"""Calls that may take longer than this test waits: watchers of jobs in which nothing happens,
+imports."""
 SERVICES = (
     job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
     artifact_service_pb2.DESCRIPTOR.services_by_name["ArtifactService"],
@@ -31,8 +33,12 @@ SERVICES = (
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)])
-async def test_any_request_is_answered_or_refused(site: Any, database: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)]
+)
+async def test_any_request_is_answered_or_refused(
+    site: Any, database: str, request: pytest.FixtureRequest
+) -> None:
     if database == "postgresql":
         await site.stop()
         site.settings["database"] = request.getfixturevalue("postgresql").create_database("random")
@@ -64,7 +70,9 @@ async def test_any_request_is_answered_or_refused(site: Any, database: str, requ
             metadata = bearer(learner.lease.token)
         if method.name in ("CancelJob", "DeleteJob", "UpdateJob") and chance.random() < 0.9:
             made.name = "projects/default/jobs/absent"
-        await requests.send(site.pod_channel if is_pods else site.client_channel, method, made, metadata)
+        await requests.send(
+            site.pod_channel if is_pods else site.client_channel, method, made, metadata
+        )
         if method.name in ("CompleteWork", "ReleaseLease"):
             learner.lease = None
     requests.assert_bounded()

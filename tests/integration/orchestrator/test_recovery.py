@@ -1,4 +1,5 @@
-"""The orchestrator, the leaderboard or an answer is lost: nothing is lost with it and nothing counts twice."""
+"""The orchestrator, the leaderboard or an answer is lost: nothing is lost with it and nothing
+counts twice."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ async def test_work_proposed_before_a_crash_is_proposed_again_with_the_same_requ
     real = site.server.orchestrator.transactions
 
     class Dying:
-        """Its process dies between the leaderboard's answer and the transaction that would store it."""
+        """Its process dies between the leaderboard's answer and the transaction that would store
+        it."""
 
         read = real.read
 
@@ -60,7 +62,9 @@ async def test_work_proposed_before_a_crash_is_proposed_again_with_the_same_requ
     assert len(site.board.proposals) == 1
     assert len(site.board.heard(leaderboard_pb2.ProposeCohortRequest)) == 2
     proposed = next(iter(site.board.proposals.values()))
-    assert [member.name for member in lease.train.cohort.members] == [each.agent.name for each in proposed.proposals]
+    assert [member.name for member in lease.train.cohort.members] == [
+        each.agent.name for each in proposed.proposals
+    ]
     assert (await site.job(lease.job)).progress.agent_count == 2
 
 
@@ -69,7 +73,8 @@ async def test_results_reach_a_leaderboard_that_was_away(site):
     learner = site.learner()
     await learner.ask()
     site.board.is_away = True
-    await learner.complete(train=learner.train_result(steps=10, score=20.0))  # acknowledged all the same
+    # acknowledged all the same
+    await learner.complete(train=learner.train_result(steps=10, score=20.0))
     assert await learner.ask(wait_s=0.5) is None  # but no new cohort is proposed on old news
     assert not site.board.submissions
     await site.stop()
@@ -78,7 +83,9 @@ async def test_results_reach_a_leaderboard_that_was_away(site):
     lease = await site.learner().ask(wait_s=10)
     assert lease.WhichOneof("work") == "train"
     order = [type(call).__name__ for call in site.board.calls]
-    assert order.index("SubmitCandidateRequest") < len(order) - 1 - order[::-1].index("ProposeCohortRequest")
+    assert order.index("SubmitCandidateRequest") < len(order) - 1 - order[::-1].index(
+        "ProposeCohortRequest"
+    )
     assert len(site.board.submissions) == 2
     assert len(site.board.heard(leaderboard_pb2.SubmitCandidateRequest)) == 2
     assert (await site.job(job.name)).progress.completed_rounds == 1
@@ -129,7 +136,8 @@ async def test_nothing_to_propose_is_asked_again_until_there_is_something(site):
 async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(site):
     site.board.round_env_steps = 400
     job = await site.create(
-        objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1, max_count=4)
+        objective=evolution_pb2.Objective(max_env_steps=1000),
+        pod=job_pb2.PodShape(members=1, max_count=4),
     )
     one, two, three = (site.learner(f"projects/default/pods/p{index}") for index in range(3))
     first, second, third = await one.ask(), await two.ask(), await three.ask()
@@ -146,7 +154,10 @@ async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(si
     for learner, steps in ((two, 400), (three, 200), (four, 300)):
         await learner.complete(train=learner.train_result(steps=steps))
     done = await site.job(job.name)
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_OUTCOME_NOTHING_JUDGED)
+    assert (done.state, done.outcome) == (
+        job_pb2.JOB_STATE_FAILED,
+        job_pb2.JOB_OUTCOME_NOTHING_JUDGED,
+    )
     assert done.progress.env_steps == 1000
     assert done.progress.reserved_env_steps == 0
 
@@ -154,7 +165,8 @@ async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(si
 async def test_a_cut_round_without_a_step_ends_the_job(site):
     site.board.round_env_steps = 400
     job = await site.create(
-        objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1, max_count=4)
+        objective=evolution_pb2.Objective(max_env_steps=1000),
+        pod=job_pb2.PodShape(members=1, max_count=4),
     )
     learner = site.learner()
     for steps in (400, 400, 150, 0):
@@ -198,7 +210,8 @@ async def test_a_target_needs_a_full_evaluation_with_a_committed_checkpoint(site
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=10, score=476.0))
     found = await site.job(job.name)
-    assert found.progress.best.mean == 476.0  # one that was judged in full comes before a lucky few episodes
+    # one that was judged in full comes before a lucky few episodes
+    assert found.progress.best.mean == 476.0
     await learner.confirm(475.0)
     found = await site.job(job.name)
     assert found.outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED

@@ -1,4 +1,5 @@
-"""A checkpoint that is not what was committed any more: the one before it takes its place, with an event."""
+"""A checkpoint that is not what was committed any more: the one before it takes its place, with an
+event."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 def problem(prefix: str, file: str = "actor.safetensors") -> cohort_pb2.Problem:
     key = f"{prefix}{file}"
-    return cohort_pb2.Problem(reason="DATA_CORRUPTED", message=f"{key} has been altered", subject=key)
+    return cohort_pb2.Problem(
+        reason="DATA_CORRUPTED", message=f"{key} has been altered", subject=key
+    )
 
 
 async def events_of(site, job):
@@ -85,7 +88,10 @@ async def test_what_two_pods_find_bad_costs_neither_its_work(site):
     await two.ask()
     await two.complete(problem=problem(prefix))
     await one.complete(problem=problem(prefix))
-    assert len([event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]) == 1
+    assert (
+        len([event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"])
+        == 1
+    )
     assert not [event for event in await events_of(site, job) if event.kind == "WORK_FAILED"]
 
 
@@ -115,11 +121,14 @@ def session():
         yield session
 
 
-def stored(session: Session, agent: str, env_steps: int, *, refused: bool = False) -> agent_pb2.CheckpointReference:
+def stored(
+    session: Session, agent: str, env_steps: int, *, refused: bool = False
+) -> agent_pb2.CheckpointReference:
     prefix = checkpoint_prefix("default", "uid", agent, env_steps, env_steps)
     row = CheckpointRow(
         prefix=prefix, job_uid="uid", agent=AGENT + agent, checkpoint_id=f"{env_steps}-{env_steps}",
-        manifest_sha256="0" * 64, size_bytes=1, env_steps=env_steps, fence=env_steps, create_time=NOW, refused=refused,
+        manifest_sha256="0" * 64, size_bytes=1, env_steps=env_steps, fence=env_steps,
+        create_time=NOW, refused=refused,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -159,7 +168,9 @@ def test_a_fusion_with_one_parent_left_is_a_copy(session):
 
 
 def test_what_is_sound_stays_as_it_is(session):
-    agent = child(agent_pb2.INITIALIZATION_KIND_FUSE, stored(session, "a", 20), stored(session, "b", 20))
+    agent = child(
+        agent_pb2.INITIALIZATION_KIND_FUSE, stored(session, "a", 20), stored(session, "b", 20)
+    )
     agent.resume.CopyFrom(stored(session, "child", 5))
     before = agent_pb2.AgentSpec()
     before.CopyFrom(agent)

@@ -1,4 +1,5 @@
-"""The last training of a job: whom and on what, that it is killed without harm, and never in the way of the end."""
+"""The last training of a job: whom and on what, that it is killed without harm, and never in the
+way of the end."""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ def retrain(**fields):
 
 
 async def kinds(site, job):
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event.kind for event in answer.events]
 
 
 async def suspend(site, job, suspended):
-    await site.client.jobs.UpdateJob(job_service_pb2.UpdateJobRequest(name=job.name, suspend=suspended))
+    await site.client.jobs.UpdateJob(
+        job_service_pb2.UpdateJobRequest(name=job.name, suspend=suspended)
+    )
 
 
 async def run_out(learner):
@@ -59,7 +64,9 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
     (member,) = work.cohort.members
     assert member.name == f"{best.agent}-retrained"
     assert (member.initialization.kind, member.env_steps) == (COPY, best.checkpoint.env_steps)
-    assert [each.checkpoint.prefix for each in member.initialization.parents] == [best.checkpoint.prefix]
+    assert [each.checkpoint.prefix for each in member.initialization.parents] == [
+        best.checkpoint.prefix
+    ]
     assert work.cohort.environment.kwargs["sutton_barto_reward"]
     assert work.sized_for == 1
     assert (work.unjudged, work.follower_count, work.budget.env_steps_per_member) == (True, 0, 10)
@@ -71,9 +78,13 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
     assert (done.retrained.agent, done.retrained.checkpoint.env_steps) == (member.name, 20)
     assert done.progress.env_steps == 20
     assert (await kinds(site, job))[-2:] == ["RETRAINED", "JOB_SUCCEEDED"]
-    assert all(call.agent != member.name for call in site.board.submissions.values()), "it is not evaluated"
+    assert all(call.agent != member.name for call in site.board.submissions.values()), (
+        "it is not evaluated"
+    )
     found = site.client.artifacts.Download(
-        artifact_service_pb2.DownloadRequest(name=f"{job.name}/checkpoints/best", paths=["manifest.json"])
+        artifact_service_pb2.DownloadRequest(
+            name=f"{job.name}/checkpoints/best", paths=["manifest.json"]
+        )
     )
     manifest = b"".join([each.data async for each in found])
     assert member.name.encode() in manifest
@@ -82,7 +93,11 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
 async def test_from_scratch_for_as_many_steps_as_one_says(site):
     job, learner, work = await last(site, scratch=True, env_steps=7)
     (member,) = work.cohort.members
-    assert (member.initialization.kind, len(member.initialization.parents), member.env_steps) == (FRESH, 0, 0)
+    assert (member.initialization.kind, len(member.initialization.parents), member.env_steps) == (
+        FRESH,
+        0,
+        0,
+    )
     assert work.budget.env_steps_per_member == 7
     await learner.complete(train=learner.train_result(steps=7))
     assert (await site.ended(job)).retrained.checkpoint.env_steps == 7
@@ -141,7 +156,11 @@ async def test_other_weights_than_those_that_were_selected_are_not_trained(site)
     job, learner, work = await last(site)
     (parent,) = work.cohort.members[0].initialization.parents
     site.store.put(f"{parent.checkpoint.prefix}manifest.json", b"junk")
-    problem = {"reason": "DATA_CORRUPTED", "message": "it is damaged", "subject": f"{parent.checkpoint.prefix}actor"}
+    problem = {
+        "reason": "DATA_CORRUPTED",
+        "message": "it is damaged",
+        "subject": f"{parent.checkpoint.prefix}actor",
+    }
     await learner.complete(problem=problem)
     done = await site.ended(job)
     assert not done.HasField("retrained")

@@ -1,4 +1,5 @@
-"""Several jobs on a few pods: each has device seconds by its weight. Time is simulated, nothing trains."""
+"""Several jobs on a few pods: each has device seconds by its weight. Time is simulated, nothing
+trains."""
 
 from __future__ import annotations
 
@@ -57,12 +58,17 @@ class Board:
     async def propose(self, request):
         response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=100)
         agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
-        agent.name = f"{request.leaderboard.replace('leaderboards', 'jobs')}/agents/a{next(self.numbers)}"
+        agent.name = (
+            f"{request.leaderboard.replace('leaderboards', 'jobs')}/agents/a{next(self.numbers)}"
+        )
         agent.algorithm = "ppo"
         return response
 
     async def exchange(self, name, steps):
-        return [leaderboard_pb2.ExchangeResponse.Answer(cohort=await self.propose(each.cohort)) for each in steps]
+        return [
+            leaderboard_pb2.ExchangeResponse.Answer(cohort=await self.propose(each.cohort))
+            for each in steps
+        ]
 
     async def call(self, method, request):
         return leaderboard_pb2.SubmitCandidateResponse()
@@ -100,17 +106,24 @@ class World:
         after_change = functools.partial(ending.after_change, clock=self.clock)
         self.transactions = Transactions(self.database, changes, after_change)
         deadlines = LeaseDeadlines(self.clock, 1e6)
-        self.operations = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
+        self.operations = LeaseOperations(
+            self.transactions, deadlines, self.store, changes, self.clock
+        )
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
         proposer = CohortProposer(self.transactions, delivery, self.clock)
         self.shares = PoolShares(self.clock)
         tokens = LeaseTokens(b"s" * 32)
-        self.dispatcher = Dispatcher(self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares)
+        self.dispatcher = Dispatcher(
+            self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares
+        )
         self.backend = backend
-        self.pool = PoolReconciler(self.transactions, self.operations.lose_pod, self.shares, changes, self.clock)
+        self.pool = PoolReconciler(
+            self.transactions, self.operations.lose_pod, self.shares, changes, self.clock
+        )
         self.run(self.pool.adopt(backend))
-        self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
+        # end, …, pod, lease, seconds
+        self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []
         self.following: dict[str, int] = {}  # pod: the fence of the lead that it follows
         self.numbers = itertools.count()
 
@@ -124,7 +137,9 @@ class World:
         self.run(self.database.close())
         self.loop.close()
 
-    def create(self, name: str, weight: float = 1.0, project: str = "default", objective=UNLIMITED, **pod) -> str:
+    def create(
+        self, name: str, weight: float = 1.0, project: str = "default", objective=UNLIMITED, **pod
+    ) -> str:
         spec = submission.checked(
             job_pb2.JobSpec(
                 display_name=name,
@@ -140,35 +155,57 @@ class World:
 
     def change(self, uid: str, *paths: str, suspend: bool | None = None, **values) -> None:
         wanted = job_changes.JobChange(job_pb2.JobSpec(**values), paths, suspend)
-        self.write(lambda session: job_changes.change(session, jobs.get_by_uid(session, uid), wanted, self.clock.now()))
+        self.write(
+            lambda session: job_changes.change(
+                session, jobs.get_by_uid(session, uid), wanted, self.clock.now()
+            )
+        )
 
     def used(self) -> dict[str, float]:
         """Device seconds of each job, by its id."""
-        return self.write(lambda session: {job.job_id: job.cost_s for job in jobs.in_states(session, jobs.JobState)})
+        return self.write(
+            lambda session: {
+                job.job_id: job.cost_s for job in jobs.in_states(session, jobs.JobState)
+            }
+        )
 
     def lease(self, pod: str, round_s: dict[str, float]) -> pod_pb2.Lease | None:
-        ask = Ask(PodReport(pod, "first", "FUSED", f"{pod}:7000", b""), uuid.uuid4().hex, Capabilities(can_fuse=True))
+        ask = Ask(
+            PodReport(pod, "first", "FUSED", f"{pod}:7000", b""),
+            uuid.uuid4().hex,
+            Capabilities(can_fuse=True),
+        )
         lease = self.run(self.dispatcher.lease(ask, 0.0))
         if lease is not None and lease.HasField("follow"):
             self.following[pod] = lease.follow.lead_fence
         if lease is not None and lease.HasField("train"):
             seconds = round_s.get(lease.job.rpartition("/")[2], 1.0)
-            heapq.heappush(self.working, (self.clock.seconds + seconds, next(self.numbers), pod, lease, seconds))
+            heapq.heappush(
+                self.working,
+                (self.clock.seconds + seconds, next(self.numbers), pod, lease, seconds),
+            )
         return lease
 
     def complete(self, lease: pod_pb2.Lease, seconds: float) -> None:
         (agent,) = lease.train.cohort.members
         steps = agent.env_steps + 100
-        prefix = checkpoint_prefix("default", lease.job_uid, agent.name.rpartition("/")[2], steps, lease.fence)
+        prefix = checkpoint_prefix(
+            "default", lease.job_uid, agent.name.rpartition("/")[2], steps, lease.fence
+        )
         manifest = Manifest((), {}, {}).to_json()
         self.store.put(f"{prefix}{FILE_NAME}", manifest)
         sha256 = ManifestFile.describe(FILE_NAME, manifest).sha256
-        progress = pod_pb2.MemberProgress(agent=agent.name, env_steps=100, cost=seconds_to_duration(seconds))
+        progress = pod_pb2.MemberProgress(
+            agent=agent.name, env_steps=100, cost=seconds_to_duration(seconds)
+        )
         final = pod_pb2.MemberCheckpoint(
-            progress=progress, checkpoint=agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=sha256)
+            progress=progress,
+            checkpoint=agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=sha256),
         )
         result = pod_pb2.TrainResult(members=[pod_pb2.MemberResult(final=final)])
-        self.run(self.operations.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
+        self.run(
+            self.operations.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result)
+        )
 
     def go(self, seconds: float, pods: list[str], round_s: dict[str, float] | None = None) -> None:
         """Let `pods` work; each asks again as soon as its round is over."""
@@ -204,7 +241,9 @@ def make_world(tmp_path):
         world.close()
 
 
-@pytest.mark.parametrize(("backend", "count"), [("static", 1), ("static", 2), ("local", 1), ("local", 3)])
+@pytest.mark.parametrize(
+    ("backend", "count"), [("static", 1), ("static", 2), ("local", 1), ("local", 3)]
+)
 def test_two_jobs_share_by_weight(make_world, backend, count):
     cores = Capacity(cores=count, memory_bytes=64 * GIB, available_bytes=60 * GIB, max_pods=64)
     world = make_world(Machine(cores) if backend == "local" else None)
@@ -271,11 +310,16 @@ def test_a_pod_that_drains_gets_nothing_more_when_it_hands_its_lease_back(make_w
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
     world.run(world.pool.reconcile())
     assert world.backend.pods == [first]
-    world.run(world.operations.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
+    world.run(
+        world.operations.release(
+            Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()
+        )
+    )
     assert world.lease(second, {}).HasField("exit")
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=2))
     world.run(world.pool.reconcile())
-    assert world.backend.pods == ["projects/default/pods/fused-2", first]  # number 1 is still on its way out
+    # number 1 is still on its way out
+    assert world.backend.pods == ["projects/default/pods/fused-2", first]
 
 
 def test_a_pod_serves_one_project(make_world):
@@ -285,21 +329,28 @@ def test_a_pod_serves_one_project(make_world):
     world.run(world.pool.reconcile())
     theirs = list(world.backend.pods)
     assert theirs
-    assert [world.lease(pod, {}) for pod in (STATIC[0], "projects/default/pods/fused-9")] == [None] * 2
+    assert [world.lease(pod, {}) for pod in (STATIC[0], "projects/default/pods/fused-9")] == [
+        None
+    ] * 2
     assert {world.lease(pod, {}).job for pod in theirs} == {"projects/other/jobs/a"}
     world.create("b")
     assert world.lease(STATIC[0], {}).job == "projects/default/jobs/b"
 
 
 def test_kinds_that_do_not_fit_together_take_turns(make_world):
-    """A machine with room for one pod, a fused and a split job: neither waits for the end of the other."""
+    """A machine with room for one pod, a fused and a split job: neither waits for the end of the
+    other."""
     world = make_world(Machine(Capacity(1.0, 64 * GIB, 1, available_bytes=60 * GIB)))
     world.create("a")
     world.create("b", layout=job_pb2.POD_LAYOUT_SPLIT)
     for _ in range(30):
         world.run(world.pool.reconcile())
-        for name in world.write(lambda session: [pod.name for pod in reconciler.pods.of_backend(session, "local")]):
-            if name not in world.backend.pods and name not in {pod for _, _, pod, _, _ in world.working}:
+        for name in world.write(
+            lambda session: [pod.name for pod in reconciler.pods.of_backend(session, "local")]
+        ):
+            if name not in world.backend.pods and name not in {
+                pod for _, _, pod, _, _ in world.working
+            }:
                 world.run(world.pool.pod_stopped(name))
         world.go(10.0, world.backend.pods, {"a": 10.0, "b": 10.0})
     used = world.used()
@@ -332,8 +383,12 @@ def test_short_memory_drains_the_newest_first_and_never_the_last(make_world):
 
 
 def test_a_job_that_wants_more_gpus_than_there_are_fails_and_another_waits_for_its_turn(make_world):
-    world = make_world(Machine(Capacity(8.0, 16 * GIB, 64, available_bytes=12 * GIB, gpus=2, usable_gpus=1)))
-    asking = [world.create(f"g{count}", resources=job_pb2.Resources(gpu=count)) for count in (3, 2, 1)]
+    world = make_world(
+        Machine(Capacity(8.0, 16 * GIB, 64, available_bytes=12 * GIB, gpus=2, usable_gpus=1))
+    )
+    asking = [
+        world.create(f"g{count}", resources=job_pb2.Resources(gpu=count)) for count in (3, 2, 1)
+    ]
     world.run(world.pool.reconcile())
     assert world.backend.pods == ["projects/default/pods/fused-gpu1-0"]
     found = world.write(lambda session: [jobs.get_by_uid(session, uid) for uid in asking])
@@ -343,7 +398,9 @@ def test_a_job_that_wants_more_gpus_than_there_are_fails_and_another_waits_for_i
 
 
 def test_capacity_of_a_machine_and_of_pods_that_come_by_themselves(make_world, tmp_path):
-    world = make_world(Machine(Capacity(2.0, 16 * GIB, 64, used_cores=0.5, available_bytes=12 * GIB)))
+    world = make_world(
+        Machine(Capacity(2.0, 16 * GIB, 64, used_cores=0.5, available_bytes=12 * GIB))
+    )
     world.create("a", weight=2.0, max_count=4)
     world.run(world.pool.reconcile())
     world.go(3.0, world.backend.pods)
@@ -374,7 +431,8 @@ def test_capacity_where_pods_come_by_themselves(make_world):
 
 
 def test_a_job_with_several_learners_pays_for_all_of_them(make_world):
-    """Of two jobs of equal weight the one that trains an agent with two pods has as many device seconds, not twice."""
+    """Of two jobs of equal weight the one that trains an agent with two pods has as many device
+    seconds, not twice."""
     world = make_world()
     world.create("a", max_count=2, learners=2)
     world.create("b", max_count=3)
@@ -394,14 +452,20 @@ def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
     late = world.lease(STATIC[2], {})
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
     assert world.used() == {"a": 2.0}
-    world.run(world.operations.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
+    world.run(
+        world.operations.release(
+            Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()
+        )
+    )
     world.clock.seconds += 7.0
     world.complete(lead, 10.0)
     assert world.used() == {"a": 10.0 + 9.0 + 0.0}
     world.clock.seconds += 100.0
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
     assert world.used() == {"a": 19.0}, "no pod follows any more"
-    taken = world.write(lambda session: leases.usage(session, jobs.get_by_uid(session, uid), world.clock.now()))
+    taken = world.write(
+        lambda session: leases.usage(session, jobs.get_by_uid(session, uid), world.clock.now())
+    )
     assert (taken.reserved_cost_s, taken.reserved_env_steps) == (0.0, 0)
 
 
@@ -413,7 +477,9 @@ def test_who_has_followed_for_long_is_not_taken_for_a_silent_pod(make_world):
     world.clock.seconds += 600.0
     world.complete(lead, 600.0)
     world.clock.seconds += 3.0  # it hears of it by its next renewal
-    silent = world.write(lambda session: [pod.name for pod in pods.silent(session, world.clock.now())])
+    silent = world.write(
+        lambda session: [pod.name for pod in pods.silent(session, world.clock.now())]
+    )
     assert silent == []
 
 
@@ -423,7 +489,9 @@ def test_a_follower_comes_only_where_the_rest_of_the_budget_pays_for_it(make_wor
     world.create("a", max_count=1, learners=3, objective=budget)
     lead = world.lease(STATIC[0], {})
     limit_s = lead.train.budget.cost.ToTimedelta().total_seconds()
-    assert limit_s == pytest.approx(100.0 / 3, abs=1.0), "of what is left each learner of the team has its part"
+    assert limit_s == pytest.approx(100.0 / 3, abs=1.0), (
+        "of what is left each learner of the team has its part"
+    )
     world.clock.seconds += 10.0
     assert world.lease(STATIC[1], {}).HasField("follow")
     assert world.lease(STATIC[2], {}).HasField("follow")
@@ -450,16 +518,22 @@ def test_the_pool_grows_by_a_team_and_drains_followers_first(make_world):
 
 
 def test_a_job_whose_team_never_fits_into_the_machine_fails_and_says_what_would(make_world):
-    world = make_world(Machine(Capacity(2.0, 64 * GIB, 64, available_bytes=60 * GIB, gpus=1, usable_gpus=1)))
+    world = make_world(
+        Machine(Capacity(2.0, 64 * GIB, 64, available_bytes=60 * GIB, gpus=1, usable_gpus=1))
+    )
     resources = [job_pb2.Resources(), job_pb2.Resources(cpu=0.5), job_pb2.Resources(cpu=0.5, gpu=1)]
-    created = [world.create(f"j{number}", learners=3, resources=each) for number, each in enumerate(resources)]
+    created = [
+        world.create(f"j{number}", learners=3, resources=each)
+        for number, each in enumerate(resources)
+    ]
     world.run(world.pool.reconcile())
     found = world.write(lambda session: [jobs.get_by_uid(session, uid) for uid in created])
     assert [job.state for job in found] == ["FAILED", "PENDING", "FAILED"]
     told = [cohort_pb2.Problem.FromString(job.problem) for job in (found[0], found[2])]
     assert [problem.reason for problem in told] == ["POOL_TOO_SMALL"] * 2
     assert told[0].message == (
-        "pod.learners: 3 learners of an agent need as many pods at once, and this machine has room for 2 "
-        "(cores: 0 of 2 free, a pod needs 1): expected at most 2, or less for each in pod.resources"
+        "pod.learners: 3 learners of an agent need as many pods at once, and this machine has room "
+        "for 2 (cores: 0 of 2 free, a pod needs 1): expected at most 2, or less for each in "
+        "pod.resources"
     )
     assert "room for 1 (GPUs: 0 of 1 free, a pod needs 1)" in told[1].message

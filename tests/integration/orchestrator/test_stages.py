@@ -31,7 +31,9 @@ class Rehearsal(EvaluationWork, Stage):
         best = best_of(job)
         policy = agent_pb2.Parent(agent=best.agent, checkpoint=best.checkpoint)
         work = jobs.add_work(session, job, self.kind, WorkState.READY, now)
-        evaluation_works.fill(job, work, [policy], agent_pb2.EVALUATION_PURPOSE_REQUESTED, best.seeds)
+        evaluation_works.fill(
+            job, work, [policy], agent_pb2.EVALUATION_PURPOSE_REQUESTED, best.seeds
+        )
         touch(session, WORK)
 
     def complete(self, change, lease, result):
@@ -52,7 +54,9 @@ async def rehearsing(site, monkeypatch):
 
 async def ending(site, job):
     await site.ended(job)
-    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    answer = await site.client.jobs.ListEvents(
+        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
+    )
     return [event.kind for event in answer.events][-2:]
 
 

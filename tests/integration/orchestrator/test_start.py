@@ -53,7 +53,10 @@ def fail(environment, monkeypatch, capsys):
 
 def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
     with subprocess.Popen(
-        [sys.executable, "-m", "podracer_orchestrator"], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "podracer_orchestrator"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout.readline().startswith("listening on 127.0.0.1:")
         process.terminate()

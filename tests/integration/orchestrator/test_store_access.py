@@ -1,4 +1,5 @@
-"""A pod reaches the object store by what its lease gives it: with keys of a session, or by signed URLs."""
+"""A pod reaches the object store by what its lease gives it: with keys of a session, or by signed
+URLs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ PREFIX, OTHER = "some/prefix", "projects/default/jobs/other/"
 
 
 @pytest.fixture(scope="module", params=each_program("minio", "rclone", "moto", "versitygw"))
-def s3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[S3Server]:
     server = S3Server(tmp_path_factory.mktemp("s3") / request.param, program=request.param)
     server.start()
     yield server
@@ -34,7 +37,8 @@ def s3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 
 class Pod:
-    """A learner that has no keys. Its calls to the store block, so they are made in a thread (`do`)."""
+    """A learner that has no keys. Its calls to the store block, so they are made in a thread
+    (`do`)."""
 
     def __init__(self, site: Any, learner: Any, url: str, s3: S3Server) -> None:
         self.learner, self.asked = learner, list[str]()
@@ -44,7 +48,9 @@ class Pod:
         def ask(method: str, key: str) -> pod_pb2.GetStoreAccessResponse:
             self.asked.append(f"{method} {key}" if key else "keys")
             kind = {"GET": "read", "PUT": "write"}[method]
-            request = pod_pb2.GetStoreAccessRequest(lease=lease.name, fence=lease.fence, **({kind: key} if key else {}))
+            request = pod_pb2.GetStoreAccessRequest(
+                lease=lease.name, fence=lease.fence, **({kind: key} if key else {})
+            )
             call = site.client.pods.GetStoreAccess(request, metadata=bearer(lease.token))
 
             async def answer() -> pod_pb2.GetStoreAccessResponse:
@@ -96,7 +102,9 @@ async def refused(call: Callable[[], Any]) -> str:
     return caught.value.reason
 
 
-async def test_checkpoints_are_written_committed_and_resumed(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_checkpoints_are_written_committed_and_resumed(
+    site: Any, store_url: str, s3: S3Server
+) -> None:
     pod = await leased(site, store_url, s3)
     reference = await pod.commit(100)
     gives_keys = s3.program is PROGRAMS["minio"]
@@ -115,7 +123,10 @@ async def test_checkpoints_are_written_committed_and_resumed(site: Any, store_ur
     prefix = f"{reference.prefix.rpartition('-')[0]}-{pod.learner.lease.fence}/"
     await again.do(again.store.put, f"{prefix}large", large)
     assert await again.do(again.store.get, f"{prefix}large") == large
-    assert b"".join(await again.do(lambda: list(again.store.read_chunks(f"{prefix}large", 1 << 20)))) == large
+    assert (
+        b"".join(await again.do(lambda: list(again.store.read_chunks(f"{prefix}large", 1 << 20))))
+        == large
+    )
     with pytest.raises(NotFound):
         await again.do(again.store.get, f"{prefix}absent")
     assert not await again.do(again.store.exists, f"{prefix}absent")
@@ -138,7 +149,10 @@ async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Ser
     ):
         await refused(lambda key=key: pod.store.put(key, b"x"))
         assert not root.exists(key)
-    for key in (f"{OTHER}agents/a/checkpoints/1-999/actor.safetensors", "projects/default/artifacts/x/content"):
+    for key in (
+        f"{OTHER}agents/a/checkpoints/1-999/actor.safetensors",
+        "projects/default/artifacts/x/content",
+    ):
         assert await refused(lambda key=key: pod.store.get(key)) == "NOT_OF_LEASE"
         await refused(lambda key=key: pod.store.stat(key))
     await refused(lambda: pod.store.delete(f"{reference.prefix}manifest.json"))
@@ -147,7 +161,9 @@ async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Ser
     assert root.exists(f"{reference.prefix}manifest.json")
 
 
-async def test_keys_of_a_session_are_as_narrow_as_the_lease(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_keys_of_a_session_are_as_narrow_as_the_lease(
+    site: Any, store_url: str, s3: S3Server
+) -> None:
     """Whoever has got hold of the keys asks the store itself, past all of our code."""
     if s3.program is not PROGRAMS["minio"]:
         pytest.skip("it gives no keys of a session")
@@ -160,9 +176,15 @@ async def test_keys_of_a_session_are_as_narrow_as_the_lease(site: Any, store_url
     root.put(f"{OTHER}x", b"of another job")
     request = pod_pb2.GetStoreAccessRequest(lease=lease.name, fence=lease.fence)
     access = await site.client.pods.GetStoreAccess(request, metadata=bearer(lease.token))
-    assert access.validity.ToSeconds() == 900, "a holder renews them, see tests/unit/storage/test_leased.py"
+    assert access.validity.ToSeconds() == 900, (
+        "a holder renews them, see tests/unit/storage/test_leased.py"
+    )
     keys = access.keys
-    given = {"access_key": keys.access_key, "secret_key": keys.secret_key, "session_token": keys.session_token}
+    given = {
+        "access_key": keys.access_key,
+        "secret_key": keys.secret_key,
+        "session_token": keys.session_token,
+    }
     client = Minio(s3.endpoint.removeprefix("http://"), **given, secure=False, region="us-east-1")
     bucket, own = store_url.split("/")[2], f"{PREFIX}/{reference.prefix}"
     assert client.get_object(bucket, f"{own}manifest.json").status == 200

@@ -20,8 +20,11 @@ from support.s3_server import S3Server
 def test_it_says_what_it_waits_for_and_goes_on_once_that_is_there(tmp_path: Path) -> None:
     create_tokens(tmp_path / "tokens")
     s3, log = S3Server(tmp_path / "buckets"), tmp_path / "log"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
-    with tempfile.TemporaryDirectory() as folder, log.open("w") as errors:  # the path of a socket has to be short
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
+    }
+    # the path of a socket has to be short
+    with tempfile.TemporaryDirectory() as folder, log.open("w") as errors:
         health = f"unix://{folder}/health"
         environment |= s3.variables | {
             "PODRACER_TOKENS": str(tmp_path / "tokens"),
@@ -31,7 +34,9 @@ def test_it_says_what_it_waits_for_and_goes_on_once_that_is_there(tmp_path: Path
             "PODRACER_HEALTH_LISTEN": health,
         }
         command = [sys.executable, "-m", "podracer_orchestrator"]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("listening on 127.0.0.1:")
             place = f"not ready: the object store: s3://podracer at {s3.endpoint} is away: "

@@ -1,4 +1,5 @@
-"""A pod without its orchestrator: real processes, and a PodService that hands out scripted leases."""
+"""A pod without its orchestrator: real processes, and a PodService that hands out scripted
+leases."""
 
 from __future__ import annotations
 
@@ -83,14 +84,16 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
     def offer(self, term_s: float = 10.0, **work: Any) -> Granted:
         """Put work into the queue: inspect=, train= or exit=."""
         fence = next(self._fences)
-        lease = pod_service_pb2.Lease(name=f"projects/p/leases/l{fence}", fence=fence, job=JOB, job_uid="uid1", **work)
+        lease = pod_service_pb2.Lease(
+            name=f"projects/p/leases/l{fence}", fence=fence, job=JOB, job_uid="uid1", **work
+        )
         lease.term.CopyFrom(duration_pb2.Duration(nanos=int(term_s % 1 * 1e9), seconds=int(term_s)))
         lease.token = self._tokens.issue(lease.name, fence)
         granted = Granted(lease, float("inf"))
         self._work.put((lease, granted))
         return granted
 
-    def LeaseWork(self, request, context):  # noqa: N802
+    def LeaseWork(self, request, context):
         self.requests.append(request)
         if request.request_id in self.answered:
             return self.answered[request.request_id]
@@ -106,19 +109,21 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
                 break
         return response
 
-    def RenewLease(self, request, context):  # noqa: N802
+    def RenewLease(self, request, context):
         with self._held(request) as granted:
             granted.renewals.append(request)
             granted.deadline = time.monotonic() + seconds_from_duration(granted.lease.term)
-            return pod_service_pb2.RenewLeaseResponse(action=granted.action, term=granted.lease.term)
+            return pod_service_pb2.RenewLeaseResponse(
+                action=granted.action, term=granted.lease.term
+            )
 
-    def CommitCheckpoint(self, request, context):  # noqa: N802
+    def CommitCheckpoint(self, request, context):
         with self._held(request) as granted:
             granted.commits.append(request)
             self.on_commit()
             return pod_service_pb2.CommitCheckpointResponse()
 
-    def CompleteWork(self, request, context):  # noqa: N802
+    def CompleteWork(self, request, context):
         self.on_complete()
         with self._held(request) as granted:
             granted.completed = request
@@ -126,14 +131,14 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
             granted.over.set()
             return pod_service_pb2.CompleteWorkResponse()
 
-    def ReleaseLease(self, request, context):  # noqa: N802
+    def ReleaseLease(self, request, context):
         with self._held(request) as granted:
             granted.released = request
             granted.deadline = float("-inf")
             granted.over.set()
             return pod_service_pb2.ReleaseLeaseResponse()
 
-    def GetStoreAccess(self, request, context):  # noqa: N802
+    def GetStoreAccess(self, request, context):
         with self._held(request) as granted:
             key, validity = request.read or request.write, duration_pb2.Duration(seconds=3600)
             if key:
@@ -151,7 +156,9 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
             granted = self.grants[request.fence]
             if time.monotonic() > granted.deadline:
                 # A renewal that crosses the completion on its way is not a mistake.
-                crossed = granted.completed is not None and isinstance(request, pod_service_pb2.RenewLeaseRequest)
+                crossed = granted.completed is not None and isinstance(
+                    request, pod_service_pb2.RenewLeaseRequest
+                )
                 granted.refused += not crossed
                 raise Fenced("the lease has expired", lease=request.lease)
             yield granted
@@ -179,7 +186,13 @@ class PodLab(ServiceProcesses):
         roles = {f"{_SERVICE}/LeaseWork": (Role.POD,)}
         roles |= {
             f"{_SERVICE}/{name}": (Role.LEASE,)
-            for name in ("RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease", "GetStoreAccess")
+            for name in (
+                "RenewLease",
+                "CommitCheckpoint",
+                "CompleteWork",
+                "ReleaseLease",
+                "GetStoreAccess",
+            )
         }
         register = partial(pod_service_pb2_grpc.add_PodServiceServicer_to_server, self.orchestrator)
         address = self.addresses.get("orchestrator", f"unix://{self.folder}/o.sock")
@@ -206,8 +219,12 @@ class PodLab(ServiceProcesses):
         return self.launch(role, name, **(common | settings))
 
     def start_learner(self, layout: str = "fused", **settings: str) -> Service:
-        workers = ",".join(address for name, address in self.addresses.items() if name.startswith("worker"))
-        evaluators = ",".join(address for name, address in self.addresses.items() if name.startswith("evaluator"))
+        workers = ",".join(
+            address for name, address in self.addresses.items() if name.startswith("worker")
+        )
+        evaluators = ",".join(
+            address for name, address in self.addresses.items() if name.startswith("evaluator")
+        )
         return self.start(
             "learner",
             orchestrator=self.addresses["orchestrator"],
@@ -310,11 +327,19 @@ def make_train_work(
     info = BUILT_IN.get(environment)
     if info is not None and user is None and info.observation_space and info.action_space:
         description = description_to_message(
-            EnvironmentSpec(environment), info.observation_space, info.action_space, info.max_episode_steps
+            EnvironmentSpec(environment),
+            info.observation_space,
+            info.action_space,
+            info.max_episode_steps,
         )
         cohort.environment_description.CopyFrom(description)
     for index in range(members):
-        values = {"horizon": 16, "minibatch_size": 64, "epochs": 2, "learning_rate": 1e-3 * (1 + index)}
+        values = {
+            "horizon": 16,
+            "minibatch_size": 64,
+            "epochs": 2,
+            "learning_rate": 1e-3 * (1 + index),
+        }
         agent = cohort.members.add(name=f"{JOB}/agents/a{index}", algorithm="ppo", seed=100 + index)
         agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
         for name, value in (values | (hyperparameters or {})).items():
@@ -323,7 +348,9 @@ def make_train_work(
     work.evaluation.episodes = episodes
     work.budget.env_steps_per_member = steps
     if seconds:
-        work.budget.time.CopyFrom(duration_pb2.Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9)))
+        work.budget.time.CopyFrom(
+            duration_pb2.Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
+        )
     if target is not None:
         work.objective.target_return = target
         work.objective.statistic = 2

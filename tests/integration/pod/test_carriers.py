@@ -1,5 +1,5 @@
-"""Real workers and evaluators, and a learner's ends of the streams to them: what crosses by which carrier, and what
-is left of it when a process dies."""
+"""Real workers and evaluators, and a learner's ends of the streams to them: what crosses by which
+carrier, and what is left of it when a process dies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def weights(cohort: cohort_pb2.CohortSpec) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def workers(shared_lab: Any) -> Any:
-    """A lab with two workers that are not killed: `shared` sees the lab's folder, `apart` another one."""
+    """A lab with two workers that are not killed: `shared` sees the lab's folder, `apart` another
+    one."""
     (shared_lab.folder / "another/container").mkdir(parents=True)
     shared_lab.start("worker", "shared")
     shared_lab.start("worker", "apart", shm_dir=str(shared_lab.folder / "another/container"))
@@ -96,7 +97,11 @@ def link(cohort: cohort_pb2.CohortSpec) -> Iterator[Callable[..., WorkerLink]]:
 
     def opening(part: tuple[int, int], ahead: int) -> worker_service_pb2.OpenCollect:
         return worker_service_pb2.OpenCollect(
-            build=own_build(), cohort=cohort, envs_per_member=part[1], first_env_index=part[0], horizon=HORIZON
+            build=own_build(),
+            cohort=cohort,
+            envs_per_member=part[1],
+            first_env_index=part[0],
+            horizon=HORIZON,
         )
 
     def start(lab: Any, name: str = "worker") -> WorkerLink:
@@ -107,7 +112,10 @@ def link(cohort: cohort_pb2.CohortSpec) -> Iterator[Callable[..., WorkerLink]]:
             LinkOptions(
                 opening,
                 FetchedFiles(
-                    EnvironmentSpec(id="CartPole-v1"), {}, FileCache(lab.folder / "cache", 1 << 20), ExitStack()
+                    EnvironmentSpec(id="CartPole-v1"),
+                    {},
+                    FileCache(lab.folder / "cache", 1 << 20),
+                    ExitStack(),
                 ),
                 lambda _: None,
                 30.0,
@@ -148,9 +156,15 @@ def open_session(link: WorkerLink) -> None:
 def assert_same(one: Arrival, other: Arrival) -> None:
     first, second = one.rollout.to_tensors(), other.rollout.to_tensors()
     assert set(first) == set(second)
-    assert all(torch.equal(tensor.view(torch.uint8), second[name].view(torch.uint8)) for name, tensor in first.items())
+    assert all(
+        torch.equal(tensor.view(torch.uint8), second[name].view(torch.uint8))
+        for name, tensor in first.items()
+    )
     assert set(one.environment_state) == set(other.environment_state)
-    assert all(torch.equal(state, other.environment_state[name]) for name, state in one.environment_state.items())
+    assert all(
+        torch.equal(state, other.environment_state[name])
+        for name, state in one.environment_state.items()
+    )
 
 
 def test_shared_memory_brings_what_inline_brings_bit_for_bit(
@@ -160,7 +174,9 @@ def test_shared_memory_brings_what_inline_brings_bit_for_bit(
     links = {name: link(workers, name) for name in ("shared", "apart")}
     for one in links.values():
         open_session(one)
-    assert f"worker {workers.addresses['shared']}: rollouts come by shared memory" in caplog.messages
+    assert (
+        f"worker {workers.addresses['shared']}: rollouts come by shared memory" in caplog.messages
+    )
     assert f"worker {workers.addresses['apart']}: rollouts come by inline" in caplog.messages
     assert not names(workers.shm), "attaching removes the name"
     assert not names(workers.folder / "another/container")
@@ -230,8 +246,16 @@ def test_a_killed_learner_leaves_nothing_once_the_worker_notices(
     opening = worker_service_pb2.OpenCollect(
         build=own_build(), cohort=cohort, envs_per_member=ENVS, horizon=HORIZON
     ).SerializeToString()
-    arguments = [lab.addresses["worker"], str(lab.tokens / "pod"), str(lab.shm), opening.hex(), attached]
-    learner = subprocess.Popen([sys.executable, "-c", LEARNER, *arguments], stdout=subprocess.PIPE, text=True)
+    arguments = [
+        lab.addresses["worker"],
+        str(lab.tokens / "pod"),
+        str(lab.shm),
+        opening.hex(),
+        attached,
+    ]
+    learner = subprocess.Popen(
+        [sys.executable, "-c", LEARNER, *arguments], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert learner.stdout is not None
         segment = learner.stdout.readline().strip()
@@ -265,7 +289,8 @@ def test_a_worker_without_room_falls_back_to_inline_and_says_so_once(
     lab: Any, link: Callable[..., WorkerLink], weights: Any
 ) -> None:
     process = lab.start("worker")
-    psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (65_536, 65_536))  # as good as a full tmpfs
+    # as good as a full tmpfs
+    psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (65_536, 65_536))
     for _ in range(3):
         one = link(lab)
         open_session(one)
@@ -280,13 +305,23 @@ def refuse(*_: object, **__: object) -> int:
 
 
 def test_a_link_whose_carrier_fails_goes_on_inline(
-    workers: Any, link: Callable[..., WorkerLink], weights: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    workers: Any,
+    link: Callable[..., WorkerLink],
+    weights: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
 ) -> None:
     monkeypatch.setattr(SharedFolder, "open", refuse)
     one = link(workers, "shared")
     open_session(one)
     assert rollout(one, weights).rollout.env_steps == 2 * ENVS * HORIZON
-    assert sum("shared memory does not work here: it cannot be opened" in text for text in caplog.messages) == 1
+    assert (
+        sum(
+            "shared memory does not work here: it cannot be opened" in text
+            for text in caplog.messages
+        )
+        == 1
+    )
     wait_until(lambda: not names(workers.shm))
 
 
@@ -299,7 +334,11 @@ class Session:
         wait_until(lambda: not stub.GetStatus(worker_service_pb2.GetStatusRequest()).session_count)
         self.offering = CarrierOffering(Endpoint(SharedFolder(lab.shm), sends=False))
         opening = worker_service_pb2.OpenCollect(
-            build=own_build(), cohort=cohort, envs_per_member=ENVS, horizon=HORIZON, carriers=self.offering.message
+            build=own_build(),
+            cohort=cohort,
+            envs_per_member=ENVS,
+            horizon=HORIZON,
+            carriers=self.offering.message,
         )
         self.outgoing: queue.Queue[CollectRequest | None] = queue.Queue()
         self.outgoing.put(CollectRequest(open=opening))
@@ -353,14 +392,20 @@ def test_policies_reach_an_evaluator_by_whatever_works(
     lab, name = evaluators, "apart_evaluator" if case == "apart" else "shared_evaluator"
     if case == "refused":
         monkeypatch.setattr(SharedMemory, "create", refuse)
-    cohort = train_work("Pendulum-v1", members=2, hyperparameters={"hidden_sizes": (128, 128)}).cohort
+    cohort = train_work(
+        "Pendulum-v1", members=2, hyperparameters={"hidden_sizes": (128, 128)}
+    ).cohort
     environment = make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), 1)
     config = cohort_from_message(cohort)
-    algorithm = algorithm_class("ppo")(config, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class("ppo")(
+        config, environment.observation_space, environment.action_space
+    )
     stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel(name))
     wait_until(lambda: not stub.GetStatus(evaluator_service_pb2.GetStatusRequest()).session_count)
     opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=cohort)
-    stream = PolicyStream(stub, opening, Endpoint(SharedFolder(lab.shm), sends=True), inline_only=False)
+    stream = PolicyStream(
+        stub, opening, Endpoint(SharedFolder(lab.shm), sends=True), inline_only=False
+    )
     items = []
 
     def arrived(count: int) -> bool:
@@ -388,7 +433,11 @@ def test_policies_reach_an_evaluator_by_whatever_works(
         stream.close()
     returns = {tuple(tuple(one.returns) for one in item.evaluations) for item in items[1:]}
     assert len(returns) == 1, "the same policy, the same seeds"
-    said = {"shared": "by shared memory", "apart": "by inline", "refused": "cannot be opened; policies go to the eva"}
+    said = {
+        "shared": "by shared memory",
+        "apart": "by inline",
+        "refused": "cannot be opened; policies go to the eva",
+    }
     assert sum(said[case] in text for text in caplog.messages) == 1
     wait_until(lambda: not names(lab.shm))
 
@@ -399,7 +448,7 @@ class PickyEvaluator(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def __init__(self) -> None:
         self.offers: list[list[int]] = []
 
-    def Evaluate(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802
+    def Evaluate(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
         self.offers.append(list(next(request_iterator).open.carriers.kinds))
         if self.offers[-1] != [INLINE]:
             raise CarrierFailed("cannot map the other side's memory")
@@ -415,7 +464,9 @@ def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(
     create_tokens(tmp_path)
     roles = {"/podracer.evaluator.v1.EvaluatorService/Evaluate": (Role.POD,)}
     register = partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, evaluator)
-    files = FetchedFiles(EnvironmentSpec(id="CartPole-v1"), {}, FileCache(tmp_path / "cache", 1 << 20), ExitStack())
+    files = FetchedFiles(
+        EnvironmentSpec(id="CartPole-v1"), {}, FileCache(tmp_path / "cache", 1 << 20), ExitStack()
+    )
     with (
         create_server("127.0.0.1:0", [register], Authorizer(roles, TokenFiles(tmp_path))) as server,
         open_channel(server.address, FileToken(tmp_path / "pod")) as channel,
@@ -427,7 +478,9 @@ def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(
     assert evaluator.offers == [[SHARED, INLINE], [INLINE]]
 
 
-def test_a_split_pod_works_over_shared_memory_and_leaves_nothing(lab: Any, train_work: MakeWork) -> None:
+def test_a_split_pod_works_over_shared_memory_and_leaves_nothing(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_split(workers=2)
     granted = lab.orchestrator.offer(train=train_work(envs=128, steps=128 * 16 * 3, episodes=2))
     assert granted.over.wait(60), lab.log("learner")

@@ -1,4 +1,5 @@
-"""Checkpoints that were truncated, altered, exchanged or removed are refused by name, before anything is trained."""
+"""Checkpoints that were truncated, altered, exchanged or removed are refused by name, before
+anything is trained."""
 
 from __future__ import annotations
 

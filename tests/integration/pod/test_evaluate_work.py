@@ -1,4 +1,5 @@
-"""EVALUATE leases in a real learner process, fused, and split with its evaluator, which has no store."""
+"""EVALUATE leases in a real learner process, fused, and split with its evaluator, which has no
+store."""
 
 from __future__ import annotations
 
@@ -51,10 +52,14 @@ def evaluate_work(
     )
 
 
-def expected_returns(lab: Any, policies: Sequence[agent_pb2.Parent], rule: str | None = None) -> tuple[float, ...]:
+def expected_returns(
+    lab: Any, policies: Sequence[agent_pb2.Parent], rule: str | None = None
+) -> tuple[float, ...]:
     torch.set_num_threads(1)
     store = open_store(lab.store)
-    checkpoints = [load_checkpoint(store, one.checkpoint.prefix, None, POLICY_GROUPS) for one in policies]
+    checkpoints = [
+        load_checkpoint(store, one.checkpoint.prefix, None, POLICY_GROUPS) for one in policies
+    ]
     return evaluate_checkpoints(checkpoints, PENDULUM, SEEDS, rule=rule).returns
 
 
@@ -72,7 +77,9 @@ def either_pod(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def test_a_candidate_is_judged_again_with_fresh_seeds(either_pod: Any, train_work: MakeWork) -> None:
+def test_a_candidate_is_judged_again_with_fresh_seeds(
+    either_pod: Any, train_work: MakeWork
+) -> None:
     (policy,) = trained(either_pod, train_work("Pendulum-v1", members=1, steps=300))
     before = len(either_pod.orchestrator.grants)
     granted = either_pod.orchestrator.offer(evaluate=evaluate_work([policy]))
@@ -89,13 +96,19 @@ def test_a_candidate_is_judged_again_with_fresh_seeds(either_pod: Any, train_wor
     assert evaluation.HasField("create_time")
     assert result.ensemble == ""
     assert len(either_pod.orchestrator.grants) == before + 1
-    again = finished(either_pod.orchestrator.offer(evaluate=evaluate_work([policy]))).evaluate.evaluation
+    again = finished(
+        either_pod.orchestrator.offer(evaluate=evaluate_work([policy]))
+    ).evaluate.evaluation
     assert again.returns == evaluation.returns
     assert again.evaluation_id != evaluation.evaluation_id
 
 
-def test_the_seeds_of_training_give_the_returns_of_training(either_pod: Any, train_work: MakeWork) -> None:
-    result = finished(either_pod.orchestrator.offer(train=train_work("Pendulum-v1", members=1, steps=300))).train
+def test_the_seeds_of_training_give_the_returns_of_training(
+    either_pod: Any, train_work: MakeWork
+) -> None:
+    result = finished(
+        either_pod.orchestrator.offer(train=train_work("Pendulum-v1", members=1, steps=300))
+    ).train
     candidate = result.members[0].candidate
     policy = agent_pb2.Parent(agent=candidate.agent, checkpoint=candidate.checkpoint)
     work = evaluate_work([policy], seeds=list(candidate.seeds))
@@ -153,7 +166,8 @@ class TestUserCode:
             "        time.sleep(self.pause)\n"
             "        if self.count == self.break_after:\n"
             "            raise RuntimeError('the wheel came off')\n"
-            "        return self.observation_space.sample() * 0, 1.0, self.count >= self.length, False, {}\n"
+            "        return self.observation_space.sample() * 0, 1.0, self.count >= self.length, "
+            "False, {}\n"
         )
         return tmp_path
 
@@ -172,9 +186,14 @@ class TestUserCode:
             work.evaluation.episodes = 1
             result = finished(lab.orchestrator.offer(train=work)).train
             reference = result.members[0].final.checkpoint
-            policy = agent_pb2.Parent(agent=result.members[0].final.progress.agent, checkpoint=reference)
+            policy = agent_pb2.Parent(
+                agent=result.members[0].final.progress.agent, checkpoint=reference
+            )
             return pod_service_pb2.EvaluateWork(
-                environment=spec, policies=[policy], seeds=[1, 2], purpose=agent_pb2.EVALUATION_PURPOSE_CHALLENGE
+                environment=spec,
+                policies=[policy],
+                seeds=[1, 2],
+                purpose=agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
             )
 
         return make
@@ -188,7 +207,9 @@ class TestUserCode:
             lab.start("evaluator", store="")
         process = lab.start_learner(layout, allow_user_code="true", peer_patience="15s")
         work = policy()
-        assert list(finished(lab.orchestrator.offer(evaluate=work)).evaluate.evaluation.returns) == [20.0, 20.0]
+        assert list(
+            finished(lab.orchestrator.offer(evaluate=work)).evaluate.evaluation.returns
+        ) == [20.0, 20.0]
         work.environment.kwargs.update({"break_after": 7})
         problem = finished(lab.orchestrator.offer(evaluate=work)).problem
         assert problem.reason == "USER_CODE_FAILED"
@@ -204,7 +225,10 @@ class TestUserCode:
         stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
         status = stub.GetStatus(learner_service_pb2.GetStatusRequest())
         assert status.state == learner_service_pb2.LEARNER_STATE_BUSY
-        assert (status.fence, list(status.agents)) == (granted.lease.fence, [work.policies[0].agent])
+        assert (status.fence, list(status.agents)) == (
+            granted.lease.fence,
+            [work.policies[0].agent],
+        )
         process.send_signal(signal.SIGTERM)
         assert granted.over.wait(60)
         assert granted.released.reason.reason == "DRAINING"

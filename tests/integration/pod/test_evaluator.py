@@ -81,7 +81,9 @@ class Conversation:
     def open(self, cohort: Any, **fields: Any) -> None:
         self.send(open=pb.OpenEvaluate(build=own_build(), cohort=cohort, **fields))
 
-    def order(self, number: int, agents: list[str], state: dict[str, torch.Tensor], **fields: Any) -> None:
+    def order(
+        self, number: int, agents: list[str], state: dict[str, torch.Tensor], **fields: Any
+    ) -> None:
         messages, chunks = self._encoder.encode(state)
         fields = {"seeds": range(8), "purpose": agent_pb2.EVALUATION_PURPOSE_CANDIDATE} | fields
         order = pb.EvaluationOrder(order_id=number, agents=agents, tensors=messages, **fields)
@@ -98,7 +100,9 @@ class Conversation:
 
 
 @pytest.fixture
-def converse(stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> Iterator[Callable[[], Conversation]]:
+def converse(
+    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
+) -> Iterator[Callable[[], Conversation]]:
     open_ones: list[Conversation] = []
 
     def start() -> Conversation:
@@ -115,8 +119,12 @@ def converse(stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> Iterator[
 def trained(cohort: Any, updates: int = 2) -> Any:
     torch.set_num_threads(1)
     config = cohort_from_message(cohort)
-    environment = make_vec_environment(EnvironmentSpec(id=cohort.environment.id), 4 * len(config.members))
-    algorithm = algorithm_class("ppo")(config, environment.observation_space, environment.action_space)
+    environment = make_vec_environment(
+        EnvironmentSpec(id=cohort.environment.id), 4 * len(config.members)
+    )
+    algorithm = algorithm_class("ppo")(
+        config, environment.observation_space, environment.action_space
+    )
     seeds = torch.tensor([member.seed for member in config.members])
     collector = Collector(environment, algorithm.actor, seeds)
     for _ in range(updates):
@@ -125,9 +133,9 @@ def trained(cohort: Any, updates: int = 2) -> Any:
 
 
 def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
-    return GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(
-        actor, seeds
-    )
+    return GreedyEvaluator(
+        lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)
+    ).evaluate(actor, seeds)
 
 
 def test_a_session_answers_with_what_an_evaluation_in_process_gives(
@@ -153,7 +161,9 @@ def test_a_session_answers_with_what_an_evaluation_in_process_gives(
         assert evaluation.policy_version == 2
 
 
-def test_policies_above_a_mebibyte_come_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_policies_above_a_mebibyte_come_in_chunks(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
     algorithm = trained(cohort, updates=0)
     conversation = converse()
@@ -165,7 +175,9 @@ def test_policies_above_a_mebibyte_come_in_chunks(converse: Callable[[], Convers
     assert returns == [result.returns for result in expected]
 
 
-def test_one_member_of_the_cohort_alone(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_one_member_of_the_cohort_alone(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     cohort = train_work(members=3).cohort
     algorithm = trained(cohort)
     conversation = converse()
@@ -214,7 +226,9 @@ def test_evaluation_goes_on_only_while_admission_is_possible(
     conversation.order(1, agents, state, admission_score=1e6, **staged)
     first = conversation.read().answer.evaluations[0].returns
     assert len(first) == 8, "it has failed"
-    for number, admission in enumerate(({"admission_score": 0.0}, {"admission_score": sum(first) / 8}, {}), start=2):
+    for number, admission in enumerate(
+        ({"admission_score": 0.0}, {"admission_score": sum(first) / 8}, {}), start=2
+    ):
         conversation.order(number, agents, state, **admission, **staged)
         assert len(conversation.read().answer.evaluations[0].returns) == 24
 
@@ -234,8 +248,9 @@ def test_evaluation_goes_on_only_while_admission_is_possible(
         {"admission_score": float("nan")},
     ],
     ids=[
-        "no seeds", "too many seeds", "a stranger", "no agent", "one twice", "fewer episodes than none",
-        "more episodes than there are", "no purpose", "a purpose that is none", "no number",
+        "no seeds", "too many seeds", "a stranger", "no agent", "one twice",
+        "fewer episodes than none", "more episodes than there are", "no purpose",
+        "a purpose that is none", "no number",
     ],
 )  # fmt: skip
 def test_an_order_that_cannot_be_right_ends_the_session(
@@ -256,11 +271,16 @@ def test_an_evaluator_that_is_not_installed_ends_the_session_with_those_that_are
 ) -> None:
     conversation = converse()
     conversation.open(train_work().cohort, evaluator="greedy")
-    with pytest.raises(InvalidInput, match="no evaluator 'greedy' is installed; there are: backtest, greedy_episodes"):
+    with pytest.raises(
+        InvalidInput,
+        match="no evaluator 'greedy' is installed; there are: backtest, greedy_episodes",
+    ):
         conversation.read()
 
 
-@pytest.mark.parametrize("message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"])
+@pytest.mark.parametrize(
+    "message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"]
+)
 def test_a_message_that_says_nothing_here_ends_the_session(
     converse: Callable[[], Conversation], train_work: MakeWork, message: dict[str, Any]
 ) -> None:
@@ -272,7 +292,9 @@ def test_a_message_that_says_nothing_here_ends_the_session(
         conversation.read()
 
 
-def test_a_device_is_one_that_is_here(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_a_device_is_one_that_is_here(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     for device, error in (("'; DROP", InvalidInput), ("cuda:99", PreconditionFailed)):
         conversation = converse()
         conversation.open(train_work(members=1).cohort, device=device)
@@ -282,7 +304,9 @@ def test_a_device_is_one_that_is_here(converse: Callable[[], Conversation], trai
 
 
 def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
-    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, converse: Callable[[], Conversation], train_work: MakeWork
+    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
+    converse: Callable[[], Conversation],
+    train_work: MakeWork,
 ) -> None:
     cohort = train_work("Pendulum-v1", members=1).cohort
     state = trained(cohort, updates=0).actor_state()
@@ -301,7 +325,9 @@ def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
 
 def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) -> None:
     process = lab.start("evaluator")
-    conversation = Conversation(evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator")))
+    conversation = Conversation(
+        evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
+    )
     conversation.open(train_work(members=1).cohort)
     conversation.read()
     lab.kill("evaluator", signal.SIGTERM)
@@ -334,14 +360,18 @@ class TestCheckpoints:
         store = open_store(evaluator.store)
         store.delete_prefix(PREFIX)
         reference = save_checkpoint(store, PREFIX, algorithm.member_state(0), metadata)
-        message = agent_pb2.CheckpointReference(prefix=PREFIX, manifest_sha256=reference.manifest_sha256)
+        message = agent_pb2.CheckpointReference(
+            prefix=PREFIX, manifest_sha256=reference.manifest_sha256
+        )
         return message, result, algorithm
 
     def test_the_stored_seeds_give_the_stored_returns_again(
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
     ) -> None:
         message, result, _ = stored
-        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=message)])
+        request = pb.EvaluateCheckpointRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=message)]
+        )
         response = stub.EvaluateCheckpoint(request, timeout=30)
         assert response.largest_difference == 0.0
         assert tuple(response.evaluation.returns) == result.returns
@@ -350,23 +380,34 @@ class TestCheckpoints:
         assert response.description.algorithm == "ppo"
         assert response.description.environment.id == "Pendulum-v1"
         assert response.description.environment_description.action_space.box.high == [2.0]
-        assert list(response.description.hyperparameters["hidden_sizes"].integers.values) == [64, 64]
+        assert list(response.description.hyperparameters["hidden_sizes"].integers.values) == [
+            64,
+            64,
+        ]
 
     def test_from_a_folder(
         self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
     ) -> None:
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
-        response = stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]), timeout=30)
+        response = stub.EvaluateCheckpoint(
+            pb.EvaluateCheckpointRequest(checkpoints=[source]), timeout=30
+        )
         assert response.largest_difference == 0.0
 
-    def test_fresh_episodes_are_fresh(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
-        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])], episodes=12)
+    def test_fresh_episodes_are_fresh(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        request = pb.EvaluateCheckpointRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=stored[0])], episodes=12
+        )
         first, second = (stub.EvaluateCheckpoint(request, timeout=30).evaluation for _ in range(2))
         assert len(first.returns) == 12
         assert not set(first.seeds) & set(second.seeds)
         assert not stub.EvaluateCheckpoint(request, timeout=30).HasField("largest_difference")
 
-    def test_in_another_environment(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
+    def test_in_another_environment(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])],
             environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1", max_episode_steps=10),
@@ -374,15 +415,24 @@ class TestCheckpoints:
         )
         assert list(stub.EvaluateCheckpoint(request, timeout=30).evaluation.lengths) == [10, 10]
 
-    def test_by_another_evaluator(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
-        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])])
+    def test_by_another_evaluator(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        request = pb.EvaluateCheckpointRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=stored[0])]
+        )
         request.evaluator = "greedy_episodes"
         assert stub.EvaluateCheckpoint(request, timeout=30).largest_difference == 0.0
         request.evaluator = "backtest"
-        with pytest.raises(InvalidInput, match="only policies of StockTrading-v0 can be back-tested"):
+        with pytest.raises(
+            InvalidInput, match="only policies of StockTrading-v0 can be back-tested"
+        ):
             stub.EvaluateCheckpoint(request, timeout=30)
         request.evaluator = "greedy"
-        with pytest.raises(InvalidInput, match="no evaluator 'greedy' is installed; there are: backtest, greedy_epis"):
+        with pytest.raises(
+            InvalidInput,
+            match="no evaluator 'greedy' is installed; there are: backtest, greedy_epis",
+        ):
             stub.EvaluateCheckpoint(request, timeout=30)
 
     def test_a_damaged_file_is_named(
@@ -390,7 +440,9 @@ class TestCheckpoints:
     ) -> None:
         path = evaluator.store_folder / PREFIX / "actor.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"!")
-        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])])
+        request = pb.EvaluateCheckpointRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=stored[0])]
+        )
         with pytest.raises(DataCorrupted, match=r"actor\.safetensors"):
             stub.EvaluateCheckpoint(request, timeout=30)
 
@@ -413,7 +465,9 @@ class TestCheckpoints:
         tmp_path: Path,
     ) -> None:
         message, _, algorithm = stored
-        request = pb.ExportPolicyRequest(checkpoints=[pb.CheckpointSource(checkpoint=message)], format=number)
+        request = pb.ExportPolicyRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=message)], format=number
+        )
         parts = list(stub.ExportPolicy(request, timeout=60))
         header, data = parts[0].header, b"".join(part.data for part in parts[1:])
         assert len(data) == header.size_bytes
@@ -437,7 +491,8 @@ class TestCheckpoints:
     def test_several_act_together(
         self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
     ) -> None:
-        """By reference, by folder, and by the hash of a packed one, which has to be brought first."""
+        """By reference, by folder, and by the hash of a packed one, which has to be brought
+        first."""
         message, result, _ = stored
         one = load_checkpoint(open_store(evaluator.store), PREFIX, groups=POLICY_GROUPS)
         actions = {name: tensor + 0.3 for name, tensor in one.groups["actor"].items()}
@@ -454,7 +509,9 @@ class TestCheckpoints:
         assert missing.value.reason == "FILES_MISSING"
         bring_file(stub.PutFile, pb.PutFileRequest, packed, "")
         response = stub.EvaluateCheckpoint(request, timeout=30)
-        expected = evaluate_checkpoints([one, one, other], EnvironmentSpec(id="Pendulum-v1"), result.seeds)
+        expected = evaluate_checkpoints(
+            [one, one, other], EnvironmentSpec(id="Pendulum-v1"), result.seeds
+        )
         assert tuple(response.evaluation.returns) == expected.returns != result.returns
         assert (response.evaluation.agent, response.evaluation.env_steps) == ("", 0)
         assert not response.HasField("largest_difference")
@@ -469,7 +526,9 @@ class TestCheckpoints:
         with pytest.raises(InvalidInput, match="use mean, not vote"):
             list(stub.ExportPolicy(export, timeout=30))
 
-    def test_a_file_that_is_no_policy(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
+    def test_a_file_that_is_no_policy(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub
+    ) -> None:
         bring_file(stub.PutFile, pb.PutFileRequest, b"not a policy", "")
         source = pb.CheckpointSource(file_sha256=hashlib.sha256(b"not a policy").hexdigest())
         with pytest.raises(DataCorrupted, match="not a packed policy"):
@@ -494,7 +553,11 @@ class TestCheckpoints:
         ],
     )
     def test_a_request_that_cannot_be_right_is_refused(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any, fields: dict[str, Any], complaint: str
+        self,
+        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
+        stored: Any,
+        fields: dict[str, Any],
+        complaint: str,
     ) -> None:
         source = pb.CheckpointSource(checkpoint=stored[0])
         with pytest.raises(InvalidInput, match=complaint):
@@ -508,7 +571,14 @@ class TestCheckpoints:
             ([pb.CheckpointSource(folder="/nowhere")], InvalidInput),
             ([pb.CheckpointSource(folder="a" * 300)], InvalidInput),
             ([pb.CheckpointSource(folder="a\0b")], InvalidInput),
-            ([pb.CheckpointSource(checkpoint=agent_pb2.CheckpointReference(prefix="projects/x/"))], NotFound),
+            (
+                [
+                    pb.CheckpointSource(
+                        checkpoint=agent_pb2.CheckpointReference(prefix="projects/x/")
+                    )
+                ],
+                NotFound,
+            ),
         ],
         ids=["none", "empty", "no folder", "no name of a folder", "a byte of none", "no object"],
     )
@@ -521,7 +591,9 @@ class TestCheckpoints:
         with pytest.raises(error):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=sources))
 
-    def test_a_shared_evaluator_reads_no_folders(self, lab: Any, evaluator: Any, stored: Any) -> None:
+    def test_a_shared_evaluator_reads_no_folders(
+        self, lab: Any, evaluator: Any, stored: Any
+    ) -> None:
         lab.start("evaluator")
         stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
@@ -546,7 +618,9 @@ class TestInspect:
         assert description.backend == "torch"
 
     @pytest.mark.parametrize("seconds", [-1, 3601, (1 << 63) - 1])
-    def test_a_limit_that_is_none(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int) -> None:
+    def test_a_limit_that_is_none(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int
+    ) -> None:
         request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
         request.timeout.seconds = seconds
         with pytest.raises(InvalidInput, match="timeout: expected 0 to 3600 s") as refused:

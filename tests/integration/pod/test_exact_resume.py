@@ -1,4 +1,5 @@
-"""Training 2 N steps, and N steps, kill -9, and the rest from what was committed, give the same agents bit for bit."""
+"""Training 2 N steps, and N steps, kill -9, and the rest from what was committed, give the same
+agents bit for bit."""
 
 from __future__ import annotations
 
@@ -18,10 +19,15 @@ from podracer_core.storage import open_store
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 DISCRETE = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac")
-ON_POLICY = {"hidden_sizes": (16, 16), "horizon": 16, "learning_rate_schedule": "linear", "schedule_steps": 1e5}
+ON_POLICY = {
+    "hidden_sizes": (16, 16),
+    "horizon": 16,
+    "learning_rate_schedule": "linear",
+    "schedule_steps": 1e5,
+}
 OFF_POLICY = {
-    "hidden_sizes": (16, 16), "horizon": 8, "batch_size": 32, "learning_starts": 128, "replay_capacity": 2048,
-    "updates_per_step": 0.25,
+    "hidden_sizes": (16, 16), "horizon": 8, "batch_size": 32, "learning_starts": 128,
+    "replay_capacity": 2048, "updates_per_step": 0.25,
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "ppo": {"minibatch_size": 32, "epochs": 2},
@@ -31,10 +37,13 @@ ENVS = 8
 
 
 def work_of(train_work: MakeWork, name: str, steps: int) -> pod_service_pb2.TrainWork:
-    """Two members of an algorithm, in lock-step, whose checkpoints come as often as they can and have everything."""
+    """Two members of an algorithm, in lock-step, whose checkpoints come as often as they can and
+    have everything."""
     info = BUILT_IN[name]
     discrete = name in DISCRETE or info.on_policy
-    work = train_work("CartPole-v1" if discrete else "Pendulum-v1", 2, ENVS, steps=steps, deterministic=True)
+    work = train_work(
+        "CartPole-v1" if discrete else "Pendulum-v1", 2, ENVS, steps=steps, deterministic=True
+    )
     work.keep_replay = True
     work.cohort.algorithm = name
     shared = (ON_POLICY if info.on_policy else OFF_POLICY) | OWN.get(name, {})
@@ -58,8 +67,11 @@ def load(lab: Any, reference: agent_pb2.CheckpointReference) -> Checkpoint:
     return load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
 
 
-def killed_and_resumed(lab: Any, train_work: MakeWork, name: str, steps: int, layout: str) -> list[Any]:
-    lab.orchestrator.on_commit = lambda: lab.kill("learner")  # it is stored, and the learner does not hear of it
+def killed_and_resumed(
+    lab: Any, train_work: MakeWork, name: str, steps: int, layout: str
+) -> list[Any]:
+    # it is stored, and the learner does not hear of it
+    lab.orchestrator.on_commit = lambda: lab.kill("learner")
     work = work_of(train_work, name, steps)
     work.checkpoint_interval.FromMilliseconds(1)
     granted = lab.orchestrator.offer(train=work)
@@ -96,7 +108,9 @@ def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
 def _quick(quick: str, thorough: tuple[str, ...]) -> list[Any]:
     """Every algorithm; those that are not named here only among the slow tests."""
     rest = set(BUILT_IN) - {quick, *thorough}
-    marks = {key: [pytest.mark.thorough] for key in thorough} | {key: [pytest.mark.slow] for key in rest}
+    marks = {key: [pytest.mark.thorough] for key in thorough} | {
+        key: [pytest.mark.slow] for key in rest
+    }
     return [pytest.param(name, marks=marks.get(name, [])) for name in BUILT_IN]
 
 

@@ -22,7 +22,11 @@ MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 def progress(granted: Any) -> int:
     """Steps of the first member, as last told."""
-    return granted.renewals[-1].members[0].env_steps if granted.renewals and granted.renewals[-1].members else 0
+    return (
+        granted.renewals[-1].members[0].env_steps
+        if granted.renewals and granted.renewals[-1].members
+        else 0
+    )
 
 
 def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
@@ -39,11 +43,19 @@ def restart(lab: Any, role: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "lock_step", [pytest.param(False, marks=pytest.mark.thorough, id="pipelined"), pytest.param(True, id="lock-step")]
+    "lock_step",
+    [
+        pytest.param(False, marks=pytest.mark.thorough, id="pipelined"),
+        pytest.param(True, id="lock-step"),
+    ],
 )
-def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_work: MakeWork, lock_step: bool) -> None:
+def test_a_killed_worker_comes_back_and_no_step_counts_twice(
+    lab: Any, train_work: MakeWork, lock_step: bool
+) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0)
+    granted = lab.orchestrator.offer(
+        train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0
+    )
     wait_until(lambda: progress(granted) > 0)
     for _ in range(2):
         lab.kill("worker0")
@@ -57,7 +69,9 @@ def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_wor
     assert steps == sorted(steps)
 
 
-def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train_work: MakeWork) -> None:
+def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -72,8 +86,11 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train
 
 
 @pytest.mark.thorough
-def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: Any, train_work: MakeWork) -> None:
-    """A round of limited steps: one of limited seconds would give up half its length after its end."""
+def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(
+    lab: Any, train_work: MakeWork
+) -> None:
+    """A round of limited steps: one of limited seconds would give up half its length after its
+    end."""
     steps = 16 * 8 * 500
     lab.start_split()
     granted = lab.orchestrator.offer(train=train_work(steps=steps), term_s=2.0)
@@ -88,7 +105,9 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: 
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(lab: Any, train_work: MakeWork) -> None:
+def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -99,11 +118,19 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(l
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, train_work: MakeWork) -> None:
+def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=16 * 8 * 500, episodes=200), term_s=5.0)
+    granted = lab.orchestrator.offer(
+        train=train_work("Pendulum-v1", steps=16 * 8 * 500, episodes=200), term_s=5.0
+    )
     for sessions in (1, 2):
-        wait_until(lambda sessions=sessions: lab.log("learner").count("policies go to the evaluator") == sessions)
+        wait_until(
+            lambda sessions=sessions: (
+                lab.log("learner").count("policies go to the evaluator") == sessions
+            )
+        )
         lab.kill("evaluator")
         restart(lab, "evaluator", "evaluator")
     assert granted.over.wait(150)
@@ -111,7 +138,9 @@ def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, tr
     assert all(len(member.candidate.returns) > 0 for member in granted.completed.train.members)
 
 
-def test_training_goes_on_while_a_commit_finds_no_orchestrator(lab: Any, train_work: MakeWork) -> None:
+def test_training_goes_on_while_a_commit_finds_no_orchestrator(
+    lab: Any, train_work: MakeWork
+) -> None:
     def refuse() -> None:
         raise Unavailable("the orchestrator is away")
 
@@ -129,10 +158,14 @@ def test_training_goes_on_while_a_commit_finds_no_orchestrator(lab: Any, train_w
     refused = len(granted.commits)
     lab.orchestrator.on_commit = lambda: None
     wait_until(lambda: len(granted.commits) > refused + 1)
-    assert granted.commits[refused] == granted.commits[known], "what was refused comes again before anything else"
+    assert granted.commits[refused] == granted.commits[known], (
+        "what was refused comes again before anything else"
+    )
 
 
-def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_work: MakeWork) -> None:
+def test_a_killed_learner_starts_again_from_what_was_committed(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_split()
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)
@@ -140,7 +173,9 @@ def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_w
     wait_until(lambda: len(granted.commits) >= 2)
     lab.kill("learner")
     lab.processes["learner"].wait(60)
-    committed = {member.progress.agent: member for commit in granted.commits for member in commit.members}
+    committed = {
+        member.progress.agent: member for commit in granted.commits for member in commit.members
+    }
     rest = train_work(steps=128)
     for agent in rest.cohort.members:
         agent.resume.CopyFrom(committed[agent.name].checkpoint)
@@ -153,8 +188,11 @@ def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_w
         assert member.final.checkpoint.env_steps == base + 128
 
 
-def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: Any, train_work: MakeWork) -> None:
-    """SIGSTOP in the middle of training, with checkpoints and evaluations as often as they can be."""
+def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
+    lab: Any, train_work: MakeWork
+) -> None:
+    """SIGSTOP in the middle of training, with checkpoints and evaluations as often as they can
+    be."""
     lab.start_learner()
     work = train_work(members=2, envs=8, seconds=300)
     work.checkpoint_interval.FromMilliseconds(1)
@@ -174,8 +212,11 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
     assert granted.completed is None
     assert granted.released is None
     fence = granted.lease.fence
-    late = {info.key for info in store.list() if info.key.split("/")[-2].endswith(f"-{fence}")} - objects
-    # A write that was under way when the process was stopped may end; a checkpoint is none without its manifest.
+    late = {
+        info.key for info in store.list() if info.key.split("/")[-2].endswith(f"-{fence}")
+    } - objects
+    # A write that was under way when the process was stopped may end; a checkpoint is none without
+    # its manifest.
     assert not {key for key in late if key.endswith("manifest.json")} - manifests
     assert len(late) <= 8
     assert "abandoned" in lab.log("learner")
@@ -239,7 +280,9 @@ def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: M
     assert granted.commits
 
 
-def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_work: MakeWork) -> None:
+def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_learner()
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)
@@ -259,7 +302,9 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_
 
 
 @pytest.mark.thorough
-def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(lab: Any, train_work: MakeWork) -> None:
+def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(
+    lab: Any, train_work: MakeWork
+) -> None:
     lab.start_learner()
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)

@@ -1,4 +1,5 @@
-"""Several learner processes of one agent under an orchestrator that is scripted: LEAD and FOLLOW."""
+"""Several learner processes of one agent under an orchestrator that is scripted: LEAD and
+FOLLOW."""
 
 from __future__ import annotations
 
@@ -20,12 +21,17 @@ pytestmark = pytest.mark.processes
 
 
 def start(lab: Any, name: str) -> None:
-    lab.start("learner", name, orchestrator=lab.addresses["orchestrator"], pod=f"projects/p/pods/{name}")
+    lab.start(
+        "learner", name, orchestrator=lab.addresses["orchestrator"], pod=f"projects/p/pods/{name}"
+    )
 
 
 def follow(lab: Any, lead: Any, rank: int) -> Any:
     work = pod_service_pb2.FollowWork(
-        lead_address=lab.addresses["lead"], rank=rank, lead_fence=lead.lease.fence, train=lead.lease.train
+        lead_address=lab.addresses["lead"],
+        rank=rank,
+        lead_fence=lead.lease.fence,
+        train=lead.lease.train,
     )
     return lab.orchestrator.offer(follow=work)
 
@@ -38,14 +44,22 @@ def until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> N
 
 
 def log_says(lab: Any, name: str, text: str, times: int = 1) -> None:
-    until(lambda: lab.log(name).count(text) >= times, f"{name} never said {text!r}: {lab.log(name)[-2000:]}")
+    until(
+        lambda: lab.log(name).count(text) >= times,
+        f"{name} never said {text!r}: {lab.log(name)[-2000:]}",
+    )
 
 
-def assert_exact(lab: Any, work: pod_service_pb2.TrainWork, result: pod_service_pb2.TrainResult) -> None:
-    """What is counted is what the agents have learned from: once, and with all learners' part in it."""
+def assert_exact(
+    lab: Any, work: pod_service_pb2.TrainWork, result: pod_service_pb2.TrainResult
+) -> None:
+    """What is counted is what the agents have learned from: once, and with all learners' part in
+    it."""
     for member in result.members:
         reference = member.final.checkpoint
-        groups = load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256).groups
+        groups = load_checkpoint(
+            open_store(lab.store), reference.prefix, reference.manifest_sha256
+        ).groups
         env_steps = member.final.progress.env_steps
         assert env_steps == reference.env_steps
         assert env_steps % ENVS == 0  # the last rollout ends early
@@ -59,7 +73,11 @@ def assert_exact(lab: Any, work: pod_service_pb2.TrainWork, result: pod_service_
 def work(train_work: MakeWork) -> pod_service_pb2.TrainWork:
     """With normalized observations; it goes on until it is told to finish."""
     made = train_work(
-        members=2, envs=ENVS, seconds=120.0, hyperparameters={"normalize_observations": True}, follower_count=2
+        members=2,
+        envs=ENVS,
+        seconds=120.0,
+        hyperparameters={"normalize_observations": True},
+        follower_count=2,
     )
     made.fusion.fusion = "weighted"
     return made
@@ -71,7 +89,9 @@ def told_steps(granted: Any) -> int:
     return told[-1] if told else 0
 
 
-def test_learners_fuse_lose_one_take_one_in_and_stop(lab: Any, work: pod_service_pb2.TrainWork) -> None:
+def test_learners_fuse_lose_one_take_one_in_and_stop(
+    lab: Any, work: pod_service_pb2.TrainWork
+) -> None:
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)
     until(lambda: bool(lead.renewals), "the lead has no lease")
@@ -103,7 +123,9 @@ def test_learners_fuse_lose_one_take_one_in_and_stop(lab: Any, work: pod_service
         assert lab.processes[name].wait(60) == 0, lab.log(name)
 
 
-def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(lab: Any, work: pod_service_pb2.TrainWork) -> None:
+def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(
+    lab: Any, work: pod_service_pb2.TrainWork
+) -> None:
     work.fusion.deadline.FromMilliseconds(500)
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)
@@ -118,10 +140,15 @@ def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(lab: Any, work:
     assert lab.processes["follower"].wait(60) == 0
 
 
-def test_a_fusion_that_is_not_installed_is_the_works_problem(lab: Any, work: pod_service_pb2.TrainWork) -> None:
+def test_a_fusion_that_is_not_installed_is_the_works_problem(
+    lab: Any, work: pod_service_pb2.TrainWork
+) -> None:
     work.fusion.fusion = "median"
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)
     assert lead.over.wait(60)
     assert lead.completed.problem.reason == "UNKNOWN_EXTENSION"
-    assert "no fusion 'median' is installed; there are: mean, outer, weighted" in lead.completed.problem.message
+    assert (
+        "no fusion 'median' is installed; there are: mean, outer, weighted"
+        in lead.completed.problem.message
+    )

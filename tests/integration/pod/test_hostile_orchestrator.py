@@ -1,5 +1,6 @@
-"""An orchestrator that lies to a learner, and streams of workers and evaluators that are altered on their way: whatever
-comes, the learner reports or abandons its work and asks for other work, and is well afterwards.
+"""An orchestrator that lies to a learner, and streams of workers and evaluators that are altered on
+their way: whatever comes, the learner reports or abandons its work and asks for other work, and is
+well afterwards.
 
 PODRACER_FUZZ says how many leases, PODRACER_FUZZ_SEED which; `make fuzz` has many.
 """
@@ -29,25 +30,35 @@ COUNT = int(os.environ.get("PODRACER_FUZZ", "300")) // 15
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))
 JOB = "projects/p/jobs/j"
 TEXTS = (
-    JOB, f"{JOB}/agents/a0", f"{JOB}/agents/a1", "projects/p/leases/l1", "CartPole-v1", "uid1", "ppo", "sac", "horizon",
-    "learning_rate", "../../outside", "/tmp/outside-of-podracer", "a/../../outside", "a\0b", "line\nline", "ä", "vote",
-    "x" * 300_000, "\x1b[2J", "projects/p/jobs/uid1/agents/a0/checkpoints/64-1/",
+    JOB, f"{JOB}/agents/a0", f"{JOB}/agents/a1", "projects/p/leases/l1", "CartPole-v1", "uid1",
+    "ppo", "sac", "horizon", "learning_rate", "../../outside", "/tmp/outside-of-podracer",
+    "a/../../outside", "a\0b", "line\nline", "ä", "vote", "x" * 300_000, "\x1b[2J",
+    "projects/p/jobs/uid1/agents/a0/checkpoints/64-1/",
 )  # fmt: skip
-AGAIN = [grpc.StatusCode[name] for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED", "UNKNOWN")]
+AGAIN = [
+    grpc.StatusCode[name]
+    for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED", "UNKNOWN")
+]
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(7200)]
 
 
 class Orchestrator(Liar):
-    """Grants so many leases of `works`, altered, and ends each soon; calls to others it hands on to `peers`."""
+    """Grants so many leases of `works`, altered, and ends each soon; calls to others it hands on to
+    `peers`."""
 
-    def __init__(self, works: Callable[[random.Random], dict[str, Any]], peers: dict[str, grpc.Channel]) -> None:
+    def __init__(
+        self, works: Callable[[random.Random], dict[str, Any]], peers: dict[str, grpc.Channel]
+    ) -> None:
         super().__init__(TEXTS)
         self._works, self._peers = works, peers
         self.granted, self.most_calls, self.ends = 0, 0, threading.Event()
 
     def service(self, details: Any) -> Any:
-        peer = next((channel for role, channel in self._peers.items() if f".{role}." in details.method), None)
+        peer = next(
+            (channel for role, channel in self._peers.items() if f".{role}." in details.method),
+            None,
+        )
         return super().service(details) if peer is None else self._handed_on(peer, details.method)
 
     def count(self, method: Any, context: Any) -> None:
@@ -55,20 +66,28 @@ class Orchestrator(Liar):
         self.most_calls = max(self.calls, self.most_calls)
         if self.chance.random() < 0.1:
             may_ask_again = method.name in ("LeaseWork", "WatchLease")
-            self.refuse(context, self.chance.choice(AGAIN if may_ask_again else list(grpc.StatusCode)[1:]))
+            self.refuse(
+                context, self.chance.choice(AGAIN if may_ask_again else list(grpc.StatusCode)[1:])
+            )
 
     def answer(self, method: Any) -> Any:
         if method.name != "LeaseWork" or self.chance.random() < 0.2:
             return super().answer(method)
         if self.granted == COUNT:
             self.ends.set()
-            return pod_pb2.LeaseWorkResponse(lease=pod_pb2.Lease(name="projects/p/leases/l", exit=pod_pb2.ExitWork()))
+            return pod_pb2.LeaseWorkResponse(
+                lease=pod_pb2.Lease(name="projects/p/leases/l", exit=pod_pb2.ExitWork())
+            )
         self.granted += 1
         self.begin(random.Random(f"{SEED}-{self.granted}"))
-        lease = pod_pb2.Lease(name=f"projects/p/leases/l{self.granted}", fence=self.granted, job=JOB, job_uid="uid1")
+        lease = pod_pb2.Lease(
+            name=f"projects/p/leases/l{self.granted}", fence=self.granted, job=JOB, job_uid="uid1"
+        )
         lease.token, lease.term.seconds = "token", 3
         lease.MergeFrom(pod_pb2.Lease(**self._works(self.chance)))
-        return pod_pb2.LeaseWorkResponse(lease=self.messages.mutate(lease) if self.chance.random() < 0.8 else lease)
+        return pod_pb2.LeaseWorkResponse(
+            lease=self.messages.mutate(lease) if self.chance.random() < 0.8 else lease
+        )
 
     def be_honest(self, answer: Any) -> None:
         if isinstance(answer, pod_pb2.RenewLeaseResponse):
@@ -84,8 +103,13 @@ class Orchestrator(Liar):
     def _handed_on(self, peer: grpc.Channel, name: str) -> Any:
         service, method_name = name.strip("/").split("/")
         method = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method_name]
-        kinds = "_".join("stream" if each else "unary" for each in (method.client_streaming, method.server_streaming))
-        call = getattr(peer, kinds)(name, response_deserializer=GetMessageClass(method.output_type).FromString)
+        kinds = "_".join(
+            "stream" if each else "unary"
+            for each in (method.client_streaming, method.server_streaming)
+        )
+        call = getattr(peer, kinds)(
+            name, response_deserializer=GetMessageClass(method.output_type).FromString
+        )
 
         def altered(message: Any) -> Any:
             return self.messages.mutate(message) if self.chance.random() < 0.1 else message
@@ -131,12 +155,15 @@ def wait_for_the_end(process: Any, lies: Orchestrator) -> None:
 
 
 @pytest.mark.parametrize("layout", ["fused", "split"])
-def test_a_learner_survives_whatever_it_is_told(lab: Any, train_work: Callable[..., Any], layout: str) -> None:
+def test_a_learner_survives_whatever_it_is_told(
+    lab: Any, train_work: Callable[..., Any], layout: str
+) -> None:
     def works(chance: random.Random) -> dict[str, Any]:
         train = train_work(members=chance.choice((1, 2)), envs=4, steps=256, episodes=2)
         environment = train.cohort.environment
         return chance.choice((
-            {"train": train}, {"train": train}, {"inspect": pod_pb2.InspectWork(environment=environment)},
+            {"train": train}, {"train": train},
+            {"inspect": pod_pb2.InspectWork(environment=environment)},
             {"evaluate": pod_pb2.EvaluateWork(environment=environment, seeds=[1, 2])},
             {"follow": pod_pb2.FollowWork(lead_address=address, rank=1, lead_fence=1, train=train)},
         ))  # fmt: skip

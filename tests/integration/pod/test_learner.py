@@ -1,4 +1,5 @@
-"""A real learner process, alone or with its worker and evaluator, under an orchestrator that is scripted."""
+"""A real learner process, alone or with its worker and evaluator, under an orchestrator that is
+scripted."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def tells_a_return(renewal: pod_service_pb2.RenewLeaseRequest) -> bool:
     return any(member.HasField("training_return") for member in renewal.members)
 
 
-def continued(agent: agent_pb2.AgentSpec, reference: agent_pb2.CheckpointReference) -> agent_pb2.AgentSpec:
+def continued(
+    agent: agent_pb2.AgentSpec, reference: agent_pb2.CheckpointReference
+) -> agent_pb2.AgentSpec:
     """The same agent, to train on from its checkpoint."""
     after = agent_pb2.AgentSpec()
     after.CopyFrom(agent)
@@ -58,7 +61,9 @@ def continued(agent: agent_pb2.AgentSpec, reference: agent_pb2.CheckpointReferen
     return after
 
 
-def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(pod: Any, train_work: MakeWork) -> None:
+def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(
+    pod: Any, train_work: MakeWork
+) -> None:
     work = train_work(members=3, envs=8, steps=500, episodes=10)
     granted = pod.orchestrator.offer(train=work)
     result = finished(granted).train
@@ -73,7 +78,8 @@ def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(po
         assert member.candidate.purpose == agent_pb2.EVALUATION_PURPOSE_CANDIDATE
         assert 0 < member.candidate.env_steps <= 512
         assert member.candidate.checkpoint.env_steps == member.candidate.env_steps
-        confirm, total = member.candidate.confirm_time.ToNanoseconds(), result.train_time.ToNanoseconds()
+        confirm = member.candidate.confirm_time.ToNanoseconds()
+        total = result.train_time.ToNanoseconds()
         assert 0 < member.candidate.train_time.ToNanoseconds() <= confirm <= total
         cost = member.final.progress.cost.ToNanoseconds()
         assert cost > 0, "processor seconds: how many depends on the machine"
@@ -94,13 +100,17 @@ def test_the_evaluation_of_a_hopeless_candidate_ends_early(pod: Any, train_work:
 
 def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) -> None:
     torch.set_num_threads(1)
-    result = finished(pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train
-    # The best one is evaluated in full in any case. A look, by which another is judged where time is short, is played
-    # in blocks of its own size: its last digits do not come again.
+    result = finished(
+        pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))
+    ).train
+    # The best one is evaluated in full in any case. A look, by which another is judged where time
+    # is short, is played in blocks of its own size: its last digits do not come again.
     full = [member.candidate for member in result.members if len(member.candidate.returns) == 9]
     assert full
     for candidate in full:
-        evaluator = GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
+        evaluator = GreedyEvaluator(
+            lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count)
+        )
         (again,) = evaluator.evaluate(load_actor(load(pod, candidate.checkpoint)), candidate.seeds)
         assert again.returns == tuple(candidate.returns)
 
@@ -125,21 +135,29 @@ def test_both_layouts_train_the_same_agents_bit_for_bit_in_lock_step(
 ) -> None:
     """The same seeds, the same rollouts, the same updates: only who takes the steps differs."""
     work = train_work(members=2, envs=6, steps=16 * 6 * 5, deterministic=True)
-    in_split, in_fused = (finished(lab.orchestrator.offer(train=work)).train for lab in (split, fused))
+    in_split, in_fused = (
+        finished(lab.orchestrator.offer(train=work)).train for lab in (split, fused)
+    )
     assert set(differences(split, in_split, fused, in_fused).values()) == {0.0}
 
 
-def test_two_workers_share_the_environments_of_each_member(fused: Any, lab: Any, train_work: MakeWork) -> None:
+def test_two_workers_share_the_environments_of_each_member(
+    fused: Any, lab: Any, train_work: MakeWork
+) -> None:
     """Not to the last bit: a product of half the rows may round differently."""
     lab.start_split(2)
     work = train_work(members=2, envs=6, steps=16 * 6 * 5, deterministic=True)
-    in_split, in_fused = (finished(one.orchestrator.offer(train=work)).train for one in (lab, fused))
+    in_split, in_fused = (
+        finished(one.orchestrator.offer(train=work)).train for one in (lab, fused)
+    )
     assert max(differences(lab, in_split, fused, in_fused).values()) < 1e-3
 
 
 def test_a_resumed_agent_goes_on_as_if_never_stopped(pod: Any, train_work: MakeWork) -> None:
     steps = 16 * 8
-    whole = finished(pod.orchestrator.offer(train=train_work(steps=4 * steps, deterministic=True))).train
+    whole = finished(
+        pod.orchestrator.offer(train=train_work(steps=4 * steps, deterministic=True))
+    ).train
     half_work = train_work(steps=2 * steps, deterministic=True)
     half = finished(pod.orchestrator.offer(train=half_work)).train
     for agent, member in zip(list(half_work.cohort.members), half.members, strict=True):
@@ -157,18 +175,27 @@ def test_a_resumed_agent_goes_on_as_if_never_stopped(pod: Any, train_work: MakeW
 def test_a_copy_starts_from_the_donors_candidate_with_its_own_seed_and_hyperparameters(
     fused: Any, train_work: MakeWork
 ) -> None:
-    donor = finished(fused.orchestrator.offer(train=train_work(members=1, steps=500))).train.members[0]
+    donor = finished(
+        fused.orchestrator.offer(train=train_work(members=1, steps=500))
+    ).train.members[0]
     work = train_work(members=2, steps=1, hyperparameters={"learning_rate": 1e-7})
     child = work.cohort.members[1]
     child.seed, child.env_steps = 999, donor.candidate.env_steps
     child.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
-    child.initialization.parents.add(agent="projects/p/jobs/j/agents/a0", checkpoint=donor.candidate.checkpoint)
+    child.initialization.parents.add(
+        agent="projects/p/jobs/j/agents/a0", checkpoint=donor.candidate.checkpoint
+    )
     result = finished(fused.orchestrator.offer(train=work)).train.members[1]
     before, after = load(fused, donor.candidate.checkpoint), load(fused, result.final.checkpoint)
     for name, tensor in before.groups["actor"].items():
-        assert torch.allclose(tensor, after.groups["actor"][name], atol=1e-5), "one update at a tiny rate"
+        assert torch.allclose(tensor, after.groups["actor"][name], atol=1e-5), (
+            "one update at a tiny rate"
+        )
     assert after.groups["optimizer"]["step_count"] > before.groups["optimizer"]["step_count"]
-    assert after.groups["normalizer"]["observations.count"] > before.groups["normalizer"]["observations.count"]
+    assert (
+        after.groups["normalizer"]["observations.count"]
+        > before.groups["normalizer"]["observations.count"]
+    )
     assert after.groups["random"]["seed"] == 999
     assert after.groups["random"]["step_count"] == 16
     assert after.metadata["hyperparameters"]["learning_rate"] == 1e-7
@@ -180,7 +207,9 @@ def test_agents_learn_and_a_target_ends_the_round_with_the_winner_committed_firs
     pod: Any, train_work: MakeWork
 ) -> None:
     knobs = {"horizon": 32, "minibatch_size": 1024, "epochs": 4, "learning_rate": 2e-3}
-    work = train_work(members=4, envs=32, seconds=600, target=150.0, episodes=20, hyperparameters=knobs)
+    work = train_work(
+        members=4, envs=32, seconds=600, target=150.0, episodes=20, hyperparameters=knobs
+    )
     granted = pod.orchestrator.offer(train=work)
     result = finished(granted, 300).train
     judged = agent_pb2.EVALUATION_PURPOSE_CANDIDATE
@@ -197,7 +226,9 @@ def test_checkpoints_are_committed_while_training_goes_on(pod: Any, train_work: 
     work.checkpoint_interval.FromMilliseconds(300)
     granted = pod.orchestrator.offer(train=work, term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 3, 60, "commits")
-    wait_until(lambda: any(map(tells_a_return, granted.renewals)), 60, "a renewal that tells a return")
+    wait_until(
+        lambda: any(map(tells_a_return, granted.renewals)), 60, "a renewal that tells a return"
+    )
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
     result = finished(granted).train
     totals = [commit.members[0].progress.env_steps for commit in granted.commits]
@@ -209,7 +240,9 @@ def test_checkpoints_are_committed_while_training_goes_on(pod: Any, train_work: 
     assert granted.refused == 0
     live = [renewal for renewal in granted.renewals if tells_a_return(renewal)][-1]
     assert live.members[0].env_steps > 0
-    assert live.members[0].metrics["policy_loss"] == pytest.approx(live.members[0].metrics["policy_loss"])
+    assert live.members[0].metrics["policy_loss"] == pytest.approx(
+        live.members[0].metrics["policy_loss"]
+    )
     assert live.env_steps_per_second > 0
 
 
@@ -232,7 +265,9 @@ def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> Non
     assert process.wait(60) == 0
 
 
-def test_release_commits_hands_back_and_goes_on_with_other_work(fused: Any, train_work: MakeWork) -> None:
+def test_release_commits_hands_back_and_goes_on_with_other_work(
+    fused: Any, train_work: MakeWork
+) -> None:
     granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_RELEASE
@@ -266,12 +301,19 @@ def test_an_inspection_tells_the_spaces(pod: Any) -> None:
 
 
 def test_an_inspection_starts_what_the_best_is_trained_on_at_the_end_too(pod: Any) -> None:
-    cartpole, acrobot = (environment_pb2.EnvironmentSpec(id=name) for name in ("CartPole-v1", "Acrobot-v1"))
+    cartpole, acrobot = (
+        environment_pb2.EnvironmentSpec(id=name) for name in ("CartPole-v1", "Acrobot-v1")
+    )
     work = pod_service_pb2.InspectWork(environment=cartpole, retrain_environment=cartpole)
-    assert finished(pod.orchestrator.offer(inspect=work)).inspect.description.action_space.discrete.n == 2
+    assert (
+        finished(pod.orchestrator.offer(inspect=work)).inspect.description.action_space.discrete.n
+        == 2
+    )
     work.retrain_environment.CopyFrom(acrobot)
     problem = finished(pod.orchestrator.offer(inspect=work)).problem
-    assert problem.message == "retrain.kwargs: these change the environment's observations or actions"
+    assert (
+        problem.message == "retrain.kwargs: these change the environment's observations or actions"
+    )
     work.retrain_environment.CopyFrom(cartpole)
     work.retrain_environment.kwargs["gravity"] = 1.0
     assert "retrain.kwargs: " in finished(pod.orchestrator.offer(inspect=work)).problem.message
@@ -317,7 +359,9 @@ class TestUserCode:
         assert problem.reason == "USER_CODE_FAILED"
         assert "ValueError: no maze" in problem.detail
         assert 'mine.py", line 5' in problem.detail
-        assert problem.detail.endswith("The last output of the environment:\nlooking for the maze\n")
+        assert problem.detail.endswith(
+            "The last output of the environment:\nlooking for the maze\n"
+        )
 
     def test_training(self, pod: Any, train_work: MakeWork, code: Path) -> None:
         work = train_work(user=pod.put_code(code, "mine:Late"), members=1, envs=2, steps=10_000)
@@ -330,17 +374,23 @@ class TestUserCode:
         assert "the wheel came off" in problem.detail
         finished(pod.orchestrator.offer(train=train_work(steps=128)))
 
-    def test_a_fused_pod_runs_none_unless_it_may(self, lab: Any, train_work: MakeWork, code: Path) -> None:
+    def test_a_fused_pod_runs_none_unless_it_may(
+        self, lab: Any, train_work: MakeWork, code: Path
+    ) -> None:
         lab.start_learner()
         spec = lab.put_code(code, "mine:Broken")
         granted = lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=spec))
         assert finished(granted).problem.reason == "USER_CODE_NOT_ALLOWED"
-        granted = lab.orchestrator.offer(train=train_work(user=lab.put_code(code, "mine:Late"), steps=10))
+        granted = lab.orchestrator.offer(
+            train=train_work(user=lab.put_code(code, "mine:Late"), steps=10)
+        )
         assert finished(granted).problem.reason == "USER_CODE_NOT_ALLOWED"
 
 
 def test_a_gymnasium_environment_trains(pod: Any, train_work: MakeWork) -> None:
-    inspection = pod_service_pb2.InspectWork(environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1"))
+    inspection = pod_service_pb2.InspectWork(
+        environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1")
+    )
     description = finished(pod.orchestrator.offer(inspect=inspection)).inspect.description
     work = train_work("FrozenLake-v1", members=2, envs=4, steps=256, episodes=2)
     work.cohort.environment_description.CopyFrom(description)
@@ -358,7 +408,8 @@ def test_a_gymnasium_environment_trains(pod: Any, train_work: MakeWork) -> None:
         (lambda work: work.cohort.members[0].hyperparameters["learning_rate"].CopyFrom(
             agent_pb2.HyperparameterValue(number=-1.0)), "INVALID_INPUT"),
         (lambda work: work.cohort.members[0].resume.CopyFrom(agent_pb2.CheckpointReference(
-            prefix="projects/p/jobs/u/agents/a/checkpoints/1-1/", manifest_sha256="0" * 64)), "DATA_CORRUPTED"),
+            prefix="projects/p/jobs/u/agents/a/checkpoints/1-1/", manifest_sha256="0" * 64)),
+            "DATA_CORRUPTED"),
         (lambda work: setattr(work.cohort.environment, "id", "CartPoll-v1"), "UNKNOWN_ENVIRONMENT"),
         (lambda work: setattr(work.evaluation, "evaluator", "greedy"), "UNKNOWN_EXTENSION"),
     ],
@@ -374,7 +425,9 @@ def test_work_that_cannot_be_right_ends_with_a_problem(
     assert problem.message
 
 
-def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused: Any, train_work: MakeWork) -> None:
+def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(
+    fused: Any, train_work: MakeWork
+) -> None:
     stub = learner_service_pb2_grpc.LearnerServiceStub(fused.channel("learner"))
     deadline = time.monotonic() + 60  # the round of the test before may be ending
     while (idle := stub.GetStatus(learner_service_pb2.GetStatusRequest())).state != (
@@ -401,13 +454,19 @@ def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused:
     decoder.begin(header.snapshot.tensors)
     assert decoder.take()["observation_mean"].shape == (1, 1, 4)
 
-    (reference,) = stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=[agent])).checkpoints
+    (reference,) = stub.Checkpoint(
+        learner_service_pb2.CheckpointRequest(agents=[agent])
+    ).checkpoints
     assert granted.commits[-1].members[0].checkpoint == reference
     assert load(fused, reference).metadata["agent"] == agent
     asked = [*reversed(status.agents), agent]
     references = stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=asked)).checkpoints
-    assert [load(fused, one).metadata["agent"] for one in references] == asked[:2], "in the order asked for, each once"
+    assert [load(fused, one).metadata["agent"] for one in references] == asked[:2], (
+        "in the order asked for, each once"
+    )
     with pytest.raises(NotFound):
-        stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=["projects/p/jobs/j/agents/x"]))
+        stub.Checkpoint(
+            learner_service_pb2.CheckpointRequest(agents=["projects/p/jobs/j/agents/x"])
+        )
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
     finished(granted)

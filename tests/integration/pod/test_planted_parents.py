@@ -1,8 +1,7 @@
 """A parent whose every number is marked, and the child in which they are looked for bit for bit.
 
-`set_up_round` is what a learner does with a TRAIN lease before it takes the first step; the last tests are a real
-learner's, whose child has not learned yet.
-"""
+`set_up_round` is what a learner does with a TRAIN lease before it takes the first step; the last
+tests are a real learner's, whose child has not learned yet."""
 
 from __future__ import annotations
 
@@ -15,7 +14,12 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, algorithm_class, perturb_actor
+from podracer_core.algorithms.algorithm import (
+    Algorithm,
+    MemberState,
+    algorithm_class,
+    perturb_actor,
+)
 from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.replay_parts import to_parts
 from podracer_core.catalogue.messages import environment_from_message, hyperparameter_to_message
@@ -34,9 +38,18 @@ MakeWork = Callable[..., pod_service_pb2.TrainWork]
 Work = pod_service_pb2.TrainWork
 JOB = "projects/p/jobs/j"
 CHILD = 1  # the member; its neighbour is fresh
-REPLAYING = {"hidden_sizes": (8, 9), "horizon": 1, "batch_size": 16, "learning_starts": 100_000, "replay_capacity": 512}
+REPLAYING = {
+    "hidden_sizes": (8, 9),
+    "horizon": 1,
+    "batch_size": 16,
+    "learning_starts": 100_000,
+    "replay_capacity": 512,
+}
 KINDS = {
-    "ppo": ("CartPole-v1", {"hidden_sizes": (8, 9), "horizon": 16, "minibatch_size": 64, "epochs": 2}),
+    "ppo": (
+        "CartPole-v1",
+        {"hidden_sizes": (8, 9), "horizon": 16, "minibatch_size": 64, "epochs": 2},
+    ),
     "sac": ("Pendulum-v1", REPLAYING | {"normalize_observations": True}),
     "td3": ("Pendulum-v1", REPLAYING),
     "d3qn": ("CartPole-v1", REPLAYING | {"prioritized": True}),
@@ -63,11 +76,17 @@ def make_work(name: str, train_work: MakeWork, **hyperparameters: Any) -> Work:
     return work
 
 
-def plant(work: Work, store: ObjectStore, mark: int) -> tuple[agent_pb2.Parent, MemberState, dict[str, Any]]:
-    """A committed checkpoint that no training made, in which no two numbers of a tensor are alike, and its replay."""
+def plant(
+    work: Work, store: ObjectStore, mark: int
+) -> tuple[agent_pb2.Parent, MemberState, dict[str, Any]]:
+    """A committed checkpoint that no training made, in which no two numbers of a tensor are alike,
+    and its replay."""
     grown, replay = grow(work, mark)
     marked = {
-        group: {name: _marked(tensor, mark + index) for index, (name, tensor) in enumerate(tensors.items())}
+        group: {
+            name: _marked(tensor, mark + index)
+            for index, (name, tensor) in enumerate(tensors.items())
+        }
         for group, tensors in grown.items()
     }
     normalizer = marked["normalizer"]
@@ -81,7 +100,9 @@ def plant(work: Work, store: ObjectStore, mark: int) -> tuple[agent_pb2.Parent, 
     reference = save_checkpoint(store, prefix, groups, {"agent": f"{JOB}/agents/p{mark}"})
     parent = agent_pb2.Parent(agent=f"{JOB}/agents/p{mark}")
     parent.checkpoint.CopyFrom(
-        agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=reference.manifest_sha256, env_steps=64)
+        agent_pb2.CheckpointReference(
+            prefix=prefix, manifest_sha256=reference.manifest_sha256, env_steps=64
+        )
     )
     return parent, marked, replay
 
@@ -93,8 +114,12 @@ def _stored(replay: dict[str, Any]) -> dict[str, Any]:
 def grow(work: Work, seed: int) -> tuple[MemberState, dict[str, Any]]:
     """State and transitions of an agent of this kind that has taken a few steps."""
     cohort = cohort_from_message(work.cohort)
-    environment = make_vec_environment(environment_from_message(work.cohort.environment), 4 * len(cohort.members))
-    algorithm = algorithm_class(cohort.algorithm)(cohort, environment.observation_space, environment.action_space)
+    environment = make_vec_environment(
+        environment_from_message(work.cohort.environment), 4 * len(cohort.members)
+    )
+    algorithm = algorithm_class(cohort.algorithm)(
+        cohort, environment.observation_space, environment.action_space
+    )
     collector = Collector(environment, algorithm.actor, torch.tensor([seed, seed + 1]))
     for _ in range(3):
         algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
@@ -117,7 +142,11 @@ def store(tmp_path: Path) -> ObjectStore:
 def set_up(store: ObjectStore, tmp_path: Path) -> Iterator[Callable[[Work], RoundSetup]]:
     made: list[RoundSetup] = []
     config = LearnerConfig(
-        orchestrator="unix:///nowhere", pod="projects/p/pods/a", store=store.url, tokens=tmp_path, device="cpu"
+        orchestrator="unix:///nowhere",
+        pod="projects/p/pods/a",
+        store=store.url,
+        tokens=tmp_path,
+        device="cpu",
     )
     files = UserFiles(store, FileCache(tmp_path / "cache", 1 << 20), lambda: None)
 
@@ -145,7 +174,8 @@ def assert_equal(found: Any, expected: Any, *groups: str) -> None:
 
 
 def untouched(algorithm: Algorithm, work: Work, set_up: Callable[[Work], RoundSetup]) -> bool:
-    """Whether the child's neighbour, and the child's own random streams, are those of fresh agents."""
+    """Whether the child's neighbour, and the child's own random streams, are those of fresh
+    agents."""
     fresh = Work()
     fresh.CopyFrom(work)
     number = agent_pb2.INITIALIZATION_KIND_FRESH
@@ -167,11 +197,18 @@ def test_a_copy_is_the_parent_bit_for_bit(
     state = found.member_state(CHILD)
     groups = set(marked) - {"random"}
     settings = {"noise_scale", "random_fraction"}  # of exploration: the child's own hyperparameters
-    marked["actor"] = {name: tensor for name, tensor in marked["actor"].items() if name not in settings}
+    marked["actor"] = {
+        name: tensor for name, tensor in marked["actor"].items() if name not in settings
+    }
     assert_equal(state, marked, *groups)
     assert {"actor", "optimizer", "normalizer"} < groups
     if algorithm in ("sac", "td3", "d3qn"):
-        targets = [name for group in ("actor", "critic") for name in marked.get(group, {}) if "target" in name]
+        targets = [
+            name
+            for group in ("actor", "critic")
+            for name in marked.get(group, {})
+            if "target" in name
+        ]
         assert targets, "what an off-policy agent learns towards"
     assert untouched(found, work, set_up)
 
@@ -191,7 +228,8 @@ def test_without_the_optimizer_it_is_fresh(
 def test_noise_is_the_documented_noise(
     algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
 ) -> None:
-    """On the actor's dense layers alone, as `perturb_actor` says: from the seed, relative to each layer's own."""
+    """On the actor's dense layers alone, as `perturb_actor` says: from the seed, relative to each
+    layer's own."""
     work = make_work(algorithm, train_work)
     parent, marked, _ = plant(work, store, 3)
     states = []
@@ -249,7 +287,11 @@ def test_another_horizon_or_batch_keeps_the_weights(
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "d3qn"], indirect=True)
 @pytest.mark.parametrize("inherit", [True, False])
 def test_transitions_come_along_where_they_are_wanted(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup], inherit: bool
+    algorithm: str,
+    train_work: MakeWork,
+    store: ObjectStore,
+    set_up: Callable[[Work], RoundSetup],
+    inherit: bool,
 ) -> None:
     work = make_work(algorithm, train_work)
     parent, _, replay = plant(work, store, 3)
@@ -272,8 +314,11 @@ def test_transitions_come_along_where_they_are_wanted(
 def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
     algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
 ) -> None:
-    """Adam moves a parameter by about its rate: a hundred times the rate moves a hundred times as far."""
-    work = make_work(algorithm, train_work, **({} if algorithm == "ppo" else {"learning_starts": 4}))
+    """Adam moves a parameter by about its rate: a hundred times the rate moves a hundred times as
+    far."""
+    work = make_work(
+        algorithm, train_work, **({} if algorithm == "ppo" else {"learning_starts": 4})
+    )
     parent, marked, _ = plant(work, store, 3)
     for agent, rate in zip(work.cohort.members, (1e-5, 1e-3), strict=True):
         kind = agent_pb2.INITIALIZATION_KIND_COPY
@@ -285,7 +330,11 @@ def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
     for member in (0, CHILD):
         state = found.algorithm.member_state(member)
         layers = [name for name in marked["actor"] if name.startswith("layers")]
-        moved.append(sum(float((state["actor"][name] - marked["actor"][name]).abs().sum()) for name in layers))
+        moved.append(
+            sum(
+                float((state["actor"][name] - marked["actor"][name]).abs().sum()) for name in layers
+            )
+        )
         counts = [name for name in marked["optimizer"] if name.endswith("step_count")]
         assert all(state["optimizer"][name] > marked["optimizer"][name] for name in counts)
     assert moved[1] / moved[0] == pytest.approx(100, rel=0.3)
@@ -295,7 +344,8 @@ def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
 def test_a_learner_process_finds_the_parent(
     pod_name: str, request: pytest.FixtureRequest, train_work: MakeWork
 ) -> None:
-    """A round of SAC that is too short to learn from ends with what it began with, and its few transitions."""
+    """A round of SAC that is too short to learn from ends with what it began with, and its few
+    transitions."""
     torch.set_num_threads(1)
     lab = request.getfixturevalue(pod_name)
     work = make_work("sac", train_work, normalize_observations=False)
@@ -310,13 +360,18 @@ def test_a_learner_process_finds_the_parent(
     assert granted.over.wait(60), "the lease was not ended"
     assert granted.completed is not None, granted.released
     fused, copy = (
-        load_checkpoint(store, member.final.checkpoint.prefix, member.final.checkpoint.manifest_sha256)
+        load_checkpoint(
+            store, member.final.checkpoint.prefix, member.final.checkpoint.manifest_sha256
+        )
         for member in granted.completed.train.members
     )
     networks = {
-        group: {name: t for name, t in first[group].items() if "layers" in name} for group in ("actor", "critic")
+        group: {name: t for name, t in first[group].items() if "layers" in name}
+        for group in ("actor", "critic")
     }
-    assert_equal(copy.groups, networks | {"optimizer": first["optimizer"]}, "actor", "critic", "optimizer")
+    assert_equal(
+        copy.groups, networks | {"optimizer": first["optimizer"]}, "actor", "critic", "optimizer"
+    )
     for group, tensors in networks.items():
         for name, tensor in tensors.items():
             mean = (0.5 * tensor.double() + 0.5 * second[group][name].double()).to(tensor.dtype)

@@ -20,10 +20,14 @@ LEARNER = {
 
 
 def attempt(role: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
     environment |= (LEARNER if role == "learner" else {}) | settings
     command = [sys.executable, "-m", f"podracer_{role}"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.fixture

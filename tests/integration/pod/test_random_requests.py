@@ -1,9 +1,9 @@
-"""No request, however strange, breaks a worker, an evaluator or a learner: each is answered, or refused for a reason
-that is the caller's, and a process that has had thousands of them serves the next caller as it served the first.
+"""No request, however strange, breaks a worker, an evaluator or a learner: each is answered, or
+refused for a reason that is the caller's, and a process that has had thousands of them serves the
+next caller as it served the first.
 
-PODRACER_FUZZ says how many requests (each service gets a fifth, a stream counting as one), PODRACER_FUZZ_SEED which;
-`make fuzz` has many.
-"""
+PODRACER_FUZZ says how many requests (each service gets a fifth, a stream counting as one),
+PODRACER_FUZZ_SEED which; `make fuzz` has many."""
 
 from __future__ import annotations
 
@@ -54,14 +54,17 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(7200)]
 
 @pytest.fixture(scope="module")
 def lab(shared_lab: Any) -> Any:
-    """With one process of each kind; all that these write lies in its folder, temporary files too."""
+    """With one process of each kind; all that these write lies in its folder, temporary files
+    too."""
     temporary = shared_lab.folder / "tmp"
     temporary.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
         shared_lab.start("worker")
         shared_lab.start("evaluator", allow_folders="true")
-        shared_lab.start("learner", orchestrator=shared_lab.addresses["orchestrator"], pod="projects/p/pods/a")
+        shared_lab.start(
+            "learner", orchestrator=shared_lab.addresses["orchestrator"], pod="projects/p/pods/a"
+        )
     return shared_lab
 
 
@@ -82,8 +85,13 @@ def actor_state(cohort: Any) -> dict[str, torch.Tensor]:
 def files_to_put(request: Any, *contents: tuple[bytes, str]) -> tuple[list[Message], list[Turn]]:
     """Headers that begin PutFile, and the bytes that may follow."""
     files = [stored(content, name) for content, name in contents]
-    headers = [file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name) for file in files]
-    return [request(header=header) for header in headers], [[request(data=content)] for content, _ in contents]
+    headers = [
+        file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name)
+        for file in files
+    ]
+    return [request(header=header) for header in headers], [
+        [request(data=content)] for content, _ in contents
+    ]
 
 
 def users_environment(stub: Any, request: Any) -> Any:
@@ -108,7 +116,12 @@ def test_worker(lab: Any, train_work: MakeWork, offer: Any) -> None:
     state = actor_state(cohort)
 
     def opening(**fields: Any) -> Message:
-        fields = {"build": own_build(), "cohort": cohort, "envs_per_member": 4, "horizon": 16} | fields
+        fields = {
+            "build": own_build(),
+            "cohort": cohort,
+            "envs_per_member": 4,
+            "horizon": 16,
+        } | fields
         return request(open=worker_pb2.OpenCollect(**fields))
 
     def weights(encoder: TensorEncoder) -> list[Message]:
@@ -118,8 +131,12 @@ def test_worker(lab: Any, train_work: MakeWork, offer: Any) -> None:
 
     (update,), pieces = weights(TensorEncoder()), weights(TensorEncoder(CHUNK_BYTES))
     order = request(rollout_request=worker_pb2.RolloutRequest(count=1))
-    with_state = request(rollout_request=worker_pb2.RolloutRequest(count=2, with_environment_state=True))
-    slot = request(slot_return=tensor_pb2.SlotReturn(segment="podracer-segment-" + "0" * 32, generation=1))
+    with_state = request(
+        rollout_request=worker_pb2.RolloutRequest(count=2, with_environment_state=True)
+    )
+    slot = request(
+        slot_return=tensor_pb2.SlotReturn(segment="podracer-segment-" + "0" * 32, generation=1)
+    )
     valid = [opening(), update, with_state]
     before = first_rollout(stub, valid)
     users = opening()
@@ -129,7 +146,16 @@ def test_worker(lab: Any, train_work: MakeWork, offer: Any) -> None:
     target = Target(
         stub,
         worker_pb2.DESCRIPTOR.services_by_name["WorkerService"],
-        ["CartPole-v1", "Acrobot-v1", "line:Line", "cuda:0", "cpu", "step_count", "resumed", offer.nonce_file],
+        [
+            "CartPole-v1",
+            "Acrobot-v1",
+            "line:Line",
+            "cuda:0",
+            "cpu",
+            "step_count",
+            "resumed",
+            offer.nonce_file,
+        ],
         {
             "Collect": (
                 [*[opening(), shared, again] * 3, users],
@@ -147,14 +173,19 @@ def test_worker(lab: Any, train_work: MakeWork, offer: Any) -> None:
 
 
 def stored_policies(lab: Any, stub: Any) -> tuple[list[Any], bytes]:
-    """Two policies: one in the store and in a folder, one that has been brought, and the bytes of that one."""
+    """Two policies: one in the store and in a folder, one that has been brought, and the bytes of
+    that one."""
     first, second = trained_policies("Pendulum-v1", [1, 2], updates=1, horizon=16, envs=4)
     reference = save_checkpoint(open_store(lab.store), PREFIX, first.groups, first.metadata)
     packed = pack_policy(second)
     brought = bring_file(stub.PutFile, evaluator_pb2.PutFileRequest, packed, "")
     source = evaluator_pb2.CheckpointSource
     return [
-        source(checkpoint=agent_pb2.CheckpointReference(prefix=PREFIX, manifest_sha256=reference.manifest_sha256)),
+        source(
+            checkpoint=agent_pb2.CheckpointReference(
+                prefix=PREFIX, manifest_sha256=reference.manifest_sha256
+            )
+        ),
         source(folder=str(lab.store_folder / PREFIX)),
         source(file_sha256=brought.sha256),
     ], packed
@@ -176,14 +207,22 @@ def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
     agents, state = [member.name for member in cohort.members], actor_state(cohort)
 
     def order(encoder: TensorEncoder, **fields: Any) -> list[Message]:
-        fields = {"order_id": 1, "agents": agents, "seeds": range(8), "first_episodes": 4, "purpose": 2} | fields
+        fields = {
+            "order_id": 1,
+            "agents": agents,
+            "seeds": range(8),
+            "first_episodes": 4,
+            "purpose": 2,
+        } | fields
         tensors, chunks = encoder.encode(state)
         message = request(order=evaluator_pb2.EvaluationOrder(tensors=tensors, **fields))
         return [message, *(request(chunk=chunk) for chunk in chunks)]
 
     whole, in_pieces = TensorEncoder(), TensorEncoder(CHUNK_BYTES)
     plain = request(open=evaluator_pb2.OpenEvaluate(build=own_build(), cohort=cohort))
-    shared = request(open=evaluator_pb2.OpenEvaluate(build=own_build(), cohort=cohort, carriers=offer))
+    shared = request(
+        open=evaluator_pb2.OpenEvaluate(build=own_build(), cohort=cohort, carriers=offer)
+    )
     sources, packed = stored_policies(lab, stub)
     evaluations = [
         evaluator_pb2.EvaluateCheckpointRequest(checkpoints=checkpoints, **fields)
@@ -192,7 +231,9 @@ def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
     ]
     specs = [
         EnvironmentSpec(id="CartPole-v1"),
-        EnvironmentSpec(id="Acrobot-v1", kwargs={"dt": 0.1, "torque_noise_max": 1.0, "book_or_nips": "book"}),
+        EnvironmentSpec(
+            id="Acrobot-v1", kwargs={"dt": 0.1, "torque_noise_max": 1.0, "book_or_nips": "book"}
+        ),
         EnvironmentSpec(id="PointChasingDiscrete-v0", kwargs={"dimensions": 3, "factored": True}),
         EnvironmentSpec(id="FrozenLake-v1", max_episode_steps=7),
     ]
@@ -200,20 +241,48 @@ def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
     target = Target(
         stub,
         evaluator_pb2.DESCRIPTOR.services_by_name["EvaluatorService"],
-        [*agents, PREFIX, "dt", "dimensions", "max_episode_steps", "line:Line", "FrozenLake-v1", "cuda:0", "cpu"],
+        [
+            *agents,
+            PREFIX,
+            "dt",
+            "dimensions",
+            "max_episode_steps",
+            "line:Line",
+            "FrozenLake-v1",
+            "cuda:0",
+            "cpu",
+        ],
         {
             "Evaluate": (
                 [plain, shared],
-                [order(whole), order(whole, purpose=1), order(whole, admission_score=-1000.0), order(in_pieces)],
+                [
+                    order(whole),
+                    order(whole, purpose=1),
+                    order(whole, admission_score=-1000.0),
+                    order(in_pieces),
+                ],
             ),
             "EvaluateCheckpoint": (evaluations, ()),
-            "Backtest": ([evaluator_pb2.BacktestRequest(checkpoints=[each]) for each in sources], ()),
-            "ExportPolicy": ([evaluator_pb2.ExportPolicyRequest(checkpoints=[each], format=2) for each in sources], ()),
-            "RecordVideo": ([evaluator_pb2.RecordVideoRequest(checkpoints=sources[:1], step_limit=3)], ()),
+            "Backtest": (
+                [evaluator_pb2.BacktestRequest(checkpoints=[each]) for each in sources],
+                (),
+            ),
+            "ExportPolicy": (
+                [
+                    evaluator_pb2.ExportPolicyRequest(checkpoints=[each], format=2)
+                    for each in sources
+                ],
+                (),
+            ),
+            "RecordVideo": (
+                [evaluator_pb2.RecordVideoRequest(checkpoints=sources[:1], step_limit=3)],
+                (),
+            ),
             "Inspect": ([evaluator_pb2.InspectRequest(environment=each) for each in inspected], ()),
             "PutFile": files_to_put(put, (b"x" * 2000, "data.csv"), (packed, "")),
         },
-        slow=("EvaluateCheckpoint", "ExportPolicy", "RecordVideo"),  # very long episodes, a compiler
+        # very long episodes, a compiler
+        slow=("EvaluateCheckpoint", "ExportPolicy", "RecordVideo"),
         is_idle=lambda: not stub.GetStatus(evaluator_pb2.GetStatusRequest()).session_count,
     )
     valid = [plain, *order(whole)]
@@ -230,13 +299,20 @@ class Lead:
     def __init__(self, lab: Any, work: pod_service_pb2.TrainWork) -> None:
         self.stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
         self.granted = lab.orchestrator.offer(train=work)
-        until(lambda: self.stub.GetStatus(learner_pb2.GetStatusRequest()).updates > 0, "it does not train")
+        until(
+            lambda: self.stub.GetStatus(learner_pb2.GetStatusRequest()).updates > 0,
+            "it does not train",
+        )
 
     def adapted(self, message: Any, first: Any) -> Any:
         """With the fence of the lease, and the number of the next fusion."""
         if message.WhichOneof("message") == "join" and message.join.lead_fence == FENCE:
             message.join.lead_fence = self.granted.lease.fence
-        if first is not None and message.WhichOneof("message") == "contribution" and message.contribution.epoch == 1:
+        if (
+            first is not None
+            and message.WhichOneof("message") == "contribution"
+            and message.contribution.epoch == 1
+        ):
             message.contribution.epoch = first.joined.epoch + 1
         return message
 
@@ -245,9 +321,15 @@ class Lead:
         decoder = TensorDecoder()
         decoder.begin(joined.parameters)
         parameters, chunks = encoder.encode(decoder.take())
-        statistics = {name: tensor for name, tensor in joined.normalizer.items() if name != "transitions"}
+        statistics = {
+            name: tensor for name, tensor in joined.normalizer.items() if name != "transitions"
+        }
         brought = learner_pb2.FusionContribution(
-            epoch=1, sample_count=128, env_steps=[128, 128], parameters=parameters, normalizer_delta=statistics
+            epoch=1,
+            sample_count=128,
+            env_steps=[128, 128],
+            parameters=parameters,
+            normalizer_delta=statistics,
         )
         request = learner_pb2.FuseRequest
         return [request(contribution=brought), *(request(chunk=chunk) for chunk in chunks)]
@@ -255,13 +337,17 @@ class Lead:
 
 def test_learner(lab: Any, train_work: MakeWork, offer: Any) -> None:
     values = {"normalize_observations": True}
-    work = train_work(members=2, seconds=7200.0, hyperparameters=values, follower_count=2, episodes=2)
+    work = train_work(
+        members=2, seconds=7200.0, hyperparameters=values, follower_count=2, episodes=2
+    )
     work.fusion.fusion = "weighted"
     work.fusion.deadline.FromMilliseconds(100)  # for those who come and bring nothing
     lead = Lead(lab, work)
     joins = [
         learner_pb2.FuseRequest(
-            join=learner_pb2.JoinFusion(build=own_build(), rank=rank, lead_fence=FENCE, carriers=offer)
+            join=learner_pb2.JoinFusion(
+                build=own_build(), rank=rank, lead_fence=FENCE, carriers=offer
+            )
         )
         for rank in (1, 2)
     ]
@@ -272,7 +358,9 @@ def test_learner(lab: Any, train_work: MakeWork, offer: Any) -> None:
 
     stream, first = joined()
     stream.close()
-    whole, pieces = (lead.contribution(first.joined, TensorEncoder(size)) for size in (1 << 20, CHUNK_BYTES))
+    whole, pieces = (
+        lead.contribution(first.joined, TensorEncoder(size)) for size in (1 << 20, CHUNK_BYTES)
+    )
     agents = [member.name for member in work.cohort.members]
     target = Target(
         lead.stub,
@@ -280,7 +368,10 @@ def test_learner(lab: Any, train_work: MakeWork, offer: Any) -> None:
         [*agents, "active", "observations.count", "log_std"],
         {
             "Fuse": (joins, [whole, pieces]),
-            "FetchPolicy": ([learner_pb2.FetchPolicyRequest(agent=agent) for agent in ("", *agents)], ()),
+            "FetchPolicy": (
+                [learner_pb2.FetchPolicyRequest(agent=agent) for agent in ("", *agents)],
+                (),
+            ),
             "Checkpoint": ([learner_pb2.CheckpointRequest(agents=agents[:1])], ()),
         },
         adapted=lead.adapted,

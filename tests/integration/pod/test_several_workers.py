@@ -1,4 +1,5 @@
-"""A real split pod with several workers, which are killed, frozen, slowed down and started in the middle of a round."""
+"""A real split pod with several workers, which are killed, frozen, slowed down and started in the
+middle of a round."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ class Round:
 
     def trains_on(self, updates: int = 5) -> None:
         before = self.status.updates
-        wait_until(lambda: self.status.updates >= before + updates, f"it hangs: {self.lab.log('learner')[-3000:]}")
+        wait_until(
+            lambda: self.status.updates >= before + updates,
+            f"it hangs: {self.lab.log('learner')[-3000:]}",
+        )
 
     def wait_for(self, name: str, value: float, since: int = 0) -> None:
         """Until a renewal tells it, the newest or any one after the first `since`."""
@@ -68,13 +72,17 @@ class Round:
         assert self.granted.completed is not None, self.granted.released
         for member in self.granted.completed.train.members:
             reference = member.final.checkpoint
-            groups = load_checkpoint(open_store(self.lab.store), reference.prefix, reference.manifest_sha256).groups
+            groups = load_checkpoint(
+                open_store(self.lab.store), reference.prefix, reference.manifest_sha256
+            ).groups
             env_steps = member.final.progress.env_steps
             assert env_steps == reference.env_steps == groups["random"]["transition_count"]
             assert env_steps == groups["normalizer"]["observations.count"]
             assert env_steps % HORIZON == 0
             assert env_steps <= ENVS * groups["random"]["step_count"]
-        steps = [renewal.members[0].env_steps for renewal in self.granted.renewals if renewal.members]
+        steps = [
+            renewal.members[0].env_steps for renewal in self.granted.renewals if renewal.members
+        ]
         assert steps == sorted(steps)
 
 
@@ -83,7 +91,9 @@ def work(train_work: MakeWork) -> pod_service_pb2.TrainWork:
     return train_work(envs=ENVS, seconds=300.0, hyperparameters={"normalize_observations": True})
 
 
-def test_workers_leave_and_come_in_the_middle_of_a_round(lab: Any, work: pod_service_pb2.TrainWork) -> None:
+def test_workers_leave_and_come_in_the_middle_of_a_round(
+    lab: Any, work: pod_service_pb2.TrainWork
+) -> None:
     lab.start_split(workers=2)
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)
@@ -114,7 +124,8 @@ def test_a_frozen_worker_and_one_that_is_ten_times_slower_cost_their_share(
     before = len(training.granted.renewals)
     lab.kill("worker1", signal.SIGSTOP)
     training.trains_on(10)
-    # Renewals tell it a little later, and after some time the other worker takes the frozen one's environments over.
+    # Renewals tell it a little later, and after some time the other worker takes the frozen one's
+    # environments over.
     training.wait_for("live_environments", ENVS, since=before)
     slow = threading.Event()
 

@@ -53,7 +53,11 @@ def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
 
 
 def steps(granted: Any) -> int:
-    return granted.renewals[-1].members[0].env_steps if granted.renewals and granted.renewals[-1].members else 0
+    return (
+        granted.renewals[-1].members[0].env_steps
+        if granted.renewals and granted.renewals[-1].members
+        else 0
+    )
 
 
 def store_of(lab: Any, s3: S3Server) -> ObjectStore:
@@ -71,7 +75,9 @@ def committed_are_there(granted: Any, store: ObjectStore) -> int:
 
 
 def nothing_waits(lab: Any) -> None:
-    wait_until(lambda: not [path for path in (lab.folder / "spool").glob("*/*") if path.name != ".lock"])
+    wait_until(
+        lambda: not [path for path in (lab.folder / "spool").glob("*/*") if path.name != ".lock"]
+    )
 
 
 def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
@@ -79,7 +85,9 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
     return work
 
 
-def test_a_pod_waits_for_the_store_before_it_leases(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_a_pod_waits_for_the_store_before_it_leases(
+    lab: Any, s3: S3Server, train_work: MakeWork
+) -> None:
     s3.stop()
     health = f"unix://{lab.folder}/health"
     start_learner(lab, s3, health_listen=health)
@@ -120,7 +128,9 @@ def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
 
 
 @pytest.mark.parametrize("s3", LASTING, indirect=True)
-def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_the_end_of_a_round_waits_for_the_store(
+    s3_lab: Any, s3: S3Server, train_work: MakeWork
+) -> None:
     granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
@@ -158,7 +168,9 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
 
 
 @pytest.mark.thorough
-def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_sigterm_while_the_store_is_away_ends_the_wait(
+    s3_lab: Any, s3: S3Server, train_work: MakeWork
+) -> None:
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()
@@ -171,7 +183,9 @@ def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab: Any, s3: S3Server
     assert committed_are_there(granted, store_of(s3_lab, s3)) >= 2
 
 
-def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(
+    s3_lab: Any, s3: S3Server, train_work: MakeWork
+) -> None:
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()

@@ -1,4 +1,5 @@
-"""A user's code and data on their way through a pod: from the store to the learner, and on to those without keys."""
+"""A user's code and data on their way through a pod: from the store to the learner, and on to those
+without keys."""
 
 from __future__ import annotations
 
@@ -55,10 +56,14 @@ def line(lab: Any, package: Path, table: bytes | None = None) -> environment_pb2
     store = open_store(lab.store)
     code = store_code(store, package, "my_pkg.envs:Line")
     data = {} if table is None else {"table": store_file(store, table, "table.txt")}
-    return environment_to_message(EnvironmentSpec(entry_point="my_pkg.envs:Line", code=code, data=data))
+    return environment_to_message(
+        EnvironmentSpec(entry_point="my_pkg.envs:Line", code=code, data=data)
+    )
 
 
-def inspected(lab: Any, environment: environment_pb2.EnvironmentSpec) -> pod_service_pb2.CompleteWorkRequest:
+def inspected(
+    lab: Any, environment: environment_pb2.EnvironmentSpec
+) -> pod_service_pb2.CompleteWorkRequest:
     granted = lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment))
     assert granted.over.wait(60), "the lease was not ended"
     assert granted.completed is not None, granted.released
@@ -73,7 +78,11 @@ def own_cache(lab: Any, name: str) -> Path:
 def entries(lab: Any, name: str) -> set[str]:
     """What a process has in its cache."""
     folder = own_cache(lab, name)
-    return {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.exists() else set()
+    return (
+        {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        if folder.exists()
+        else set()
+    )
 
 
 def test_code_and_data_reach_the_environment(pod: Any, train_work: MakeWork, package: Path) -> None:
@@ -95,7 +104,9 @@ def test_code_and_data_reach_the_environment(pod: Any, train_work: MakeWork, pac
     code, table = environment.code.sha256, environment.data["table"].sha256
     for holder in holders:
         assert {f"{code}.zip", f"{table}.txt"} <= entries(pod, holder)
-    assert (f"{code}-code" in entries(pod, "learner")) == (holders == ["learner"]), "a split learner unpacks no code"
+    assert (f"{code}-code" in entries(pod, "learner")) == (holders == ["learner"]), (
+        "a split learner unpacks no code"
+    )
 
 
 def test_data_for_a_built_in_environment_needs_no_leave_for_user_code(lab: Any) -> None:
@@ -105,10 +116,15 @@ def test_data_for_a_built_in_environment_needs_no_leave_for_user_code(lab: Any) 
     spec = EnvironmentSpec(id="CartPole-v1", data={"table": table})
     problem = inspected(lab, environment_to_message(spec)).problem
     assert problem.reason == "INVALID_INPUT"
-    assert "CartPole-v1 does not take these: got an unexpected keyword argument 'table'" in problem.message
+    assert (
+        "CartPole-v1 does not take these: got an unexpected keyword argument 'table'"
+        in problem.message
+    )
 
 
-def test_data_that_the_environment_cannot_read_fails_with_its_own_words(pod: Any, package: Path) -> None:
+def test_data_that_the_environment_cannot_read_fails_with_its_own_words(
+    pod: Any, package: Path
+) -> None:
     problem = inspected(pod, line(pod, package, b"no number")).problem
     assert problem.reason == "USER_CODE_FAILED"
     assert "could not convert string to float: 'no number'" in problem.message
@@ -118,12 +134,20 @@ def test_data_that_the_environment_cannot_read_fails_with_its_own_words(pod: Any
 @pytest.mark.parametrize(
     ("packed", "said"),
     [
-        (make_zip(("my_pkg/__init__.py", b""), ("/etc/cron.d/x", b"")), "'/etc/cron.d/x' is an absolute path"),
-        (make_zip(("my_pkg/__init__.py", b""), ("../../x.py", b"")), "'../../x.py' leads out of its folder"),
+        (
+            make_zip(("my_pkg/__init__.py", b""), ("/etc/cron.d/x", b"")),
+            "'/etc/cron.d/x' is an absolute path",
+        ),
+        (
+            make_zip(("my_pkg/__init__.py", b""), ("../../x.py", b"")),
+            "'../../x.py' leads out of its folder",
+        ),
         (b"no zip", "it is not a zip file"),
     ],
 )
-def test_a_hostile_archive_ends_the_job_with_one_clear_message(pod: Any, packed: bytes, said: str) -> None:
+def test_a_hostile_archive_ends_the_job_with_one_clear_message(
+    pod: Any, packed: bytes, said: str
+) -> None:
     code = store_file(open_store(pod.store), packed, "code.zip")
     environment = environment_to_message(EnvironmentSpec(entry_point="my_pkg.envs:Line", code=code))
     problem = inspected(pod, environment).problem
@@ -176,8 +200,9 @@ def Attacks(secrets, folders, sockets, cache):
 
 @pytest.mark.skipif(bool(missing()), reason="this machine lacks a part of the box")
 def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
-    """What environments of an audit did: plant a module that the learner imports, put a server in the place of the
-    evaluator's, read and change another project's files in the cache, and leave processes behind."""
+    """What environments of an audit did: plant a module that the learner imports, put a server in
+    the place of the evaluator's, read and change another project's files in the cache, and leave
+    processes behind."""
     code = write_files(tmp_path / "attacks", {"attacks.py": ATTACKS})
     other = own_cache(pod, "other") / f"{'0' * 64}-code" / "victim.py"
     other.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +210,13 @@ def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
     sockets = [address.removeprefix("unix://") for address in pod.addresses.values()]
     kwargs: dict[str, Any] = {
         "secrets": [str(other), *(f"{pod.tokens}/{role}" for role in ("client", "pod", "control"))],
-        "folders": [str(pod.folder), str(pod.shm), str(other.parent), str(other.parents[1]), str(pod.store_folder)],
+        "folders": [
+            str(pod.folder),
+            str(pod.shm),
+            str(other.parent),
+            str(other.parents[1]),
+            str(pod.store_folder),
+        ],
         "sockets": sockets,
         "cache": f"{pod.folder}/left-behind",
     }
@@ -198,9 +229,11 @@ def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_landlock(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
-    """A thread whose processes have no Landlock: a filter refuses it, as the profile of a container may."""
+    """A thread whose processes have no Landlock: a filter refuses it, as the profile of a container
+    may."""
 
-    monkeypatch.setattr("support.services.warm_start.is_running", lambda: False)  # forks would be of another process
+    # forks would be of another process
+    monkeypatch.setattr("support.services.warm_start.is_running", lambda: False)
 
     def refuse() -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -231,12 +264,19 @@ def test_a_split_pod_without_landlock_warns_once_and_ends_what_code_starts(
     lab: Any, without_landlock: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     without_landlock.submit(lab.start_split).result()
-    environment = lab.put_code(write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves")
+    environment = lab.put_code(
+        write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves"
+    )
     environment.kwargs.update({"word": f"{lab.folder}/left-behind"})
     for _ in range(2):
         assert inspected(lab, environment).inspect.description.action_space.discrete.n == 2
-    wait_until(lambda: not _running(f"{lab.folder}/left-behind"), 60, "the end of what it has started")
-    assert lab.log("evaluator").count("this machine lacks Landlock (Linux 5.13), which shuts files") == 1
+    wait_until(
+        lambda: not _running(f"{lab.folder}/left-behind"), 60, "the end of what it has started"
+    )
+    assert (
+        lab.log("evaluator").count("this machine lacks Landlock (Linux 5.13), which shuts files")
+        == 1
+    )
     (finding,) = without_landlock.submit(lambda: list(machine._box())).result()
     assert "Landlock (Linux 5.13)" in str(finding)
 
@@ -246,14 +286,21 @@ def test_a_fused_pod_without_landlock_refuses_users_code_whatever_is_allowed(
     lab: Any, without_landlock: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     without_landlock.submit(lab.start_learner, allow_user_code="true").result()
-    environment = lab.put_code(write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves")
+    environment = lab.put_code(
+        write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves"
+    )
     problem = inspected(lab, environment).problem
     assert problem.reason == "USER_CODE_NOT_ALLOWED"
-    assert "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)" in problem.message
+    assert (
+        "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)"
+        in problem.message
+    )
 
 
 def _running(word: str) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if word in (each.info["cmdline"] or ())]
+    return [
+        each for each in psutil.process_iter(["cmdline"]) if word in (each.info["cmdline"] or ())
+    ]
 
 
 def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: Any) -> None:
@@ -285,7 +332,9 @@ def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: An
     assert list(drafts.iterdir()) == []
 
 
-def test_peers_that_lost_their_files_get_them_again(split: Any, train_work: MakeWork, package: Path) -> None:
+def test_peers_that_lost_their_files_get_them_again(
+    split: Any, train_work: MakeWork, package: Path
+) -> None:
     environment = line(split, package)
     description = inspected(split, environment).inspect.description
     worker = worker_service_pb2_grpc.WorkerServiceStub(split.channel("worker0"))
@@ -352,7 +401,11 @@ class TestPutFile:
         stub, request, name = peer
         content = bytes(range(256)) * 20_000  # 5 MB
         file = stored(content, "prices.csv")
-        header = request(header=file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name))
+        header = request(
+            header=file_pb2.FileHeader(
+                sha256=file.sha256, size_bytes=file.size_bytes, name=file.name
+            )
+        )
         bring_file(stub.PutFile, request, content, "prices.csv")
         assert (own_cache(shared_lab, name) / file.local_name).read_bytes() == content
         sent = []
@@ -392,10 +445,19 @@ def test_an_evaluator_says_what_it_lacks(shared_lab: Any, package: Path) -> None
         shared_lab.start("evaluator")
     stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(shared_lab.channel("evaluator"))
     code = stored(pack_code(package, "my_pkg.envs:Line"), "code.zip")
-    environment = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:Line", code=file_to_message(code))
+    environment = environment_pb2.EnvironmentSpec(
+        entry_point="my_pkg.envs:Line", code=file_to_message(code)
+    )
     with pytest.raises(PreconditionFailed) as missing:
         stub.Inspect(evaluator_service_pb2.InspectRequest(environment=environment), timeout=30)
     assert missing.value.reason == "FILES_MISSING"
-    bring_file(stub.PutFile, evaluator_service_pb2.PutFileRequest, pack_code(package, "my_pkg.envs:Line"), "code.zip")
-    response = stub.Inspect(evaluator_service_pb2.InspectRequest(environment=environment), timeout=30)
+    bring_file(
+        stub.PutFile,
+        evaluator_service_pb2.PutFileRequest,
+        pack_code(package, "my_pkg.envs:Line"),
+        "code.zip",
+    )
+    response = stub.Inspect(
+        evaluator_service_pb2.InspectRequest(environment=environment), timeout=30
+    )
     assert response.description.action_space.discrete.n == 2

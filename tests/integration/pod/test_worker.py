@@ -63,7 +63,9 @@ class Conversation:
 
     def weights(self, state: dict[str, torch.Tensor], version: int = 1) -> None:
         messages, chunks = TensorEncoder().encode(state)
-        self.send(actor_update=worker_service_pb2.ActorUpdate(policy_version=version, tensors=messages))
+        self.send(
+            actor_update=worker_service_pb2.ActorUpdate(policy_version=version, tensors=messages)
+        )
         for chunk in chunks:
             self.send(chunk=chunk)
 
@@ -148,7 +150,9 @@ def test_a_part_of_the_environments_gives_the_same_as_in_the_whole(
     cohort = train_work(members=2).cohort
     algorithm = learner_actor(cohort)
     seeds = torch.tensor([member.seed for member in cohort.members])
-    whole = Collector(make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 8), algorithm.actor, seeds)
+    whole = Collector(
+        make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 8), algorithm.actor, seeds
+    )
     expected = whole.collect(16)
     conversation = converse()
     conversation.open(cohort, envs_per_member=3, first_env_index=5)
@@ -160,7 +164,9 @@ def test_a_part_of_the_environments_gives_the_same_as_in_the_whole(
     assert torch.allclose(tensors["observation"], expected.observation[:, :, 5:], atol=1e-6)
 
 
-def test_a_rollout_above_a_mebibyte_comes_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_a_rollout_above_a_mebibyte_comes_in_chunks(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     cohort = train_work(members=2).cohort
     conversation = converse()
     conversation.open(cohort, envs_per_member=512, horizon=64)
@@ -172,12 +178,16 @@ def test_a_rollout_above_a_mebibyte_comes_in_chunks(converse: Callable[[], Conve
     assert tensors["observation"].shape == (65, 2, 512, 4)
 
 
-def test_weights_above_a_mebibyte_come_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_weights_above_a_mebibyte_come_in_chunks(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     torch.set_num_threads(1)
     cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
     algorithm = learner_actor(cohort)
     seeds = torch.tensor([member.seed for member in cohort.members])
-    collector = Collector(make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 4), algorithm.actor, seeds)
+    collector = Collector(
+        make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 4), algorithm.actor, seeds
+    )
     conversation = converse()
     conversation.open(cohort)
     conversation.weights(algorithm.actor_state())
@@ -246,7 +256,9 @@ def test_status_counts_sessions_and_steps(
 def bad_openings() -> dict[str, tuple[dict[str, Any], type[PodracerError]]]:
     other_build = cohort_pb2.BuildInfo(version="0.0.1", protocol=99)
     step_count, _ = TensorEncoder().encode({"step_count": torch.tensor([-1])})
-    rest, _ = TensorEncoder().encode({"step_count": torch.tensor([0]), "environment.physics": torch.zeros(1, 4)})
+    rest, _ = TensorEncoder().encode(
+        {"step_count": torch.tensor([0]), "environment.physics": torch.zeros(1, 4)}
+    )
     chunked, _ = TensorEncoder(message_bytes=4).encode({"step_count": torch.tensor([0])})
     return {
         "another build": ({"build": other_build}, PreconditionFailed),
@@ -254,7 +266,10 @@ def bad_openings() -> dict[str, tuple[dict[str, Any], type[PodracerError]]]:
         "too many environments": ({"envs_per_member": 2**31 - 1}, InvalidInput),
         "no horizon": ({"horizon": 0}, InvalidInput),
         "an endless horizon": ({"horizon": 2**31 - 1}, InvalidInput),
-        "more steps than there is memory": ({"envs_per_member": 1 << 20, "horizon": 1 << 20}, InvalidInput),
+        "more steps than there is memory": (
+            {"envs_per_member": 1 << 20, "horizon": 1 << 20},
+            InvalidInput,
+        ),
         "no device": ({"device": "a\nb"}, InvalidInput),
         "a device that is elsewhere": ({"device": "cuda:99"}, PreconditionFailed),
         "steps that cannot be": ({"environment_state": step_count}, InvalidInput),
@@ -275,14 +290,18 @@ def test_an_opening_that_cannot_be_right_is_refused(
         conversation.read()
 
 
-def test_a_first_message_that_opens_nothing_is_refused(converse: Callable[[], Conversation]) -> None:
+def test_a_first_message_that_opens_nothing_is_refused(
+    converse: Callable[[], Conversation],
+) -> None:
     conversation = converse()
     conversation.order()
     with pytest.raises(InvalidInput, match="open"):
         conversation.read()
 
 
-def test_an_empty_message_is_refused(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_an_empty_message_is_refused(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     conversation = converse()
     conversation.open(train_work(members=1).cohort)
     conversation.send()
@@ -291,7 +310,9 @@ def test_an_empty_message_is_refused(converse: Callable[[], Conversation], train
             conversation.read()
 
 
-def test_versions_count_from_one(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_versions_count_from_one(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     cohort = train_work(members=1).cohort
     conversation = converse()
     conversation.open(cohort)
@@ -348,7 +369,9 @@ def test_a_long_rollout_is_given_up_when_its_learner_leaves(
         time.sleep(0.05)
 
 
-def test_weights_of_another_cohort_are_refused(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+def test_weights_of_another_cohort_are_refused(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
     conversation = converse()
     conversation.open(train_work(members=2).cohort)
     conversation.weights(learner_actor(train_work(members=3).cohort).actor_state())
@@ -361,7 +384,9 @@ def test_weights_of_another_cohort_are_refused(converse: Callable[[], Conversati
 def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
     worker: Any, converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
 ) -> None:
-    (tmp_path / "broken.py").write_text("class Broken:\n    def __init__(self):\n        raise ValueError('no maze')\n")
+    (tmp_path / "broken.py").write_text(
+        "class Broken:\n    def __init__(self):\n        raise ValueError('no maze')\n"
+    )
     stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
     packed = pack_code(tmp_path, "broken:Broken")
     code = bring_file(stub.PutFile, worker_service_pb2.PutFileRequest, packed, "code.zip")
@@ -377,7 +402,9 @@ def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
 
 def test_a_caller_without_a_token_is_refused(worker: Any) -> None:
     with open_channel(worker.addresses["worker"]) as channel, pytest.raises(Unauthenticated):
-        worker_service_pb2_grpc.WorkerServiceStub(channel).GetStatus(worker_service_pb2.GetStatusRequest())
+        worker_service_pb2_grpc.WorkerServiceStub(channel).GetStatus(
+            worker_service_pb2.GetStatusRequest()
+        )
 
 
 def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) -> None:
@@ -394,8 +421,13 @@ def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) ->
 
 def test_it_dies_with_its_parent(lab: Any) -> None:
     """The parent is a process in between, which is killed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    environment |= {"PODRACER_TOKENS": str(lab.tokens), "PODRACER_LISTEN": f"unix://{lab.folder}/orphan.sock"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
+    }
+    environment |= {
+        "PODRACER_TOKENS": str(lab.tokens),
+        "PODRACER_LISTEN": f"unix://{lab.folder}/orphan.sock",
+    }
     script = (
         "import os, subprocess, sys, time\n"
         "environment = dict(os.environ, PODRACER_PARENT_PID=str(os.getpid()))\n"
@@ -403,7 +435,9 @@ def test_it_dies_with_its_parent(lab: Any) -> None:
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     assert parent.stdout.readline().startswith("listening on")

@@ -1,5 +1,5 @@
-"""A learner's source of rollouts and several workers, which are held up, end, come and will not do. The workers are
-real ones in threads of the test, so that it decides when each goes on."""
+"""A learner's source of rollouts and several workers, which are held up, end, come and will not do.
+The workers are real ones in threads of the test, so that it decides when each goes on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Worker:
         self._may_send.set()
         self._work = WorkQueue()
         folder.mkdir()
-        config = WorkerConfig(listen=listen, tokens=tokens, cache_dir=folder / "cache", shm_dir=folder)
+        config = WorkerConfig(
+            listen=listen, tokens=tokens, cache_dir=folder / "cache", shm_dir=folder
+        )
         self._server = create_worker_server(config, self._work)
         self._server.start()
         self.address = self._server.address
@@ -96,16 +98,17 @@ class Refusing(worker_service_pb2_grpc.WorkerServiceServicer):
     def __init__(self) -> None:
         self.opened = 0
 
-    def Collect(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802
+    def Collect(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
         self.opened += 1
         own = own_build()
         raise PreconditionFailed(
-            f"this is build 0.0.1 (protocol 0), the peer is {own.version} (protocol {own.protocol})",
+            f"this is build 0.0.1 (protocol 0), the peer is {own.version} (protocol "
+            f"{own.protocol})",
             reason="BUILD_MISMATCH",
         )
         yield
 
-    def GetStatus(self, request: Any, context: Any) -> worker_service_pb2.GetStatusResponse:  # noqa: N802
+    def GetStatus(self, request: Any, context: Any) -> worker_service_pb2.GetStatusResponse:
         return worker_service_pb2.GetStatusResponse(
             build=cohort_pb2.BuildInfo(version="0.0.1", protocol=0), max_sessions=1
         )
@@ -134,20 +137,34 @@ class Pod:
         self.held.callback(worker.end)
         return worker
 
-    def directory(self, *names: str, **resolving: Callable[[str, int], list[str]]) -> WorkerDirectory:
+    def directory(
+        self, *names: str, **resolving: Callable[[str, int], list[str]]
+    ) -> WorkerDirectory:
         return WorkerDirectory(
-            names, ShownTokens(FileToken(self.tokens / "pod")), ChannelOptions(allow_insecure=True), **resolving
+            names,
+            ShownTokens(FileToken(self.tokens / "pod")),
+            ChannelOptions(allow_insecure=True),
+            **resolving,
         )
 
-    def source(self, *names: str, directory: WorkerDirectory | None = None, **plan: Any) -> RemoteSource:
+    def source(
+        self, *names: str, directory: WorkerDirectory | None = None, **plan: Any
+    ) -> RemoteSource:
         directory = directory or self.directory(*names)
-        files = FetchedFiles(EnvironmentSpec(id="CartPole-v1"), {}, FileCache(self.folder / "c", 1 << 20), ExitStack())
+        files = FetchedFiles(
+            EnvironmentSpec(id="CartPole-v1"),
+            {},
+            FileCache(self.folder / "c", 1 << 20),
+            ExitStack(),
+        )
         settings = {
             "lock_step": False,
             "ahead": 0,
             "max_workers": 0,
             "patience_s": 20.0,
-            "check_environment": partial(require_same_environment, self.cohort.environment_description),
+            "check_environment": partial(
+                require_same_environment, self.cohort.environment_description
+            ),
         } | plan
         source = RemoteSource(
             WorkerPlan(
@@ -202,7 +219,8 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
         return rollout
 
     monkeypatch.setattr(Collection, "collect", collect_and_wait)
-    monkeypatch.setattr(shares, "_LEAST_GRACE_S", 2.0)  # only the held worker is late, however busy the machine is
+    # only the held worker is late, however busy the machine is
+    monkeypatch.setattr(shares, "_LEAST_GRACE_S", 2.0)
     pod = Pod(tmp_path, train_work(members=MEMBERS).cohort)
     with pod.held:
         yield pod
@@ -221,7 +239,9 @@ def whole(pod: Pod, rollouts: int) -> Rollout:
     """What one process collects and learns from."""
     environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), MEMBERS * ENVS)
     config = cohort_from_message(pod.cohort)
-    algorithm = algorithm_class("ppo")(config, environment.observation_space, environment.action_space)
+    algorithm = algorithm_class("ppo")(
+        config, environment.observation_space, environment.action_space
+    )
     seeds = torch.tensor([member.seed for member in config.members])
     collector = Collector(environment, algorithm.actor, seeds)
     for _ in range(rollouts):
@@ -259,14 +279,18 @@ def test_a_worker_that_is_held_up_costs_its_share_and_what_comes_late_is_used(po
     rollout = source.collect()
     while rollout.live_envs < ENVS:  # no update: nothing grows older meanwhile
         rollout = source.collect()
-    assert torch.equal(rollout.observation[0, :, ENVS // 2 :], standing), "it goes on where it stood"
+    assert torch.equal(rollout.observation[0, :, ENVS // 2 :], standing), (
+        "it goes on where it stood"
+    )
     assert source.figures["staleness_greatest"] == 2
     assert source.staleness == 1.0, "half of the rows are as new as can be"
     assert rollout.policy_version == pod.algorithm.version - 2
     assert pod.algorithm.update(rollout)["policy_loss"].isfinite().all()
 
 
-def test_what_is_too_old_is_dropped_and_counts_nothing(pod: Pod, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_too_old_is_dropped_and_counts_nothing(
+    pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     quick, slow = pod.worker(), pod.worker()
     source = pod.source(quick.address, slow.address)
@@ -305,18 +329,24 @@ def test_workers_collect_ahead_and_the_lag_is_as_many_versions(pod: Pod, ahead: 
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_worker_that_leaves_hands_its_part_to_the_others(pod: Pod, hasty: None, ahead: int) -> None:
+def test_a_worker_that_leaves_hands_its_part_to_the_others(
+    pod: Pod, hasty: None, ahead: int
+) -> None:
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), ahead=ahead)
     pod.train(source, 2)
     workers[1].end()
-    rollout = pod.train_until(source, lambda rollout: source.worker_count == 2 and rollout.live_envs == ENVS)
+    rollout = pod.train_until(
+        source, lambda rollout: source.worker_count == 2 and rollout.live_envs == ENVS
+    )
     assert rollout.valid.all()
     workers[0].end()
     pod.train_until(source, lambda rollout: source.worker_count == 1 and rollout.live_envs == ENVS)
 
 
-def test_a_spare_worker_takes_over_what_another_had(pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_spare_worker_takes_over_what_another_had(
+    pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), max_workers=2)
@@ -344,7 +374,9 @@ def test_a_worker_that_comes_gets_a_part(pod: Pod, hasty: None) -> None:
     first = pod.worker("127.0.0.1:0")
     port = first.address.rpartition(":")[2]
     hosts = ["127.0.0.1"]
-    source = pod.source(directory=pod.directory(f"dns:///workers.test:{port}", resolve=lambda *_: hosts))
+    source = pod.source(
+        directory=pod.directory(f"dns:///workers.test:{port}", resolve=lambda *_: hosts)
+    )
     pod.train(source, 2)
     assert source.worker_count == 1
     pod.worker(f"127.0.0.2:{port}")
@@ -423,7 +455,9 @@ def test_a_worker_of_another_build_is_left_out_with_both_named(
         time.sleep(0.3)
         pod.train(source, 3)
         assert refusing.opened == 1
-        named = f"will not be used: this is build 0.0.1 (protocol 0), the peer is {own_build().version}"
+        named = (
+            f"will not be used: this is build 0.0.1 (protocol 0), the peer is {own_build().version}"
+        )
         assert any(named in text for text in caplog.messages)
         with pytest.raises(PreconditionFailed) as refused:
             pod.source(server.address)
@@ -445,6 +479,7 @@ def test_a_worker_with_another_environment_is_left_out_with_both_named(
     source = pod.source(pod.worker().address, pod.worker().address, check_environment=check)
     pod.train_until(source, lambda rollout: source.worker_count == 1 and rollout.live_envs == ENVS)
     named = (
-        "it has started an environment of Box [4] float32, Discrete(3); the job's is of Box [4] float32, Discrete(2)"
+        "it has started an environment of Box [4] float32, Discrete(3); the job's is of Box "
+        "[4] float32, Discrete(2)"
     )
     assert any(named in text for text in caplog.messages)

@@ -1,4 +1,5 @@
-"""A split pod whose workers are killed again and again, for minutes: `PODRACER_SOAK_MINUTES`, by default two."""
+"""A split pod whose workers are killed again and again, for minutes: `PODRACER_SOAK_MINUTES`, by
+default two."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Watch:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 300)
-def test_workers_are_killed_for_minutes_and_nothing_is_lost_or_leaks(lab: Any, train_work: MakeWork) -> None:
+def test_workers_are_killed_for_minutes_and_nothing_is_lost_or_leaks(
+    lab: Any, train_work: MakeWork
+) -> None:
     chosen = random.Random(0)
     lab.start_split(workers=WORKERS)
     work = train_work(
@@ -81,25 +84,39 @@ def test_workers_are_killed_for_minutes_and_nothing_is_lost_or_leaks(lab: Any, t
 
     for member in granted.completed.train.members:
         reference = member.final.checkpoint
-        groups = load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256).groups
-        assert member.final.progress.env_steps == reference.env_steps == groups["random"]["transition_count"]
+        groups = load_checkpoint(
+            open_store(lab.store), reference.prefix, reference.manifest_sha256
+        ).groups
+        assert (
+            member.final.progress.env_steps
+            == reference.env_steps
+            == groups["random"]["transition_count"]
+        )
     committed = [commit.members[0].progress.env_steps for commit in granted.commits]
     assert committed == sorted(set(committed))
 
     sizes = [size for at, _, size in watch.looks if at > began + WARM_UP_S]
-    early, late = (statistics.median(part) for part in (sizes[: len(sizes) // 4], sizes[-len(sizes) // 4 :]))
+    early, late = (
+        statistics.median(part) for part in (sizes[: len(sizes) // 4], sizes[-len(sizes) // 4 :])
+    )
     paces = watch.paces()
     usual = statistics.median(pace for _, pace in paces)
     recovered = [
-        max((pace for at, pace in paces if RECOVERY_S - 1 < at - killed <= RECOVERY_S + 1), default=0.0) / usual
+        max(
+            (pace for at, pace in paces if RECOVERY_S - 1 < at - killed <= RECOVERY_S + 1),
+            default=0.0,
+        )
+        / usual
         for killed in kills
     ]
     print(
-        f"\n{len(kills)} kills, {committed[-1]:,} steps, {usual:,.0f} steps/s as a rule; {RECOVERY_S:g} s after a kill "
-        f"{statistics.median(recovered):.0%} of that (least {min(recovered):.0%}); {early / 1e6:.1f} MB at first, "
-        f"{late / 1e6:.1f} MB at last"
+        f"\n{len(kills)} kills, {committed[-1]:,} steps, {usual:,.0f} steps/s as a rule; "
+        f"{RECOVERY_S:g} s after a kill {statistics.median(recovered):.0%} of that (least "
+        f"{min(recovered):.0%}); {early / 1e6:.1f} MB at first, {late / 1e6:.1f} MB at last"
     )
     assert late == pytest.approx(early, rel=0.05), "the learner's memory is not flat"
     # Of single kills other work of the machine would decide.
-    assert statistics.median(recovered) >= RECOVERED, "workers that come back do not bring the pace back"
+    assert statistics.median(recovered) >= RECOVERED, (
+        "workers that come back do not bring the pace back"
+    )
     assert not list(lab.shm.glob("podracer-*")), "segments are left"

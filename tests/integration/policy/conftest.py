@@ -51,7 +51,9 @@ class Site(ServiceProcesses):
     def client(self, role: str = "client") -> PolicyClient:
         """To be closed by the caller."""
         tls = self.secrets / "tls" / "client" if self._tls else None
-        return PolicyClient(self.addresses["policy"], token_file=self.secrets / "tokens" / role, tls=tls)
+        return PolicyClient(
+            self.addresses["policy"], token_file=self.secrets / "tokens" / role, tls=tls
+        )
 
 
 @pytest.fixture

@@ -42,9 +42,13 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 def test_acts_as_the_local_policy_does(site: Site) -> None:
     checkpoints = [torque_policy(seed) for seed in (0, 1)]
-    one, two = (site.checkpoint(f"c{seed}", checkpoint) for seed, checkpoint in enumerate(checkpoints))
+    one, two = (
+        site.checkpoint(f"c{seed}", checkpoint) for seed, checkpoint in enumerate(checkpoints)
+    )
     choices = random_policy("ppo", BOX, CHOICE, 2)
-    site.serve(policies=f"alone={one},both={one},both={two},choices={site.checkpoint('c2', choices)}")
+    site.serve(
+        policies=f"alone={one},both={one},both={two},choices={site.checkpoint('c2', choices)}"
+    )
     expected = {
         "alone": load_policy(checkpoints[0])(torch.tensor(OBSERVATIONS)).numpy(),
         "both": load_ensemble_policy(checkpoints)(torch.tensor(OBSERVATIONS)).numpy(),
@@ -63,7 +67,12 @@ def test_acts_as_the_local_policy_does(site: Site) -> None:
         assert client.policy("both").ensemble == "mean"
         assert client.policy("alone").request_count == 2
         masks = np.eye(4, dtype=bool)
-        assert client.act(OBSERVATIONS[:4], policy="choices", action_mask=masks).tolist() == [0, 1, 2, 3]
+        assert client.act(OBSERVATIONS[:4], policy="choices", action_mask=masks).tolist() == [
+            0,
+            1,
+            2,
+            3,
+        ]
         numbers = pb.ActRequest(policy="alone", values=OBSERVATIONS.ravel().tolist())
         np.testing.assert_allclose(
             client.policy_service.Act(numbers).values, expected["alone"].ravel(), rtol=0, atol=1e-6
@@ -71,13 +80,23 @@ def test_acts_as_the_local_policy_does(site: Site) -> None:
 
 
 def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
-    hand = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(32), gymnasium.spaces.Discrete(2, start=1)])
-    robot = gymnasium.spaces.Dict(speed=BOX, camera=gymnasium.spaces.Box(0, 9, (2, 2), np.uint16), hand=hand)
+    hand = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Discrete(32), gymnasium.spaces.Discrete(2, start=1)]
+    )
+    robot = gymnasium.spaces.Dict(
+        speed=BOX, camera=gymnasium.spaces.Box(0, 9, (2, 2), np.uint16), hand=hand
+    )
     stored = {
-        name: with_original_space(random_policy("ppo", observation_array_space(space), CHOICE, 0), space)
+        name: with_original_space(
+            random_policy("ppo", observation_array_space(space), CHOICE, 0), space
+        )
         for name, space in {"hand": hand, "robot": robot, "empty": gymnasium.spaces.Dict()}.items()
     }
-    site.serve(policies=",".join(f"{name}={site.checkpoint(name, policy)}" for name, policy in stored.items()))
+    site.serve(
+        policies=",".join(
+            f"{name}={site.checkpoint(name, policy)}" for name, policy in stored.items()
+        )
+    )
     with site.client() as client:
         described = client.policy("robot")
         assert space_from_message(described.original_observation_space) == from_gymnasium(robot)
@@ -90,11 +109,19 @@ def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
             "hand": [(card, ace) for card in range(0, 32, 5) for ace in (1, 2)],
         }.items():
             rows = np.array(
-                [gymnasium.spaces.flatten(robot if name == "robot" else hand, each) for each in observations]
+                [
+                    gymnasium.spaces.flatten(robot if name == "robot" else hand, each)
+                    for each in observations
+                ]
             )
             expected = client.act(rows, policy=name)
-            assert [int(client.act(each, policy=name)) for each in observations] == expected.tolist()
-        batch = (np.array([one for one, _ in observations]), np.array([two for _, two in observations]))
+            assert [
+                int(client.act(each, policy=name)) for each in observations
+            ] == expected.tolist()
+        batch = (
+            np.array([one for one, _ in observations]),
+            np.array([two for _, two in observations]),
+        )
         assert client.act(batch, policy="hand").tolist() == expected.tolist()
         assert client.act({}, policy="empty").shape == ()
         for wrong, message in (
@@ -117,18 +144,26 @@ def test_tells_seconds_since_1970_apart(site: Site) -> None:
     with site.client() as client:
         assert client.policy("torques").observation_space.box.dtype == tensor_pb2.DATA_TYPE_FLOAT64
         for given in (times, times.astype(np.int64), {"observation": times}):
-            np.testing.assert_allclose(client.act(given, policy="torques"), expected, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(
+                client.act(given, policy="torques"), expected, rtol=0, atol=1e-5
+            )
         message = tensor_pb2.Tensor(
-            dtype=tensor_pb2.DATA_TYPE_INT64, shape=times.shape, inline=times.astype(np.int64).tobytes()
+            dtype=tensor_pb2.DATA_TYPE_INT64,
+            shape=times.shape,
+            inline=times.astype(np.int64).tobytes(),
         )
         answer = client.policy_service.Act(pb.ActRequest(policy="torques", observations=message))
         np.testing.assert_allclose(
             np.frombuffer(answer.actions.inline, np.float32), expected.ravel(), rtol=0, atol=1e-5
         )
-        with pytest.raises(InvalidInput, match=r"observations.dtype: expected FLOAT64, got FLOAT32"):
+        with pytest.raises(
+            InvalidInput, match=r"observations.dtype: expected FLOAT64, got FLOAT32"
+        ):
             client.act(times.astype(np.float32), policy="torques")
         numbers = pb.ActRequest(policy="torques", values=times.ravel().tolist())
-        np.testing.assert_allclose(client.policy_service.Act(numbers).values, expected.ravel(), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            client.policy_service.Act(numbers).values, expected.ravel(), rtol=0, atol=1e-5
+        )
         masks = np.eye(4, dtype=bool)[:2]
         assert client.act(times, policy="choices", action_mask=masks).tolist() == [0, 1]
 
@@ -161,7 +196,9 @@ def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> No
 
 
 def tensor(
-    values: object, dtype: str = "float32", name: tensor_pb2.DataType.ValueType = tensor_pb2.DATA_TYPE_FLOAT32
+    values: object,
+    dtype: str = "float32",
+    name: tensor_pb2.DataType.ValueType = tensor_pb2.DATA_TYPE_FLOAT32,
 ) -> tensor_pb2.Tensor:
     array = np.asarray(values, dtype=dtype)
     return tensor_pb2.Tensor(dtype=name, shape=array.shape, inline=array.tobytes())
@@ -178,23 +215,38 @@ def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> N
     bad: list[tuple[dict[str, object], str]] = [
         ({}, "exactly one of observations, values and parts"),
         ({"observations": right, "values": [0.0] * 3}, "exactly one"),
-        ({"observations": tensor([[0.0] * 4])}, r"observations.shape: expected \[B, 3\], or \[3\] .* got \[1, 4\]"),
+        (
+            {"observations": tensor([[0.0] * 4])},
+            r"observations.shape: expected \[B, 3\], or \[3\] .* got \[1, 4\]",
+        ),
         ({"observations": tensor(np.zeros((0, 3)))}, "expected 1 to 1024 rows, got 0"),
         ({"observations": tensor(np.zeros((1025, 3)))}, "expected 1 to 1024 rows, got 1025"),
         (
             {"observations": tensor([[0] * 3], "uint8", tensor_pb2.DATA_TYPE_UINT8)},
             "dtype: expected FLOAT32, got UINT8",
         ),
-        ({"observations": tensor([[0.0, np.nan, 0.0]])}, r"expected finite numbers, got nan at \[0, 1\]"),
+        (
+            {"observations": tensor([[0.0, np.nan, 0.0]])},
+            r"expected finite numbers, got nan at \[0, 1\]",
+        ),
         ({"observations": tensor([[0.0, 0.0, -np.inf]])}, r"got -inf at \[0, 2\]"),
-        ({"observations": tensor([[1e300] * 3], "float64", tensor_pb2.DATA_TYPE_FLOAT64)}, "finite"),
+        (
+            {"observations": tensor([[1e300] * 3], "float64", tensor_pb2.DATA_TYPE_FLOAT64)},
+            "finite",
+        ),
         ({"observations": cut}, "12 bytes, 4 came"),
         ({"values": [0.0] * 4}, "expected 3 numbers for each"),
         ({"values": [float("nan")] * 3}, "values: expected finite"),
         ({"values": [1e300] * 3}, "values: expected finite"),
         ({"observations": right, "action_masks": nothing_allowed}, "know no masks"),
-        ({"policy": "d", "observations": right, "action_masks": nothing_allowed}, "place 0 of mask 0 allows nothing"),
-        ({"policy": "d", "observations": right, "action_masks": right}, "expected BOOL, got FLOAT32"),
+        (
+            {"policy": "d", "observations": right, "action_masks": nothing_allowed},
+            "place 0 of mask 0 allows nothing",
+        ),
+        (
+            {"policy": "d", "observations": right, "action_masks": right},
+            "expected BOOL, got FLOAT32",
+        ),
     ]
     with site.client() as client:
         for fields, problem in bad:
@@ -251,8 +303,14 @@ def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
         header = pb.LoadPolicyHeader(name="p", version="2")
         header.checkpoints.add(sha256="0" * 64, size_bytes=4)
         for pieces, error in (
-            ([pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"1234")], DataCorrupted),
-            ([pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"12345")], DataCorrupted),
+            (
+                [pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"1234")],
+                DataCorrupted,
+            ),
+            (
+                [pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"12345")],
+                DataCorrupted,
+            ),
             ([pb.LoadPolicyRequest(header=header)] * 2, InvalidInput),
             ([pb.LoadPolicyRequest(data=b"1")], InvalidInput),
             ([], InvalidInput),
@@ -267,7 +325,9 @@ def test_exchanged_under_load_without_an_error(site: Site) -> None:
     checkpoints = [torque_policy(seed) for seed in range(4)]
     site.serve(policies=f"p={site.checkpoint('c', checkpoints[0])}")
     expected = [load_policy(one)(torch.tensor(OBSERVATIONS)).numpy() for one in checkpoints]
-    by_version = {"a0-4096": expected[0]} | {f"v{number}": expected[number % 4] for number in range(1, 13)}
+    by_version = {"a0-4096": expected[0]} | {
+        f"v{number}": expected[number % 4] for number in range(1, 13)
+    }
     done, problems, seen = threading.Event(), list[str](), set[str]()
 
     def load() -> None:
@@ -290,7 +350,11 @@ def test_exchanged_under_load_without_an_error(site: Site) -> None:
             for number in range(1, 13):
                 operator.load("p", f"v{number}", [pack_policy(checkpoints[number % 4])])
                 if number % 4 == 0:
-                    wait_until(lambda number=number: problems or f"v{number}" in seen, 60, "an answer of this version")
+                    wait_until(
+                        lambda number=number: problems or f"v{number}" in seen,
+                        60,
+                        "an answer of this version",
+                    )
     finally:
         done.set()
         for caller in callers:
@@ -300,7 +364,10 @@ def test_exchanged_under_load_without_an_error(site: Site) -> None:
 
 
 def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
-    settings = {"policies": f"p={site.checkpoint('c', torque_policy(0))}", "health_listen": "127.0.0.1:0"}
+    settings = {
+        "policies": f"p={site.checkpoint('c', torque_policy(0))}",
+        "health_listen": "127.0.0.1:0",
+    }
     site.serve(**settings)
     with site.client() as client:
         before = client.act(OBSERVATIONS)
@@ -309,7 +376,9 @@ def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
         site.serve(**settings)
         np.testing.assert_array_equal(client.act(OBSERVATIONS, timeout_s=60), before)
     with grpc.insecure_channel(site.addresses["policy"]) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
+        health = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=60
+        )
         assert health.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -324,7 +393,11 @@ def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
     ],
 )
 def test_bad_settings_are_one_line(site: Site, policies: str, problem: str) -> None:
-    environment = {"PODRACER_TOKENS": str(site.secrets / "tokens"), "PODRACER_POLICIES": policies, "PATH": ""}
+    environment = {
+        "PODRACER_TOKENS": str(site.secrets / "tokens"),
+        "PODRACER_POLICIES": policies,
+        "PATH": "",
+    }
     run = subprocess.run(
         [sys.executable, "-m", "podracer_policy"],
         env=environment,

@@ -44,13 +44,21 @@ class Echo:
         if text == "bug":
             raise ValueError("the password is hunter2")
         if text == "InvalidInput":
-            raise InvalidInput("bad search", violations=[FieldViolation("search.space", "is empty")], job="j")
+            raise InvalidInput(
+                "bad search", violations=[FieldViolation("search.space", "is empty")], job="j"
+            )
         if text == "UserCodeFailed":
-            raise UserCodeFailed("the environment raised", user_traceback="Traceback…\nKeyError: 'x'", job="j")
+            raise UserCodeFailed(
+                "the environment raised", user_traceback="Traceback…\nKeyError: 'x'", job="j"
+            )
         if text in vars(errors):
             raise getattr(errors, text)("on purpose", reason="ON_PURPOSE", job="j")
         caller = current_caller()
-        return f"{caller.role} {caller.lease_id} {caller.fence}".encode() if text == "hello" else request
+        return (
+            f"{caller.role} {caller.lease_id} {caller.fence}".encode()
+            if text == "hello"
+            else request
+        )
 
 
 class SyncEcho(Echo):
@@ -65,7 +73,9 @@ class SyncEcho(Echo):
     def stream_unary(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return b"".join([self.answer(request) for request in requests])
 
-    def stream_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def stream_stream(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
         try:
             for request in requests:
                 while request == b"wait" and context.is_active():
@@ -89,12 +99,15 @@ class AioEcho(Echo):
             await context.write(b"waiting")
             await asyncio.sleep(60)
         for _ in range(3 if request == b"many" else 1):
-            await context.write(self.answer(request))  # the other way to stream, without a generator
+            # the other way to stream, without a generator
+            await context.write(self.answer(request))
 
     async def stream_unary(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         return b"".join([self.answer(request) async for request in requests])
 
-    async def stream_stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def stream_stream(
+        self, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[bytes]:
         try:
             async for request in requests:
                 if request == b"wait":
@@ -137,7 +150,9 @@ class EchoWorld:
     error_classes = tuple(
         value
         for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, PodracerError) and value is not errors.TimeUp
+        if isinstance(value, type)
+        and issubclass(value, PodracerError)
+        and value is not errors.TimeUp
     )
 
     def __init__(self, token_directory: Path) -> None:

@@ -34,7 +34,9 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @pytest_asyncio.fixture
 async def server(world: Any) -> AsyncIterator[AioRpcServer]:
-    async with await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer) as server:
+    async with await create_aio_server(
+        "127.0.0.1:0", [world.register_aio], world.authorizer
+    ) as server:
         yield server
 
 
@@ -48,10 +50,17 @@ async def test_all_four_kinds_know_their_caller(stub: Any) -> None:
     assert await stub.unary(b"hello") == b"pod  0"
     assert await _all(stub.unary_stream(b"hello")) == [b"pod  0"]
     assert await stub.stream_unary(iter([b"hello", b"-x"])) == b"pod  0-x"
-    assert await _all(stub.stream_stream(iter([b"hello", b"many"]))) == [b"pod  0", b"many", b"many", b"many"]
+    assert await _all(stub.stream_stream(iter([b"hello", b"many"]))) == [
+        b"pod  0",
+        b"many",
+        b"many",
+        b"many",
+    ]
 
 
-async def test_a_refused_call_is_answered_before_its_request_has_come(server: AioRpcServer, world: Any) -> None:
+async def test_a_refused_call_is_answered_before_its_request_has_come(
+    server: AioRpcServer, world: Any
+) -> None:
     for token, expected in (
         (None, grpc.StatusCode.UNAUTHENTICATED),
         ("client-token", grpc.StatusCode.PERMISSION_DENIED),
@@ -121,7 +130,8 @@ async def test_abort_by_hand_stands(stub: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "error"), [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)]
+    ("token", "error"),
+    [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)],
 )
 async def test_who_may_not_call(
     server: AioRpcServer, world: Any, token: str | None, error: type[PodracerError]
@@ -131,7 +141,8 @@ async def test_who_may_not_call(
         for call in (
             stub.unary(b"hello"),
             _all(stub.unary_stream(b"hello")),
-            stub.stream_unary(),  # no message: where its write fails before the status comes, grpc.aio knows no status
+            # no message: where its write fails before the status comes, grpc.aio knows no status
+            stub.stream_unary(),
             stub.forgotten(b"hello"),
         ):
             with pytest.raises(error):
@@ -140,7 +151,9 @@ async def test_who_may_not_call(
 
 
 async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
-    async with open_aio_channel(server.address, "pod-token", ChannelOptions(timeout_s=0.2)) as channel:
+    async with open_aio_channel(
+        server.address, "pod-token", ChannelOptions(timeout_s=0.2)
+    ) as channel:
         with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
             await world.Stub(channel).unary(b"wait")
 
@@ -174,7 +187,9 @@ async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
         assert await world.Stub(patient).unary(b"x") == b"x"
 
 
-async def test_calls_that_come_at_once_wait_for_the_server(server: AioRpcServer, world: Any) -> None:
+async def test_calls_that_come_at_once_wait_for_the_server(
+    server: AioRpcServer, world: Any
+) -> None:
     """More than gRPC itself lets wait: the loop is busy while they come."""
     burst = f"""
 import asyncio
@@ -193,7 +208,9 @@ asyncio.run(main())
     assert await callers.wait() == 0
 
 
-async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancelled_calls_end_the_handler(
+    stub: Any, world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     call = stub.stream_stream()
     await call.write(b"one")
     assert await call.read() == b"one"
@@ -226,9 +243,14 @@ async def test_health_is_open_and_tells_draining(world: Any) -> None:
         drained.append("told")
 
     server.on_drain(tell)
-    async with open_aio_channel(server.address) as channel, open_aio_channel(server.address, "pod-token") as pod:
+    async with (
+        open_aio_channel(server.address) as channel,
+        open_aio_channel(server.address, "pod-token") as pod,
+    ):
         health = health_pb2_grpc.HealthStub(channel)
-        assert (await health.Check(health_pb2.HealthCheckRequest(service=world.service))).status == SERVING
+        assert (
+            await health.Check(health_pb2.HealthCheckRequest(service=world.service))
+        ).status == SERVING
         await server.set_ready(False)
         assert (await health.Check(health_pb2.HealthCheckRequest())).status != SERVING
         assert await world.Stub(pod).unary(b"hello") == b"pod  0", "calls are answered all the same"
@@ -261,7 +283,9 @@ async def test_reflection_needs_a_token(server: AioRpcServer, world: Any) -> Non
             await _all(stub.ServerReflectionInfo(iter([request])))
 
 
-async def test_a_synchronous_client_understands_an_asyncio_server(server: AioRpcServer, world: Any) -> None:
+async def test_a_synchronous_client_understands_an_asyncio_server(
+    server: AioRpcServer, world: Any
+) -> None:
     def call() -> bytes:
         with open_channel(server.address, "pod-token") as channel:
             stub = world.Stub(channel)

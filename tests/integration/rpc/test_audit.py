@@ -26,23 +26,29 @@ SECRET = "what was sent"
 
 
 class Jobs(job_service_pb2_grpc.JobServiceServicer):
-    async def CreateJob(self, request: jobs.CreateJobRequest, context: Any) -> jobs.CreateJobResponse:  # noqa: N802
+    async def CreateJob(
+        self, request: jobs.CreateJobRequest, context: Any
+    ) -> jobs.CreateJobResponse:
         return jobs.CreateJobResponse(job=job_pb2.Job(name="projects/a/jobs/made"))
 
-    async def CancelJob(self, request: jobs.CancelJobRequest, context: Any) -> jobs.CancelJobResponse:  # noqa: N802
+    async def CancelJob(
+        self, request: jobs.CancelJobRequest, context: Any
+    ) -> jobs.CancelJobResponse:
         raise NotFound("there is none") if request.name.endswith("/missing") else ValueError(SECRET)
 
-    async def GetJob(self, request: jobs.GetJobRequest, context: Any) -> jobs.GetJobResponse:  # noqa: N802
+    async def GetJob(self, request: jobs.GetJobRequest, context: Any) -> jobs.GetJobResponse:
         return jobs.GetJobResponse()
 
 
 class Artifacts(artifacts_grpc.ArtifactServiceServicer):
-    async def Upload(  # noqa: N802
+    async def Upload(
         self, request_iterator: AsyncIterator[artifacts.UploadRequest], context: Any
     ) -> artifacts.UploadResponse:
         async for _ in request_iterator:
             pass
-        return artifacts.UploadResponse(artifact=artifacts.Artifact(name="projects/a/artifacts/made"))
+        return artifacts.UploadResponse(
+            artifact=artifacts.Artifact(name="projects/a/artifacts/made")
+        )
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[di
     return lines
 
 
-async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dict[str, str]]]) -> None:
+async def test_each_act_leaves_a_line(
+    tmp_path: Path, log: Callable[[], list[dict[str, str]]]
+) -> None:
     anna, key = sign(b"s" * 32, Claims("7f", "anna", "client", 1 << 40, ("a",), ()))
     eye, _ = sign(b"s" * 32, Claims("8f", "eye", "viewer", 1 << 40, (), ()))
     (tmp_path / PUBLIC_KEYS).write_text(key)
@@ -70,18 +78,27 @@ async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dic
         "127.0.0.1:0",
         [
             lambda server: job_service_pb2_grpc.add_JobServiceServicer_to_server(Jobs(), server),
-            lambda server: artifacts_grpc.add_ArtifactServiceServicer_to_server(Artifacts(), server),
+            lambda server: artifacts_grpc.add_ArtifactServiceServicer_to_server(
+                Artifacts(), server
+            ),
         ],
         Authorizer(methods_of("orchestrator"), TokenFiles(tmp_path)),
     )
 
     async def call(token: str, method: str, request: Any) -> None:
         async with open_aio_channel(server.address, token) as channel:
-            stub, uploads = job_service_pb2_grpc.JobServiceStub(channel), artifacts_grpc.ArtifactServiceStub(channel)
+            stub = job_service_pb2_grpc.JobServiceStub(channel)
+            uploads = artifacts_grpc.ArtifactServiceStub(channel)
             with contextlib.suppress(PodracerError):
-                await (uploads.Upload(iter([request] * 2)) if method == "Upload" else getattr(stub, method)(request))
+                await (
+                    uploads.Upload(iter([request] * 2))
+                    if method == "Upload"
+                    else getattr(stub, method)(request)
+                )
 
-    header = artifacts.UploadRequest(header=artifacts.UploadHeader(parent="projects/a", request_id=SECRET))
+    header = artifacts.UploadRequest(
+        header=artifacts.UploadHeader(parent="projects/a", request_id=SECRET)
+    )
     async with server:
         await call(anna, "CreateJob", jobs.CreateJobRequest(parent="projects/a", request_id=SECRET))
         await call(anna, "CancelJob", jobs.CancelJobRequest(name="projects/a/jobs/missing"))
@@ -97,18 +114,26 @@ async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dic
     assert [tuple(line[key] for key in ("role", "token", "name")) for line in log()] == [
         of_anna, of_anna, of_anna, ("client", hash_token("plain")[:23], ""), of_anna, of_eye,
     ]  # fmt: skip
-    assert [tuple(line[key] for key in ("method", "resource", "outcome", "reason")) for line in log()] == [
+    assert [
+        tuple(line[key] for key in ("method", "resource", "outcome", "reason")) for line in log()
+    ] == [
         (f"{job}CreateJob", "projects/a/jobs/made", "OK", ""),
         (f"{job}CancelJob", "projects/a/jobs/missing", "NOT_FOUND", "NOT_FOUND"),
         (f"{job}CancelJob", "projects/b/jobs/j", "PERMISSION_DENIED", "OTHER_PROJECT"),
         (f"{job}CancelJob", "projects/b/jobs/\n\x1b[2J", "INTERNAL", ""),
         (upload, "projects/a/artifacts/made", "OK", ""),
-        (f"{job}CancelJob", "", "PERMISSION_DENIED", "PERMISSION_REFUSED"),  # refused before it is read
+        # refused before it is read
+        (f"{job}CancelJob", "", "PERMISSION_DENIED", "PERMISSION_REFUSED"),
     ]
-    assert all(line["peer"].startswith("ipv4:127.0.0.1:") and line["time"].startswith("20") for line in log())
+    assert all(
+        line["peer"].startswith("ipv4:127.0.0.1:") and line["time"].startswith("20")
+        for line in log()
+    )
 
 
-def test_without_a_file_they_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_they_go_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(audit.logger, "propagate", True)  # and as before afterwards
     audit.write_audit_log(None)
     audit.logger.info("a line")

@@ -33,7 +33,9 @@ def create(world: Any, address: str, *, aio: bool, options: ServerOptions | None
     if aio:
 
         async def create_and_stop() -> str:
-            server = await create_aio_server(address, [world.register_aio], world.authorizer, options)
+            server = await create_aio_server(
+                address, [world.register_aio], world.authorizer, options
+            )
             await server.start()
             await server.drain(0)
             return server.address
@@ -51,7 +53,9 @@ both = pytest.mark.parametrize("aio", [False, True], ids=["sync", "aio"])
 @both
 def test_taken_port(world: Any, aio: bool) -> None:
     with create_server("127.0.0.1:0", [world.register_sync], world.authorizer) as first:
-        with pytest.raises(InvalidInput, match=f"cannot listen at {first.address}: .*in use") as caught:
+        with pytest.raises(
+            InvalidInput, match=f"cannot listen at {first.address}: .*in use"
+        ) as caught:
             create(world, first.address, aio=aio)
         assert caught.value.reason == "ADDRESS_IN_USE"
 
@@ -71,12 +75,16 @@ def test_a_port_is_free_again_after_its_server(world: Any, aio: bool) -> None:
 
 
 @both
-def test_leaving_the_machine_needs_the_flag(world: Any, aio: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_leaving_the_machine_needs_the_flag(
+    world: Any, aio: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InvalidInput) as caught:
         create(world, "0.0.0.0:0", aio=aio)
     assert caught.value.reason == "INSECURE_ADDRESS"
     with caplog.at_level(logging.WARNING):
-        assert create(world, "0.0.0.0:0", aio=aio, options=ServerOptions(allow_insecure=True)).startswith("0.0.0.0:")
+        assert create(
+            world, "0.0.0.0:0", aio=aio, options=ServerOptions(allow_insecure=True)
+        ).startswith("0.0.0.0:")
     assert "without TLS" in caplog.text
 
 
@@ -108,14 +116,18 @@ def test_stale_socket_is_replaced_and_a_file_is_not(world: Any, folder: Path) ->
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stale.bind(str(folder / "worker.sock"))
     stale.close()  # as after a kill: the file stays without a listener
-    with create_server(f"unix://{folder}/worker.sock", [world.register_sync], world.authorizer) as server:
+    with create_server(
+        f"unix://{folder}/worker.sock", [world.register_sync], world.authorizer
+    ) as server:
         assert _hello(server, world) == b"pod  0"
     (folder / "notes.txt").write_text("keep me")
     with pytest.raises(InvalidInput, match="not a socket"):
         create_server(f"unix://{folder}/notes.txt", [world.register_sync], world.authorizer)
     assert (folder / "notes.txt").read_text() == "keep me"
     with pytest.raises(InvalidInput) as caught:
-        create_server(f"unix://{folder}/notes.txt/worker.sock", [world.register_sync], world.authorizer)
+        create_server(
+            f"unix://{folder}/notes.txt/worker.sock", [world.register_sync], world.authorizer
+        )
     assert caught.value.reason == "ADDRESS_UNUSABLE"
 
 

@@ -33,7 +33,8 @@ MOST_BYTES = 5 << 20
 SERVICE = "podracer.test.Gate"
 RENEW, STREAM = f"/{SERVICE}/RenewLease", f"/{SERVICE}/Stream"
 _EMPTY_EVALUATIONS = b"\x22\x00" * (8 << 20)
-"""16 MiB of empty submessages in RenewLeaseRequest, which compress to 16 KiB and parse to 1.5 GiB."""
+"""16 MiB of empty submessages in RenewLeaseRequest, which compress to 16 KiB and parse to 1.5
+GiB."""
 
 
 class Gate:
@@ -75,7 +76,9 @@ def authorizer(tokens: Path) -> Authorizer:
 async def serve(tokens: Path) -> None:
     """The server of a process of its own."""
     options = ServerOptions(health="127.0.0.1:0", connection_streams=limits.CONTROL_STREAMS)
-    async with await create_aio_server("127.0.0.1:0", [Gate().register], authorizer(tokens), options) as server:
+    async with await create_aio_server(
+        "127.0.0.1:0", [Gate().register], authorizer(tokens), options
+    ) as server:
         print(server.address, server.health_address, flush=True)
         await asyncio.Event().wait()
 
@@ -102,10 +105,15 @@ class Process:
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     tokens = tmp_path_factory.mktemp("gate") / "tokens"
-    code = f"import asyncio, pathlib; from {__name__} import serve; asyncio.run(serve(pathlib.Path({str(tokens)!r})))"
+    code = (
+        f"import asyncio, pathlib; from {__name__} import serve; "
+        f"asyncio.run(serve(pathlib.Path({str(tokens)!r})))"
+    )
     path = os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as child:
         found = Process(child)
         for _ in range(4):  # the pools of its allocators fill, by some 10 MB
             with RawConnection(found.address) as warm:
@@ -130,7 +138,10 @@ def test_a_large_request_without_a_token_is_not_read(process: Process) -> None:
     """Found by an audit: 16 KiB on the wire took 1.5 GiB."""
     before = process.memory_bytes
     for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-        with grpc.insecure_channel(process.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        with (
+            grpc.insecure_channel(process.address) as channel,
+            pytest.raises(grpc.RpcError) as refused,
+        ):
             channel.unary_unary(RENEW)(_EMPTY_EVALUATIONS, timeout=60, compression=compression)
         assert refused.value.code() in (
             grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED
@@ -170,7 +181,9 @@ def gate() -> Gate:
 @pytest_asyncio.fixture
 async def server(gate: Gate, tmp_path: Path) -> AsyncIterator[AioRpcServer]:
     options = ServerOptions({STREAM: 1 << 20}, concurrent_calls=64, places=2)
-    async with await create_aio_server("127.0.0.1:0", [gate.register], authorizer(tmp_path), options) as server:
+    async with await create_aio_server(
+        "127.0.0.1:0", [gate.register], authorizer(tmp_path), options
+    ) as server:
         yield server
 
 
@@ -184,7 +197,9 @@ def request(lease: str) -> bytes:
     return pod_service_pb2.RenewLeaseRequest(lease=lease).SerializeToString()
 
 
-async def test_a_request_has_a_size_for_its_method_before_it_is_parsed(channel: grpc.aio.Channel, gate: Gate) -> None:
+async def test_a_request_has_a_size_for_its_method_before_it_is_parsed(
+    channel: grpc.aio.Channel, gate: Gate
+) -> None:
     with pytest.raises(Exhausted, match="larger than max 262144") as refused:
         await channel.unary_unary(RENEW)(b"\x22\x00" * (150 << 10), timeout=60)
     assert refused.value.reason == "REQUEST_TOO_LARGE"
@@ -206,17 +221,23 @@ async def test_a_request_that_does_not_come_ends_its_call(
 async def test_one_token_cannot_keep_the_others_waiting(
     server: AioRpcServer, channel: grpc.aio.Channel, gate: Gate
 ) -> None:
-    """Half-open, waiting and streaming calls of one token count; another token's pass, and those of leases always."""
+    """Half-open, waiting and streaming calls of one token count; another token's pass, and those of
+    leases always."""
     held = [channel.stream_unary(RENEW)() for _ in range(6)]
     held += [channel.stream_stream(STREAM)() for _ in range(12)]  # 8 of them find room
-    waiting = [asyncio.ensure_future(channel.unary_unary(RENEW)(request("wait"), timeout=60)) for _ in range(20)]
+    waiting = [
+        asyncio.ensure_future(channel.unary_unary(RENEW)(request("wait"), timeout=60))
+        for _ in range(20)
+    ]
     done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
     with pytest.raises(Exhausted, match="this token is at its limit of 16 concurrent calls"):
         await done.pop()
     async with open_aio_channel(server.address) as others:
         for token in ("other-token", "pod-token", LeaseTokens(b"s" * 32).issue("one", 1)):
             for _ in range(40):
-                answer = await others.unary_unary(RENEW)(request("one"), timeout=60, metadata=bearer(token))
+                answer = await others.unary_unary(RENEW)(
+                    request("one"), timeout=60, metadata=bearer(token)
+                )
                 assert answer == b"renewed"
     gate.release.set()
     for call in held:
@@ -266,10 +287,13 @@ def _held(admission: Admission, role: Role, token: str, count: int) -> Any:
 
 
 async def test_a_stream_survives_the_age_of_its_connection(gate: Gate, tmp_path: Path) -> None:
-    """New calls go over a new connection meanwhile; after the grace the stream ends with UNAVAILABLE."""
+    """New calls go over a new connection meanwhile; after the grace the stream ends with
+    UNAVAILABLE."""
     options = ServerOptions(connection_age_s=(0.3, 0.6))
     async with (
-        await create_aio_server("127.0.0.1:0", [gate.register], authorizer(tmp_path), options) as server,
+        await create_aio_server(
+            "127.0.0.1:0", [gate.register], authorizer(tmp_path), options
+        ) as server,
         open_aio_channel(server.address, "client-token") as channel,
     ):
         stream = channel.stream_stream(STREAM)()

@@ -38,7 +38,9 @@ async def ask(address: str, service: str = "") -> str:
     return await asyncio.to_thread(probe, address, service)
 
 
-def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(authorizer: Authorizer) -> None:
+def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(
+    authorizer: Authorizer,
+) -> None:
     server = create_server("127.0.0.1:0", [], authorizer, OPTIONS)
     address = server.health_address
     assert (probe(address), probe(address, LIVENESS)) == ("NOT_SERVING", "SERVING")
@@ -77,12 +79,17 @@ def test_beside_tls_it_is_plain_and_serves_nothing_else(
 ) -> None:
     create_secrets(tmp_path / "secrets")
     tls = TlsFolder(tmp_path / "secrets" / "tls" / "worker")
-    with create_server("127.0.0.1:0", [], authorizer, ServerOptions(tls=tls, health="0.0.0.0:0")) as server:
+    with create_server(
+        "127.0.0.1:0", [], authorizer, ServerOptions(tls=tls, health="0.0.0.0:0")
+    ) as server:
         assert "plain text" not in caplog.text
         port = server.health_address.rpartition(":")[2]
         assert probe(f"127.0.0.1:{port}") == "SERVING"
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for method in (f"/{SERVICE}/Nothing", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"):
+            for method in (
+                f"/{SERVICE}/Nothing",
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            ):
                 with pytest.raises(grpc.RpcError) as refusal:
                     channel.unary_unary(method)(b"", timeout=10)
                 assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -152,8 +159,12 @@ def test_the_probe_says_in_one_line_what_is_wrong(
 def test_the_probe_is_a_command(authorizer: Authorizer) -> None:
     with create_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
         command = [sys.executable, "-m", "podracer_core.rpc.probe", server.health_address]
-        found = subprocess.run([*command, "liveness"], capture_output=True, text=True, timeout=60, check=False)
+        found = subprocess.run(
+            [*command, "liveness"], capture_output=True, text=True, timeout=60, check=False
+        )
         assert (found.returncode, found.stdout) == (0, f"{server.health_address}: SERVING\n")
-        found = subprocess.run([*command, "other"], capture_output=True, text=True, timeout=60, check=False)
+        found = subprocess.run(
+            [*command, "other"], capture_output=True, text=True, timeout=60, check=False
+        )
         assert found.returncode == 1
         assert "expected liveness" in found.stdout

@@ -1,4 +1,5 @@
-"""Calls of both kinds of channel and server: counted by how they ended, and spans where they belong to a trace."""
+"""Calls of both kinds of channel and server: counted by how they ended, and spans where they belong
+to a trace."""
 
 from __future__ import annotations
 
@@ -41,8 +42,13 @@ def stub(world: Any) -> Iterator[Any]:
 
 
 def both(kept: KeptSpans, kind: str) -> FinishedSpan:
-    """The half of a call that a client, or a server, has seen; the server's may end after the client's."""
-    return wait_until(lambda: next((one for one in kept.spans if one.kind == kind), None), 10, f"the {kind}'s span")
+    """The half of a call that a client, or a server, has seen; the server's may end after the
+    client's."""
+    return wait_until(
+        lambda: next((one for one in kept.spans if one.kind == kind), None),
+        10,
+        f"the {kind}'s span",
+    )
 
 
 def test_a_call_within_a_span_is_one_on_both_sides(stub: Any, kept: KeptSpans) -> None:
@@ -103,7 +109,9 @@ async def test_the_same_with_asyncio(world: Any, kept: KeptSpans, counted: Count
             assert [one async for one in stub.stream_stream(iter([b"hello"]))] == [b"pod  0"]
         with pytest.raises(NotFound):
             await stub.unary(b"NotFound")
-    (seen,), (made,) = ([one for one in kept.spans if one.kind == kind] for kind in ("server", "client"))
+    (seen,), (made,) = (
+        [one for one in kept.spans if one.kind == kind] for kind in ("server", "client")
+    )
     assert made.parent_id == kept["outer"].context.span_id
     assert seen.parent_id == made.context.span_id
     assert counted.counts(metrics.RPC_CLIENT) == {(NAME, "OK"): 1, (NAME, "NOT_FOUND"): 1}

@@ -60,7 +60,9 @@ time.sleep(60)
 def test_a_signal_drains(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "pod").write_text("pod-token\n")
     command = [sys.executable, "-c", SERVER, str(tmp_path), kind]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         with open_channel(address, "pod-token") as channel:
@@ -91,7 +93,9 @@ def test_child_whose_parent_has_gone_already_exits(tmp_path: Path) -> None:
     if os.getpid() == 1:
         pytest.skip("we are process 1")
     command = [sys.executable, "-c", SERVER, str(tmp_path), "sync"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "the parent process 1 has gone" in done.stderr
 

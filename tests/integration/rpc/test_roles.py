@@ -1,4 +1,5 @@
-"""Who may call what: every method of every running server does what the table in docs/security.md says."""
+"""Who may call what: every method of every running server does what the table in docs/security.md
+says."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 
 from podracer_core.database import open_database
-from podracer_core.errors import Exhausted, InvalidInput, PermissionRefused, PodracerError, Unauthenticated
+from podracer_core.errors import (
+    Exhausted,
+    InvalidInput,
+    PermissionRefused,
+    PodracerError,
+    Unauthenticated,
+)
 from podracer_core.rpc.auth import bearer
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
@@ -59,12 +66,19 @@ def rows() -> Iterator[Row]:
     for line in table.strip().splitlines()[2:]:
         method, roles, names, size, log = (cell.strip() for cell in line.strip("|").split("|"))
         method = f"/podracer.{method.strip('`')}"
-        yield Row(method, set(roles.split(", ")), re.findall("`(.+?)`", names), int(size.replace(",", "")), bool(log))
+        yield Row(
+            method,
+            set(roles.split(", ")),
+            re.findall("`(.+?)`", names),
+            int(size.replace(",", "")),
+            bool(log),
+        )
 
 
 def test_the_table_is_what_the_protos_state() -> None:
     assert TABLE.findall(PAGE.read_text()) == [matrix()], "run `make protos`"
-    for row in rows():  # what a viewer may do changes nothing, and nothing of what a pod does is an act
+    # what a viewer may do changes nothing, and nothing of what a pod does is an act
+    for row in rows():
         assert not (row.is_act and row.roles & {"viewer", "pod", "lease"})
         assert "client" in row.roles or "viewer" not in row.roles
 
@@ -77,10 +91,15 @@ def tokens(tmp_path: Path) -> dict[str, str]:
     for role in ("client", "pod", "control"):
         (folder / role).touch(mode=0o600)
         (folder / role).write_text(f"{role}-token\n{role}-own projects/own\n")
-    viewers = [sign(b"s" * 32, Claims("1", "anna", "viewer", 1 << 40, projects, ())) for projects in ((), ("own",))]
+    viewers = [
+        sign(b"s" * 32, Claims("1", "anna", "viewer", 1 << 40, projects, ()))
+        for projects in ((), ("own",))
+    ]
     (folder / PUBLIC_KEYS).write_text(f"{viewers[0][1]}\n")
     made = {
-        f"{role}{kind}": f"{role}-{kind or 'token'}" for role in ("client", "pod", "control") for kind in ("", "own")
+        f"{role}{kind}": f"{role}-{kind or 'token'}"
+        for role in ("client", "pod", "control")
+        for kind in ("", "own")
     }
     return made | {"viewer": viewers[0][0], "viewerown": viewers[1][0]}
 
@@ -94,7 +113,9 @@ async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
     async with AsyncExitStack() as stack:
         if server == "orchestrator":
             urls = {"database": f"sqlite:///{folder}/o.sqlite", "store": f"file://{folder}/store"}
-            orchestrator, address = await create_server(OrchestratorConfig(**common, **urls, leaderboard="127.0.0.1:1"))
+            orchestrator, address = await create_server(
+                OrchestratorConfig(**common, **urls, leaderboard="127.0.0.1:1")
+            )
             await orchestrator.start()
             stack.push_async_callback(orchestrator.stop, 0.1)
             yield address, orchestrator.orchestrator.lease_tokens.issue(name, 1)
@@ -115,7 +136,9 @@ async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
             learner = {"orchestrator": "127.0.0.1:1", "store": f"file://{folder}/store"}
             made = {
                 "worker": lambda: create_worker_server(WorkerConfig(**pod), WorkQueue()),
-                "evaluator": lambda: create_evaluator_server(EvaluatorConfig(**pod), WorkQueue(), threading.Event()),
+                "evaluator": lambda: create_evaluator_server(
+                    EvaluatorConfig(**pod), WorkQueue(), threading.Event()
+                ),
                 "learner": lambda: create_learner_server(
                     LearnerConfig(**pod, **learner), LearnerStatus(), Commands(), followers
                 ),
@@ -135,42 +158,62 @@ async def test_each_server_does_what_the_table_says(
     own = [row for row in rows() if row.method.startswith(f"/podracer.{server}.")]
     async with running(server, tmp_path) as (address, lease):
         await asyncio.to_thread(attack, address, own, tokens | {"lease": lease, "leaseown": lease})
-    logged = {json.loads(line.message)["method"] for line in caplog.records if line.name == "podracer.audit"}
+    logged = {
+        json.loads(line.message)["method"]
+        for line in caplog.records
+        if line.name == "podracer.audit"
+    }
     assert {f"/podracer.{method}" for method in logged} == {row.method for row in own if row.is_act}
 
 
 def attack(address: str, own: list[Row], tokens: dict[str, str]) -> None:
-    """Call each method in every way that is not allowed. What is no message tells that a call was allowed: it comes no
-    further than to the parser."""
+    """Call each method in every way that is not allowed. What is no message tells that a call was
+    allowed: it comes no further than to the parser."""
     with open_channel(address, options=ChannelOptions(message_bytes=1 << 30)) as channel:
 
         def refusal(row: Row, token: str | None, request: bytes = NO_MESSAGE) -> PodracerError:
             metadata = bearer(token) if token is not None else ()
             with pytest.raises(PodracerError) as caught:
-                list(channel.stream_stream(row.method)(iter([request]), timeout=60, metadata=metadata))
+                list(
+                    channel.stream_stream(row.method)(
+                        iter([request]), timeout=60, metadata=metadata
+                    )
+                )
             return caught.value
 
         for row in own:
             for token in BAD_TOKENS:
                 assert isinstance(refusal(row, token), Unauthenticated), (row, token)
-            allowed = {role for role in Role if refusal(row, tokens[role]).reason == "INVALID_MESSAGE"}
+            allowed = {
+                role for role in Role if refusal(row, tokens[role]).reason == "INVALID_MESSAGE"
+            }
             assert allowed == row.roles, row
             for role in set(Role) - row.roles - {"lease"}:
                 assert isinstance(refusal(row, tokens[role]), PermissionRefused), (row, role)
             token = tokens[min(row.roles)]
-            at_most, larger = (refusal(row, token, NO_MESSAGE * (row.most_bytes + more)) for more in (0, 1))
+            at_most, larger = (
+                refusal(row, token, NO_MESSAGE * (row.most_bytes + more)) for more in (0, 1)
+            )
             assert isinstance(at_most, InvalidInput) and at_most.reason == "INVALID_MESSAGE", row
             assert isinstance(larger, Exhausted) and "larger than max" in larger.message, row
             for role in row.roles:
                 for name in row.names:
-                    other = refusal(row, tokens[f"{role}own"], about_another_project(row.method, name))
-                    assert (type(other), other.reason) == (PermissionRefused, "OTHER_PROJECT"), (row, role, name)
+                    other = refusal(
+                        row, tokens[f"{role}own"], about_another_project(row.method, name)
+                    )
+                    assert (type(other), other.reason) == (PermissionRefused, "OTHER_PROJECT"), (
+                        row,
+                        role,
+                        name,
+                    )
 
 
 def about_another_project(method: str, name: str) -> bytes:
     """A request with another project's name in a field, such as `header.parent`."""
     *outer, last = name.split(".")
-    request = GetMessageClass(descriptor_pool.Default().FindMethodByName(method[1:].replace("/", ".")).input_type)()
+    request = GetMessageClass(
+        descriptor_pool.Default().FindMethodByName(method[1:].replace("/", ".")).input_type
+    )()
     part = request
     for field in outer:
         part = getattr(part, field)

@@ -58,7 +58,12 @@ def test_all_four_kinds_know_their_caller(stub: Any) -> None:
     assert stub.unary(b"hello") == b"pod  0"
     assert list(stub.unary_stream(b"hello")) == [b"pod  0"]
     assert stub.stream_unary(iter([b"hello", b"-x"])) == b"pod  0-x"
-    assert list(stub.stream_stream(iter([b"hello", b"many"]))) == [b"pod  0", b"many", b"many", b"many"]
+    assert list(stub.stream_stream(iter([b"hello", b"many"]))) == [
+        b"pod  0",
+        b"many",
+        b"many",
+        b"many",
+    ]
 
 
 def test_callers_do_not_leak_between_calls(server: RpcServer, world: Any) -> None:
@@ -66,10 +71,8 @@ def test_callers_do_not_leak_between_calls(server: RpcServer, world: Any) -> Non
     with open_channel(server.address, "pod-token") as channel:
         stub = world.Stub(channel)
         lease = bearer(world.lease_tokens.issue("l1", 9))
-        theirs, ours = (
-            stub.stream_stream(iter([b"hello"] * 3), metadata=lease),
-            stub.stream_stream(iter([b"hello"] * 3)),
-        )
+        theirs = stub.stream_stream(iter([b"hello"] * 3), metadata=lease)
+        ours = stub.stream_stream(iter([b"hello"] * 3))
         assert list(zip(theirs, ours, strict=True)) == [(b"lease l1 9", b"pod  0")] * 3
         assert stub.unary(b"hello") == b"pod  0"
 
@@ -119,9 +122,12 @@ def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("token", "error"), [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)]
+    ("token", "error"),
+    [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)],
 )
-def test_who_may_not_call(server: RpcServer, world: Any, token: str | None, error: type[PodracerError]) -> None:
+def test_who_may_not_call(
+    server: RpcServer, world: Any, token: str | None, error: type[PodracerError]
+) -> None:
     with open_channel(server.address, token) as channel:
         stub = world.Stub(channel)
         for call in (
@@ -161,7 +167,9 @@ def test_default_deadline(server: RpcServer, world: Any) -> None:
 
 def test_only_idempotent_calls_are_repeated(server: RpcServer, world: Any) -> None:
     echo = world.sync_echo
-    with open_channel(server.address, "pod-token", ChannelOptions(idempotent_methods=[world.unary_name])) as channel:
+    with open_channel(
+        server.address, "pod-token", ChannelOptions(idempotent_methods=[world.unary_name])
+    ) as channel:
         echo.failures_left = 2
         assert world.Stub(channel).unary(b"again") == b"again"
         assert len(echo.requests) == 3
@@ -182,7 +190,9 @@ def test_without_a_server() -> None:
             list(channel.unary_stream("/a/B")(b""))
 
 
-def test_cancelled_stream_ends_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_stream_ends_the_handler(
+    stub: Any, world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     hold = threading.Event()
 
     def requests() -> Iterator[bytes]:
@@ -204,11 +214,14 @@ def test_cancelled_stream_ends_the_handler(stub: Any, world: Any, caplog: pytest
 def test_a_session_that_is_over_leaves_nothing_to_the_garbage_collector(
     server: RpcServer, world: Any, last: bytes
 ) -> None:
-    """It would come late: a learner loses sessions all its life, and each holds rollouts and shared memory."""
+    """It would come late: a learner loses sessions all its life, and each holds rollouts and shared
+    memory."""
 
     def session() -> tuple[weakref.ref[Any], ...]:
         with open_channel(server.address, "pod-token") as channel:
-            call: StreamCall[bytes, bytes] = StreamCall(world.Stub(channel).stream_stream, lambda response: response)
+            call: StreamCall[bytes, bytes] = StreamCall(
+                world.Stub(channel).stream_stream, lambda response: response
+            )
             call.send(b"-x")
             assert call.receive(10.0) == b"-x"
             if last:
@@ -247,7 +260,9 @@ def test_too_large_and_too_many(world: Any) -> None:
 
 
 def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: Any) -> None:
-    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(concurrent_calls=1))
+    server = create_server(
+        "127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(concurrent_calls=1)
+    )
     again = ChannelOptions(idempotent_methods=[world.unary_name])
     with (
         server,
@@ -320,7 +335,9 @@ def test_reflection_needs_a_token(server: RpcServer, world: Any) -> None:
         names = {service.name for service in answer.list_services_response.service}
         assert {world.service, "grpc.health.v1.Health"} <= names
     with open_channel(server.address) as channel, pytest.raises(Unauthenticated):
-        list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request])))
+        list(
+            reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+        )
 
 
 def test_plain_grpc_client_sees_the_rich_status(server: RpcServer, world: Any) -> None:
@@ -346,7 +363,8 @@ def _refused(stub: Any) -> bool:
 
 
 def _call_that_fills(stub: Any) -> Any:
-    """A call that holds the server's only place; it starts again if the question for the place came before it."""
+    """A call that holds the server's only place; it starts again if the question for the place came
+    before it."""
     calls = [stub.unary_stream(b"wait")]
 
     def is_full() -> bool:

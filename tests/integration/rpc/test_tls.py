@@ -1,4 +1,5 @@
-"""TLS on both sides: who is let in, who is believed, and certificates that are renewed while a server runs."""
+"""TLS on both sides: who is let in, who is believed, and certificates that are renewed while a
+server runs."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ Call = Callable[..., bytes]
 def call(server: RpcServer, world: Any, secrets: Path) -> Call:
     def call(folder: Path | None = None, expected: str = "learner") -> bytes:
         tls = TlsFolder(folder or secrets / "tls" / "client")
-        with open_channel(server.address, "pod-token", ChannelOptions(tls=tls, server=expected)) as channel:
+        with open_channel(
+            server.address, "pod-token", ChannelOptions(tls=tls, server=expected)
+        ) as channel:
             answer: bytes = world.Stub(channel).unary(b"hello", timeout=5.0)
             return answer
 
@@ -71,7 +74,9 @@ def test_another_role_is_not_believed(call: Call) -> None:
         call(expected="orchestrator")
 
 
-def test_who_has_a_certificate_of_another_authority_is_let_in_nowhere(call: Call, tmp_path: Path) -> None:
+def test_who_has_a_certificate_of_another_authority_is_let_in_nowhere(
+    call: Call, tmp_path: Path
+) -> None:
     create_secrets(tmp_path / "others")
     with pytest.raises(Unavailable):
         call(tmp_path / "others" / "tls" / "client")
@@ -101,7 +106,9 @@ def test_a_handshake_that_does_not_end_is_dropped(
     """Of a connection that says nothing, and of one that has begun."""
     monkeypatch.setattr(limits, "HANDSHAKE_S", 0.1)
     tls = TlsFolder(secrets / "tls" / "learner")
-    with create_server("127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(tls=tls)) as server:
+    with create_server(
+        "127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(tls=tls)
+    ) as server:
         host, _, port = server.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60.0) as connection:
             connection.sendall(said)
@@ -127,7 +134,9 @@ def test_another_authority_takes_over(call: Call, secrets: Path, tmp_path: Path)
         call(former)
 
 
-def test_bad_files_leave_the_former_ones_in_place(call: Call, secrets: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_files_leave_the_former_ones_in_place(
+    call: Call, secrets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (secrets / "tls" / "learner" / KEY).write_text("not a key")
     with caplog.at_level(logging.ERROR):
         assert call() == b"pod  0"
@@ -139,8 +148,12 @@ def test_a_unix_socket_needs_none(world: Any, secrets: Path, tmp_path: Path) -> 
     tls = TlsFolder(secrets / "tls" / "learner")
     address = f"unix://{tmp_path}/s"
     with (
-        create_server(address, [world.register_sync], world.authorizer, ServerOptions(tls=tls)) as server,
-        open_channel(server.address, "pod-token", ChannelOptions(tls=tls, server="learner")) as channel,
+        create_server(
+            address, [world.register_sync], world.authorizer, ServerOptions(tls=tls)
+        ) as server,
+        open_channel(
+            server.address, "pod-token", ChannelOptions(tls=tls, server="learner")
+        ) as channel,
     ):
         assert world.Stub(channel).unary(b"hello") == b"pod  0"
 
@@ -165,10 +178,20 @@ def test_a_bad_folder_is_refused_by_name(secrets: Path, file: str, content: str 
 
 class TestSecrets:
     def test_everything_is_there_and_private(self, secrets: Path) -> None:
-        expected = {f"tls/{role}/{file}" for role in (*ROLES, *HOSTS) for file in (CA, CERTIFICATE, KEY)}
-        expected |= {f"tls/ca/{CA}", f"tls/ca/{KEY}"} | {f"tokens/{role}" for role in ("client", "pod", "control")}
-        files = {path.relative_to(secrets).as_posix(): path for path in secrets.rglob("*") if path.is_file()}
-        expected |= {f"store/{name}" for name in ("access_key", "secret_key", "root_user", "root_password")}
+        expected = {
+            f"tls/{role}/{file}" for role in (*ROLES, *HOSTS) for file in (CA, CERTIFICATE, KEY)
+        }
+        expected |= {f"tls/ca/{CA}", f"tls/ca/{KEY}"} | {
+            f"tokens/{role}" for role in ("client", "pod", "control")
+        }
+        files = {
+            path.relative_to(secrets).as_posix(): path
+            for path in secrets.rglob("*")
+            if path.is_file()
+        }
+        expected |= {
+            f"store/{name}" for name in ("access_key", "secret_key", "root_user", "root_password")
+        }
         expected |= {"database/password", "database/pgpass"}
         assert {name for name in files if not name.startswith("roles/")} == expected
         assert {oct(path.stat().st_mode & 0o777) for path in files.values()} == {"0o600"}
@@ -188,8 +211,11 @@ class TestSecrets:
     def test_hosts_stand_beside_the_role(self, tmp_path: Path, world: Any) -> None:
         create_secrets(tmp_path / "s", ["localhost", "127.0.0.1"])
         options = ServerOptions(tls=TlsFolder(tmp_path / "s" / "tls" / "orchestrator"))
-        with create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options) as server:
-            to_it = ChannelOptions(tls=TlsFolder(tmp_path / "s" / "tls" / "client"))  # by its address
+        with create_server(
+            "127.0.0.1:0", [world.register_sync], world.authorizer, options
+        ) as server:
+            # by its address
+            to_it = ChannelOptions(tls=TlsFolder(tmp_path / "s" / "tls" / "client"))
             with open_channel(server.address, "pod-token", to_it) as channel:
                 assert world.Stub(channel).unary(b"hello", timeout=5.0) == b"pod  0"
 

@@ -22,18 +22,28 @@ from urllib3.exceptions import ProtocolError
 
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.config import Secret
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed, Unavailable
+from podracer_core.errors import (
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.storage import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings, S3Store
 from support.s3_server import PROGRAMS, S3Server, each_program
 
 
 @pytest.fixture(params=["folder", *each_program(*PROGRAMS)])
-def store(request: pytest.FixtureRequest, tmp_path: Path, servers: Callable[[str], S3Server]) -> Iterator[ObjectStore]:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, servers: Callable[[str], S3Server]
+) -> Iterator[ObjectStore]:
     if request.param == "folder":
         opened = open_store((tmp_path / "store").as_uri())
     else:
-        opened = open_store(f"s3://bucket-{uuid.uuid4().hex[:8]}/some/prefix", servers(request.param).settings)
+        opened = open_store(
+            f"s3://bucket-{uuid.uuid4().hex[:8]}/some/prefix", servers(request.param).settings
+        )
     yield opened
     opened.close()
 
@@ -52,9 +62,13 @@ class TestEveryStore:
 
     def test_moves_files_of_several_parts(self, store: ObjectStore, tmp_path: Path) -> None:
         source = tmp_path / "source"
-        source.write_bytes(random.Random(0).randbytes(1 << 20) * 35)  # above the size of a part, not a multiple of it
+        # above the size of a part, not a multiple of it
+        source.write_bytes(random.Random(0).randbytes(1 << 20) * 35)
         store.put("large", source)
-        assert hashlib.sha256(store.get("large")).digest() == hashlib.sha256(source.read_bytes()).digest()
+        assert (
+            hashlib.sha256(store.get("large")).digest()
+            == hashlib.sha256(source.read_bytes()).digest()
+        )
 
     def test_replaces(self, store: ObjectStore) -> None:
         store.put("key", b"first, and longer")
@@ -78,7 +92,10 @@ class TestEveryStore:
         assert [info.key for info in store.list()] == sorted(keys, key=str.encode)
         assert [info.key for info in store.list("a/")] == ["a/1/x", "a/1/y", "a/10/x"]
         assert [info.key for info in store.list("a/1")] == ["a/1/x", "a/1/y", "a/10/x"]
-        assert [(info.key, info.size_bytes) for info in store.list("a/1/")] == [("a/1/x", 5), ("a/1/y", 5)]
+        assert [(info.key, info.size_bytes) for info in store.list("a/1/")] == [
+            ("a/1/x", 5),
+            ("a/1/y", 5),
+        ]
         assert list(store.list("none/")) == []
 
     def test_deletes(self, store: ObjectStore) -> None:
@@ -98,15 +115,22 @@ class TestEveryStore:
             store.delete_prefix("job")
 
     @pytest.mark.parametrize(
-        "key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", ".drafts/x", "a\\b", "a\0", "a\nb"]
+        "key",
+        ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", ".drafts/x", "a\\b", "a\0", "a\nb"],
     )
     def test_refuses_bad_keys(self, store: ObjectStore, key: str) -> None:
-        for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
+        for call in (
+            lambda: store.put(key, b"x"),
+            lambda: store.get(key),
+            lambda: store.delete(key),
+        ):
             with pytest.raises(InvalidInput):
                 call()
         assert list(store.list()) == []
 
-    def test_refuses_a_local_file_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
+    def test_refuses_a_local_file_that_is_not_there(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
         with pytest.raises(InvalidInput, match="nowhere"):
             store.put("key", tmp_path / "nowhere")
         assert not store.exists("key")
@@ -119,7 +143,8 @@ class TestEveryStore:
                 assert store.get(key) == key.encode() * 1000
                 store.delete(key)
 
-        store.put("shared/kept", b"1")  # servers on folders remove those that become empty, from under others' feet
+        # servers on folders remove those that become empty, from under others' feet
+        store.put("shared/kept", b"1")
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(work, range(6)))
         assert [info.key for info in store.list()] == ["shared/kept"]
@@ -127,15 +152,23 @@ class TestEveryStore:
 
 class TestS3:
     def test_keeps_stores_with_different_prefixes_apart(self, s3_server: S3Server) -> None:
-        first, second = (open_store(f"s3://shared/{prefix}", s3_server.settings) for prefix in ("one", "two"))
+        first, second = (
+            open_store(f"s3://shared/{prefix}", s3_server.settings) for prefix in ("one", "two")
+        )
         first.put("key", b"1")
         second.put("key", b"2")
         assert (first.get("key"), [info.key for info in first.list()]) == (b"1", ["key"])
-        assert [info.key for info in open_store("s3://shared", s3_server.settings).list()] == ["one/key", "two/key"]
+        assert [info.key for info in open_store("s3://shared", s3_server.settings).list()] == [
+            "one/key",
+            "two/key",
+        ]
 
     def test_makes_a_missing_bucket_only_if_it_may(self, s3_server: S3Server) -> None:
         settings = s3_server.settings
-        for store_settings, create in ((dataclasses.replace(settings, create_bucket=False), True), (settings, False)):
+        for store_settings, create in (
+            (dataclasses.replace(settings, create_bucket=False), True),
+            (settings, False),
+        ):
             with pytest.raises(NotFound, match=r"s3://absent/p .*no bucket 'absent'"):
                 open_store("s3://absent/p", store_settings, create=create)
 
@@ -160,7 +193,9 @@ class TestS3:
             endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
             store = open_store("s3://bucket", S3Settings(endpoint, **keys, attempts=2))
-            with pytest.raises(Unavailable, match=f"^s3://bucket at {endpoint} is away: .*Connection refused"):
+            with pytest.raises(
+                Unavailable, match=f"^s3://bucket at {endpoint} is away: .*Connection refused"
+            ):
                 store.check()
             with pytest.raises(Unavailable, match="s3://bucket"):
                 store.put("key", b"x")
@@ -185,7 +220,9 @@ class TestS3:
         class Skewed(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.send_response_only(403)
-                self.send_header("Date", format_datetime(datetime.now(UTC) - timedelta(hours=2), usegmt=True))
+                self.send_header(
+                    "Date", format_datetime(datetime.now(UTC) - timedelta(hours=2), usegmt=True)
+                )
                 self.send_header("Content-Type", "application/xml")
                 self.end_headers()
                 self.wfile.write(b"<Error><Code>AccessDenied</Code></Error>")
@@ -194,13 +231,19 @@ class TestS3:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
             with pytest.raises(PermissionRefused, match=r"clock is 2h.* behind ours"):
-                open_store("s3://bucket", S3Settings(f"http://127.0.0.1:{server.server_port}", **keys, attempts=1))
+                open_store(
+                    "s3://bucket",
+                    S3Settings(f"http://127.0.0.1:{server.server_port}", **keys, attempts=1),
+                )
             server.shutdown()
 
     @pytest.mark.parametrize(
-        ("addressing", "url"), [("path", "http://host:9000/bucket"), ("virtual", "http://bucket.host:9000/")]
+        ("addressing", "url"),
+        [("path", "http://host:9000/bucket"), ("virtual", "http://bucket.host:9000/")],
     )
-    def test_addresses_buckets_as_it_is_told(self, addressing: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_addresses_buckets_as_it_is_told(
+        self, addressing: Any, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         asked: list[str] = []
 
         def ask(_: Any, method: str, url: str, **more: Any) -> NoReturn:
@@ -210,7 +253,9 @@ class TestS3:
 
         monkeypatch.setattr("urllib3.PoolManager.urlopen", ask)
         keys = {name: Secret(value) for name, value in (("access_key", "a"), ("secret_key", "b"))}
-        settings = S3Settings("http://host:9000", **keys, session_token=Secret("temporary"), addressing=addressing)
+        settings = S3Settings(
+            "http://host:9000", **keys, session_token=Secret("temporary"), addressing=addressing
+        )
         open_store("s3://bucket", settings)
         assert [one.split("?")[0] for one in asked] == [url]
 
@@ -220,7 +265,8 @@ class TestS3:
 
 
 class _Breaking(io.BytesIO):
-    """A response of urllib3 as far as the store uses it, whose connection breaks after some bytes."""
+    """A response of urllib3 as far as the store uses it, whose connection breaks after some
+    bytes."""
 
     def __init__(self, data: bytes, breaks_after: int | None) -> None:
         super().__init__(data if breaks_after is None else data[:breaks_after])
@@ -247,7 +293,9 @@ def test_s3_takes_up_a_broken_download(
     data = bytes(range(100))
     asked: list[tuple[int, object]] = []
 
-    def get_object(bucket: str, name: str, offset: int, request_headers: dict[str, str]) -> _Breaking:
+    def get_object(
+        bucket: str, name: str, offset: int, request_headers: dict[str, str]
+    ) -> _Breaking:
         asked.append((offset, request_headers.get("If-Match")))
         return _Breaking(data[offset:], 10 if len(asked) <= breaks else None)
 

@@ -1,4 +1,5 @@
-"""Servers that start, fill up, are restarted and tell another time: what a store of S3 makes of them."""
+"""Servers that start, fill up, are restarted and tell another time: what a store of S3 makes of
+them."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def test_a_full_disk_is_an_outage_that_ends(program: str, disk: Path) -> None:
             store.put("large", bytes(DISK_BYTES // 2))
         assert store.get("small") == b"x"
         filler.unlink()
-        once_it_answers(store, lambda: store.put("large", bytes(DISK_BYTES // 4)))  # it knows its disk for a while
+        # it knows its disk for a while
+        once_it_answers(store, lambda: store.put("large", bytes(DISK_BYTES // 4)))
         assert [info.key for info in store.list()] == ["large", "small"]
     finally:
         server.stop()
@@ -153,7 +155,9 @@ def answering() -> Iterator[Callable[[int, str], str]]:
 
 
 @pytest.mark.parametrize("code", ["XMinioServerNotInitialized", "SlowDown", "InternalError"])
-def test_says_why_a_server_that_is_there_does_not_serve(code: str, answering: Callable[..., str]) -> None:
+def test_says_why_a_server_that_is_there_does_not_serve(
+    code: str, answering: Callable[..., str]
+) -> None:
     endpoint = answering(503, f"<Error><Code>{code}</Code><Message>Come again.</Message></Error>")
     settings = S3Settings(endpoint, access_key=Secret("a"), secret_key=Secret("b"), attempts=1)
     with pytest.raises(Unavailable, match=rf"is away: Come again\. \(HTTP 503, {code}\)$"):
@@ -162,10 +166,19 @@ def test_says_why_a_server_that_is_there_does_not_serve(code: str, answering: Ca
 
 @pytest.mark.parametrize("place", ["variables", "file", "container"])
 def test_takes_the_first_keys_that_aws_gives(
-    place: str, s3_server: S3Server, answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: str,
+    s3_server: S3Server,
+    answering: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Those of the places after it are wrong."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE"):
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_ACCESS_KEY",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_PROFILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     if place == "variables":
@@ -186,10 +199,14 @@ def test_takes_the_first_keys_that_aws_gives(
     assert store.get("key") == b"x"
 
 
-def test_says_that_there_are_no_keys(monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str]) -> None:
+def test_says_that_there_are_no_keys(
+    monkeypatch: pytest.MonkeyPatch, answering: Callable[..., str]
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", answering(404, ""))
-    with pytest.raises(Unavailable, match=r"no keys are set \(PODRACER_S3_ACCESS_KEY\).*HTTP status code 404"):
+    with pytest.raises(
+        Unavailable, match=r"no keys are set \(PODRACER_S3_ACCESS_KEY\).*HTTP status code 404"
+    ):
         open_store(URL, S3Settings("http://127.0.0.1:9", attempts=1)).check()

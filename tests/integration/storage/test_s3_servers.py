@@ -12,4 +12,7 @@ def test_is_on_path(name: str) -> None:
     """Elsewhere a missing server is left out in silence."""
     program = PROGRAMS[name]
     if program.path is None:
-        pytest.skip(f"nothing runs against {program.command}, which is not on PATH; to get it: {program.had_by}")
+        pytest.skip(
+            f"nothing runs against {program.command}, which is not on PATH; to get it: "
+            f"{program.had_by}"
+        )

@@ -1,4 +1,5 @@
-"""An environment that tries every path that it can see. What has worked is in the error that it raises."""
+"""An environment that tries every path that it can see. What has worked is in the error that it
+raises."""
 
 from __future__ import annotations
 
@@ -21,18 +22,20 @@ import gymnasium
 
 _library = ctypes.CDLL(None, use_errno=True)
 _NUMBERS = {  # x86_64, aarch64
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "unshare": (272, 97), "mount": (165, 40), "setns": (308, 268),
-    "bpf": (321, 280), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
-    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "kexec_load": (246, 104), "io_uring_setup": (425, 425),
-    "pidfd_getfd": (438, 438), "chroot": (161, 51), "pivot_root": (155, 41), "open_by_handle_at": (304, 265),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "unshare": (272, 97), "mount": (165, 40),
+    "setns": (308, 268), "bpf": (321, 280), "keyctl": (250, 219), "add_key": (248, 217),
+    "request_key": (249, 218), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
+    "kexec_load": (246, 104), "io_uring_setup": (425, 425), "pidfd_getfd": (438, 438),
+    "chroot": (161, 51), "pivot_root": (155, 41), "open_by_handle_at": (304, 265),
 }  # fmt: skip
 _COLUMN = 0 if os.uname().machine == "x86_64" else 1
 _NEW_USER = 0x1000_0000
 
 
 class RedTeam(gymnasium.Env[Any, Any]):
-    """`secrets`: files that hold a secret; `folders`: where it must not write; `server`: the process that started it,
-    if not its parent; `addresses`, `socket_path`, `abstract`: of servers that listen."""
+    """`secrets`: files that hold a secret; `folders`: where it must not write; `server`: the
+    process that started it, if not its parent; `addresses`, `socket_path`, `abstract`: of servers
+    that listen."""
 
     def __init__(
         self,
@@ -47,9 +50,32 @@ class RedTeam(gymnasium.Env[Any, Any]):
         self.loot: list[str] = []
         server = server or os.getppid()
         self._reads([*secrets, "/etc/shadow", "/proc/1/environ", "/dev/mem"])
-        self._lists([*folders, "/", "/home", "/root", "/tmp", "/var", "/run", "/etc", "/proc", "/dev", "/dev/shm"])
+        self._lists(
+            [
+                *folders,
+                "/",
+                "/home",
+                "/root",
+                "/tmp",
+                "/var",
+                "/run",
+                "/etc",
+                "/proc",
+                "/dev",
+                "/dev/shm",
+            ]
+        )
         self._processes({server, os.getppid(), 1})
-        self._writes([*folders, "/tmp", "/dev/shm", "/var/tmp", str(Path(__file__).parent), str(Path.home().parent)])
+        self._writes(
+            [
+                *folders,
+                "/tmp",
+                "/dev/shm",
+                "/var/tmp",
+                str(Path(__file__).parent),
+                str(Path.home().parent),
+            ]
+        )
         self._changes([*secrets, own], socket_path)
         self._connects(addresses, socket_path, abstract)
         self._system_calls(server)
@@ -67,7 +93,10 @@ class RedTeam(gymnasium.Env[Any, Any]):
         for path in paths:
             self._try(f"read {path}", Path(path).read_bytes)
             self._try(f"link {path}", partial(os.link, path, Path(tempfile.gettempdir(), "linked")))
-            self._try(f"read by a child {path}", partial(subprocess.check_output, ["cat", path], stderr=-3))
+            self._try(
+                f"read by a child {path}",
+                partial(subprocess.check_output, ["cat", path], stderr=-3),
+            )
 
     def _lists(self, folders: list[str]) -> None:
         for folder in folders:
@@ -84,7 +113,10 @@ class RedTeam(gymnasium.Env[Any, Any]):
 
     def _writes(self, folders: list[str]) -> None:
         for folder in folders:
-            self._try(f"write {folder}", partial(Path(folder, "planted.py").write_text, "raise SystemExit"))
+            self._try(
+                f"write {folder}",
+                partial(Path(folder, "planted.py").write_text, "raise SystemExit"),
+            )
             self._try(f"mkdir {folder}", Path(folder, "planted").mkdir)
             self._try(f"socket {folder}", partial(_listen, f"{folder}/planted.sock"))
 
@@ -109,8 +141,13 @@ class RedTeam(gymnasium.Env[Any, Any]):
             self._try(f"{family!r}", partial(socket.socket, family, socket.SOCK_DGRAM))
         self._try("unix", lambda: socket.socket(socket.AF_UNIX).connect(path))
         self._try("abstract", lambda: socket.socket(socket.AF_UNIX).connect(abstract))
-        self._try("datagram", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", path))
-        self._try("a pair's datagram", lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b"x", path))
+        self._try(
+            "datagram", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", path)
+        )
+        self._try(
+            "a pair's datagram",
+            lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b"x", path),
+        )
 
     def _system_calls(self, server: int) -> None:
         class Span(ctypes.Structure):
@@ -127,9 +164,19 @@ class RedTeam(gymnasium.Env[Any, Any]):
             "keyctl": (0, -3, 1),  # KEYCTL_GET_KEYRING_ID of the session, made if there is none
             "add_key": (b"user", b"planted", b"x", 1, -3),
             "io_uring_setup": (4, ctypes.create_string_buffer(120)),
-            "perf_event_open": (ctypes.create_string_buffer(b"\1\0\0\0\x70\0\0\0", 0x70), 0, -1, -1, 0),
+            "perf_event_open": (
+                ctypes.create_string_buffer(b"\1\0\0\0\x70\0\0\0", 0x70),
+                0,
+                -1,
+                -1,
+                0,
+            ),
             "userfaultfd": (1,),
-            "bpf": (0, ctypes.create_string_buffer(bytes([2, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1]), 72), 72),
+            "bpf": (
+                0,
+                ctypes.create_string_buffer(bytes([2, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1]), 72),
+                72,
+            ),
             "pidfd_getfd": (_pidfd(server), 0, 0),
         }
         for name, given in arguments.items():
@@ -146,18 +193,29 @@ class RedTeam(gymnasium.Env[Any, Any]):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 place = os.readlink(f"/proc/self/fd/{name}")
-                known = ("pipe:", "socket:", "/dev/null", "/memfd:podracer-environments", f"/proc/{os.getpid()}")
+                known = (
+                    "pipe:",
+                    "socket:",
+                    "/dev/null",
+                    "/memfd:podracer-environments",
+                    f"/proc/{os.getpid()}",
+                )
                 if not place.startswith(known):
                     self.loot.append(f"descriptor {place}")
 
     def _environment(self) -> None:
         for name, value in os.environ.items():
-            if "SECRET" in value or (name.startswith("PODRACER_") and name != "PODRACER_ENVIRONMENT_INDEX"):
+            if "SECRET" in value or (
+                name.startswith("PODRACER_") and name != "PODRACER_ENVIRONMENT_INDEX"
+            ):
                 self.loot.append(f"variable {name}")
 
     def _daemons(self, word: str) -> None:
         """Processes that leave the session: a daemon, and one that forks for ever."""
-        forks = "import os, time\nwhile True:\n  if os.fork(): os._exit(0)\n  os.setsid(); time.sleep(0.001)"
+        forks = (
+            "import os, time\nwhile True:\n  if os.fork(): os._exit(0)\n  os.setsid(); "
+            "time.sleep(0.001)"
+        )
         for code in ("import time; time.sleep(600)", forks):
             subprocess.Popen([sys.executable, "-I", "-S", "-c", code, word], start_new_session=True)
         time.sleep(0.1)
@@ -191,14 +249,17 @@ class Daemon(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, word: str) -> None:
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word], start_new_session=True)
+        subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)", word], start_new_session=True
+        )
 
     def reset(self, **_: Any) -> Any:
         return self.observation_space.sample() * 0, {}
 
 
 class Honest(gymnasium.Env[Any, Any]):
-    """What environments do: read their code and data, write files, start processes. `report` is in the observation."""
+    """What environments do: read their code and data, write files, start processes. `report` is in
+    the observation."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -222,7 +283,13 @@ class Honest(gymnasium.Env[Any, Any]):
         other.start()
         assert ours.recv() == 2
         other.join()
-        for path in ("/proc/self/status", "/proc/self/maps", "/proc/cpuinfo", "/proc/meminfo", "/etc/passwd"):
+        for path in (
+            "/proc/self/status",
+            "/proc/self/maps",
+            "/proc/cpuinfo",
+            "/proc/meminfo",
+            "/etc/passwd",
+        ):
             assert Path(path).read_text()
         assert os.cpu_count()
         Path("/dev/null").write_text("x")

@@ -54,11 +54,10 @@ class Plain(gymnasium.Env[Any, Any]):
 class Faulty(Plain):
     """`part` ("observation", "reward", "flag", "code") is `fault` at `when`.
 
-    when   "always": from the first step (of an observation: the first reset) on
-           "step": in one step of a hundred, from the sixth of an episode on
-           "reset": in one reset of five
-           "evaluation": as "step", in worlds that were made after the first `trained` of this process
-           "same": always at the seventh step of an episode whose seed is even
+    when   "always": from the first step (of an observation: the first reset) on "step": in one step
+           of a hundred, from the sixth of an episode on "reset": in one reset of five "evaluation":
+           as "step", in worlds that were made after the first `trained` of this process "same":
+           always at the seventh step of an episode whose seed is even
     """
 
     made: ClassVar[int] = 0
@@ -101,7 +100,11 @@ class Faulty(Plain):
         value = NUMBERS[self.fault]
         match self.part:
             case "observation":
-                wrong = value if self.fault in ("none", "text", "shape") else np.full(2, value, np.float64)
+                wrong = (
+                    value
+                    if self.fault in ("none", "text", "shape")
+                    else np.full(2, value, np.float64)
+                )
                 return wrong, reward, terminated
             case "reward":
                 return observation, value, terminated
@@ -240,10 +243,13 @@ class HasPort(Plain):
 
 
 class Steers(Plain):
-    """A continuous action within `bound`; the reward falls with the square of its distance from 0.5."""
+    """A continuous action within `bound`; the reward falls with the square of its distance from
+    0.5."""
 
     def __init__(self, bound: float) -> None:
-        self.action_space = spaces.Box(-bound, bound, (1,), np.float64 if bound > 3e38 else np.float32)
+        self.action_space = spaces.Box(
+            -bound, bound, (1,), np.float64 if bound > 3e38 else np.float32
+        )
 
     def step(self, action: Any) -> Any:
         observation, _, terminated, truncated, info = super().step(action > 0)
@@ -251,7 +257,8 @@ class Steers(Plain):
 
 
 class Clock(Plain):
-    """The observation is a time in seconds since 1970; the action has to tell in which half of 100 seconds it is."""
+    """The observation is a time in seconds since 1970; the action has to tell in which half of 100
+    seconds it is."""
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float64)
 
@@ -269,7 +276,9 @@ OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
     "empty": spaces.Box(-1, 1, (0,), np.float32),
     "empty_dict": spaces.Dict(),
     "text": spaces.Text(20),
-    "dict_with_text": spaces.Dict(speed=spaces.Box(-1, 1, (2,), np.float32), mission=spaces.Text(20)),
+    "dict_with_text": spaces.Dict(
+        speed=spaces.Box(-1, 1, (2,), np.float32), mission=spaces.Text(20)
+    ),
     "sequence": spaces.Sequence(spaces.Discrete(3)),
     "graph": spaces.Graph(spaces.Box(-1, 1, (2,), np.float32), None),
     "one_of": spaces.OneOf((spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32))),

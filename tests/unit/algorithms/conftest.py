@@ -1,4 +1,5 @@
-"""Rollouts of random numbers for tests; all sizes differ, so that nothing can broadcast unnoticed."""
+"""Rollouts of random numbers for tests; all sizes differ, so that nothing can broadcast
+unnoticed."""
 
 from __future__ import annotations
 
@@ -33,9 +34,27 @@ CHOICES = {"discrete": [7], "image": [7], "multi_discrete": [3, 2, 4]}
 SHARED = {"hidden_sizes": (8, 9), "minibatch_size": 7, "epochs": 2, "horizon": HORIZON}
 # Every hyperparameter differs from member to member.
 HYPERPARAMETERS: tuple[dict[str, float], ...] = (
-    {"learning_rate": 1e-3, "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "entropy_coefficient": 0.0},
-    {"learning_rate": 3e-3, "gamma": 0.99, "gae_lambda": 0.8, "clip_range": 0.1, "entropy_coefficient": 0.01},
-    {"learning_rate": 1e-2, "gamma": 0.8, "gae_lambda": 1.0, "value_coefficient": 1.0, "max_gradient_norm": 0.05},
+    {
+        "learning_rate": 1e-3,
+        "gamma": 0.9,
+        "gae_lambda": 0.95,
+        "clip_range": 0.2,
+        "entropy_coefficient": 0.0,
+    },
+    {
+        "learning_rate": 3e-3,
+        "gamma": 0.99,
+        "gae_lambda": 0.8,
+        "clip_range": 0.1,
+        "entropy_coefficient": 0.01,
+    },
+    {
+        "learning_rate": 1e-2,
+        "gamma": 0.8,
+        "gae_lambda": 1.0,
+        "value_coefficient": 1.0,
+        "max_gradient_norm": 0.05,
+    },
 )
 
 
@@ -45,13 +64,16 @@ def spaces_of(kind: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
 
 
 def build(name: str, kind: str, *members: int, **shared: Any) -> OnPolicy:
-    """The members with these numbers, all of them by default; the algorithm takes of the settings what it knows."""
+    """The members with these numbers, all of them by default; the algorithm takes of the settings
+    what it knows."""
     known = find_algorithm(name).defaults()
     cohort = CohortConfig(
         name,
         tuple(
             MemberConfig(
-                f"agent-{m}", 10 + m, {key: HYPERPARAMETERS[m][key] for key in HYPERPARAMETERS[m] if key in known}
+                f"agent-{m}",
+                10 + m,
+                {key: HYPERPARAMETERS[m][key] for key in HYPERPARAMETERS[m] if key in known},
             )
             for m in members or range(MEMBERS)
         ),
@@ -63,14 +85,17 @@ def build(name: str, kind: str, *members: int, **shared: Any) -> OnPolicy:
 
 
 def build_rollout(actor: Actor, seed: int = 0, masked: str = "") -> Rollout:
-    """Actions come from the actor; everything else is noise, with ends of all kinds. `masked` is a kind of action."""
+    """Actions come from the actor; everything else is noise, with ends of all kinds. `masked` is a
+    kind of action."""
     generator = torch.Generator().manual_seed(seed)
     rows = (HORIZON, actor.members, ENVS)
     image = actor.policy(0).mean.numel() != OBSERVATIONS
 
     def numbers(*shape: int) -> torch.Tensor:
         if image and shape[3:]:
-            return torch.randint(256, (*shape[:3], *IMAGE_SPACE.shape), dtype=torch.uint8, generator=generator)
+            return torch.randint(
+                256, (*shape[:3], *IMAGE_SPACE.shape), dtype=torch.uint8, generator=generator
+            )
         return torch.randn(*shape, generator=generator)
 
     terminated, truncated = torch.rand(2, *rows, generator=generator) < 0.15
@@ -86,7 +111,8 @@ def build_rollout(actor: Actor, seed: int = 0, masked: str = "") -> Rollout:
     noise = actor.draw_noise(torch.arange(actor.members * ENVS).view(-1, ENVS), steps, HORIZON)
     with torch.no_grad():
         acted = [
-            actor.act(observation[t], noise[t], None if action_mask is None else action_mask[t]) for t in range(HORIZON)
+            actor.act(observation[t], noise[t], None if action_mask is None else action_mask[t])
+            for t in range(HORIZON)
         ]
     return Rollout(
         observation=observation,
@@ -115,28 +141,46 @@ def select_members(rollout: Rollout, *members: int, policy_version: int = 0) -> 
         *(getattr(rollout.episodes, field.name)[which] for field in fields(EpisodeStatistics))
     )
     return replace(
-        rollout, **rows, first_step=rollout.first_step[which], episodes=statistics, policy_version=policy_version
+        rollout,
+        **rows,
+        first_step=rollout.first_step[which],
+        episodes=statistics,
+        policy_version=policy_version,
     )
 
 
 class Densities:
     """torch.distributions over a network's outputs; what a mask forbids has no probability."""
 
-    def __init__(self, kind: str, output: torch.Tensor, log_std: torch.Tensor, mask: torch.Tensor | None) -> None:
+    def __init__(
+        self, kind: str, output: torch.Tensor, log_std: torch.Tensor, mask: torch.Tensor | None
+    ) -> None:
         self.parts: list[Any]
         if kind == "box":
             std = log_std.exp().unsqueeze(1)
-            self.parts = [torch.distributions.Normal(output[..., j], std[..., j]) for j in range(output.shape[-1])]
+            self.parts = [
+                torch.distributions.Normal(output[..., j], std[..., j])
+                for j in range(output.shape[-1])
+            ]
         elif kind == "multi_binary":
-            self.parts = [torch.distributions.Bernoulli(logits=column) for column in output.unbind(-1)]
+            self.parts = [
+                torch.distributions.Bernoulli(logits=column) for column in output.unbind(-1)
+            ]
         else:
             allowed = torch.ones_like(output) if mask is None else mask.to(output.dtype)
-            parts = zip(output.split(CHOICES[kind], -1), allowed.split(CHOICES[kind], -1), strict=True)
-            self.parts = [torch.distributions.Categorical(probs=part.softmax(-1) * share) for part, share in parts]
+            parts = zip(
+                output.split(CHOICES[kind], -1), allowed.split(CHOICES[kind], -1), strict=True
+            )
+            self.parts = [
+                torch.distributions.Categorical(probs=part.softmax(-1) * share)
+                for part, share in parts
+            ]
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
         columns = action.reshape(*action.shape[:2], -1).unbind(-1)
-        return torch.stack([p.log_prob(column.float()) for p, column in zip(self.parts, columns, strict=True)]).sum(0)
+        return torch.stack(
+            [p.log_prob(column.float()) for p, column in zip(self.parts, columns, strict=True)]
+        ).sum(0)
 
     def entropy(self) -> torch.Tensor:
         return torch.stack([part.entropy() for part in self.parts]).sum(0)

@@ -20,10 +20,13 @@ PLAIN = {"normalize_observations": False, "normalize_values": False}
 
 
 def test_the_loss_by_hand(make_on_policy: Make) -> None:
-    """log pi = -1, -2 and A = 3, -0.5: the losses are 3 and -1, their derivatives in log pi -3 and 0.5."""
+    """log pi = -1, -2 and A = 3, -0.5: the losses are 3 and -1, their derivatives in log pi -3 and
+    0.5."""
     algorithm = make_on_policy("a2c", "discrete")
     row = torch.tensor([[3.0, -0.5]])
-    batch = Minibatch(*[torch.empty(0)] * 2, None, torch.empty(0), row, row + 1, *[torch.empty(0)] * 2)
+    batch = Minibatch(
+        *[torch.empty(0)] * 2, None, torch.empty(0), row, row + 1, *[torch.empty(0)] * 2
+    )
     loss, slope, metrics = algorithm._policy_loss(torch.tensor([[-1.0, -2.0]]), batch)
     assert loss.tolist() == [[3.0, -1.0]]
     assert slope.tolist() == [[-3.0, 0.5]]
@@ -37,7 +40,8 @@ def test_the_loss_by_hand(make_on_policy: Make) -> None:
 def test_advantages_are_those_of_the_longest_return_in_the_rollout(
     make_on_policy: Make, make_rollout: MakeRollout
 ) -> None:
-    """R[t] = r[t] + gamma r[t+1] + … + gamma^n V up to the rollout's or the episode's end, the paper's algorithm S3."""
+    """R[t] = r[t] + gamma r[t+1] + … + gamma^n V up to the rollout's or the episode's end, the
+    paper's algorithm S3."""
     algorithm = make_on_policy("a2c", "discrete", gae_lambda=1.0, **PLAIN)
     for m in range(3):
         algorithm.set_hyperparameters(m, {"gae_lambda": 1.0})
@@ -61,11 +65,18 @@ def test_advantages_are_those_of_the_longest_return_in_the_rollout(
                 torch.testing.assert_close(batch.advantage[m, row], advantage, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "masked"), [("discrete", False), ("discrete", True), ("box", False)])
+@pytest.mark.parametrize(
+    ("kind", "masked"), [("discrete", False), ("discrete", True), ("box", False)]
+)
 def test_an_update_is_one_step_along_autograds_gradient(
-    make_on_policy: Make, make_rollout: MakeRollout, densities: Callable[..., Any], kind: str, masked: bool
+    make_on_policy: Make,
+    make_rollout: MakeRollout,
+    densities: Callable[..., Any],
+    kind: str,
+    masked: bool,
 ) -> None:
-    """The mean over the rollout of -log pi A + c_v (V - R)^2 / 2 - c_e H, its gradient scaled down, then Adam."""
+    """The mean over the rollout of -log pi A + c_v (V - R)^2 / 2 - c_e H, its gradient scaled down,
+    then Adam."""
     algorithm = make_on_policy("a2c", kind, **PLAIN)
     torch.manual_seed(0)
     networks = algorithm._networks
@@ -98,4 +109,11 @@ def test_an_update_is_one_step_along_autograds_gradient(
     torch.testing.assert_close(metrics["gradient_norm"], norm[:, 0], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(networks.member_parameters, expected.detach(), rtol=1e-4, atol=1e-6)
     assert [algorithm.member_state(m)["optimizer"]["step_count"] for m in range(3)] == [1, 1, 1]
-    assert metrics.keys() == {"policy_loss", "value_loss", "entropy", "gradient_norm", "explained_variance", "active"}
+    assert metrics.keys() == {
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "gradient_norm",
+        "explained_variance",
+        "active",
+    }

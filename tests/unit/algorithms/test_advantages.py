@@ -41,8 +41,8 @@ NEVER, ALWAYS = flags(0, 0, 0), flags(1, 1, 1)
 
 
 def test_no_episode_ends() -> None:
-    # delta = 1 + 0.5 * 20 - 10, 2 + 0.5 * 30 - 20, 3 + 0.5 * 40 - 30 = 1, -3, -7; A = delta + 0.25 * next A
-    # A[2] = -7, A[1] = -3 - 1.75 = -4.75, A[0] = 1 - 1.1875 = -0.1875
+    # delta = 1 + 0.5 * 20 - 10, 2 + 0.5 * 30 - 20, 3 + 0.5 * 40 - 30 = 1, -3, -7; A = delta + 0.25
+    # * next A A[2] = -7, A[1] = -3 - 1.75 = -4.75, A[0] = 1 - 1.1875 = -0.1875
     assert advantages(NEVER, NEVER, ALWAYS) == [-0.1875, -4.75, -7.0]
 
 
@@ -71,14 +71,16 @@ def test_advantages_end_at_an_invalid_row() -> None:
 
 
 def test_lambda_one_and_zero() -> None:
-    """The two ends of the family: the observed return, and the one-step error (equations 17 and 18)."""
+    """The two ends of the family: the observed return, and the one-step error (equations 17 and
+    18)."""
     torch.manual_seed(0)
     reward, value = torch.randn(2, 5, 2, 3)
     next_value = torch.cat([value[1:], torch.randn(1, 2, 3)])
     no, yes = torch.zeros(5, 2, 3).bool(), torch.ones(5, 2, 3).bool()
     gamma = torch.tensor([0.9, 0.5])
     both = [
-        generalized_advantages(reward, value, next_value, no, no, yes, gamma, torch.full((2,), x)) for x in (0.0, 1.0)
+        generalized_advantages(reward, value, next_value, no, no, yes, gamma, torch.full((2,), x))
+        for x in (0.0, 1.0)
     ]
     discount = gamma.view(-1, 1)
     torch.testing.assert_close(both[0], reward + discount * next_value - value)
@@ -89,14 +91,24 @@ def test_lambda_one_and_zero() -> None:
 
 
 def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
-    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 1.0, 1.0)) == [-0.1875, -4.75, -7.0]
-    # delta = 1, -3, -7 and rho[1] = 0.5: A[1] = -3 + 0.25 * -7 = -4.75, A[0] = 1 + 0.25 * 0.5 * -4.75
-    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 0.5, 1.0)) == [0.40625, -4.75, -7.0]
+    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 1.0, 1.0)) == [
+        -0.1875,
+        -4.75,
+        -7.0,
+    ]
+    # delta = 1, -3, -7 and rho[1] = 0.5: A[1] = -3 + 0.25 * -7 = -4.75, A[0] = 1 + 0.25 * 0.5 *
+    # -4.75
+    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 0.5, 1.0)) == [
+        0.40625,
+        -4.75,
+        -7.0,
+    ]
 
 
 def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
-    """Espeholt et al., 2018: v[s] = V[s] + sum over t >= s of gamma^(t-s) (c[s] … c[t-1]) delta_V[t] with
-    delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has rho (r + gamma v' - V) (lambda 1)."""
+    """Espeholt et al., 2018: v[s] = V[s] + sum over t >= s of gamma^(t-s) (c[s] … c[t-1])
+    delta_V[t] with delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has
+    rho (r + gamma v' - V) (lambda 1)."""
     torch.manual_seed(0)
     horizon, gamma = 6, 0.9
     reward, value = torch.randn(2, horizon, 1, 1)
@@ -112,7 +124,15 @@ def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
                 target[s] += gamma ** (t - s) * product * error[t]
                 product = product * lam * importance[t]
         mine = generalized_advantages(
-            reward, value, next_value, no, no, yes, torch.tensor([gamma]), torch.tensor([lam]), importance
+            reward,
+            value,
+            next_value,
+            no,
+            no,
+            yes,
+            torch.tensor([gamma]),
+            torch.tensor([lam]),
+            importance,
         )
         torch.testing.assert_close(value + importance * mine, target)
         if lam == 1.0:
@@ -131,10 +151,14 @@ def test_members_do_not_mix() -> None:
     terminated, truncated = torch.rand(2, 7, 3, 2) < 0.2
     valid = torch.rand(7, 3, 2) < 0.9
     gamma, lam = torch.tensor([0.9, 0.99, 0.5]), torch.tensor([0.95, 0.8, 1.0])
-    together = generalized_advantages(reward, value, next_value, terminated, truncated, valid, gamma, lam)
+    together = generalized_advantages(
+        reward, value, next_value, terminated, truncated, valid, gamma, lam
+    )
     for m in range(3):
         part = slice(m, m + 1)
-        rows = (tensor[:, part] for tensor in (reward, value, next_value, terminated, truncated, valid))
+        rows = (
+            tensor[:, part] for tensor in (reward, value, next_value, terminated, truncated, valid)
+        )
         assert torch.equal(together[:, part], generalized_advantages(*rows, gamma[part], lam[part]))
 
 

@@ -1,4 +1,5 @@
-"""CrossQ's parts, by hand and beside plain torch: batch renormalization, the joint pass, Adam's beta, the delay."""
+"""CrossQ's parts, by hand and beside plain torch: batch renormalization, the joint pass, Adam's
+beta, the delay."""
 
 from __future__ import annotations
 
@@ -17,8 +18,17 @@ State = dict[str, Tensor]
 
 
 def renormalization(steps: float, mean: float, variance: float) -> BatchNorm:
-    tensors = {name: torch.zeros(1, *shape) for name, shape in norm_shapes("norm", 1, renormalized=True).items()}
-    for name, value in {"scale": 2.0, "shift": 1.0, "mean": mean, "variance": variance, "steps": steps}.items():
+    tensors = {
+        name: torch.zeros(1, *shape)
+        for name, shape in norm_shapes("norm", 1, renormalized=True).items()
+    }
+    for name, value in {
+        "scale": 2.0,
+        "shift": 1.0,
+        "mean": mean,
+        "variance": variance,
+        "steps": steps,
+    }.items():
         tensors[f"norm.{name}"].fill_(value)
     return BatchNorm(tensors, "norm", 0.0)
 
@@ -28,7 +38,8 @@ def renormalization(steps: float, mean: float, variance: float) -> BatchNorm:
     [
         # The rows 1 and 5 have mean 3 and deviation 2, hence are -1 and 1; scale 2 and shift 1.
         (99_999.0, 2.0, 1.0, [-1.0, 3.0]),
-        # r = 2 / 1, d = (3 - 2) / 1: -1 and 3, which is what the running statistics make of 1 and 5.
+        # r = 2 / 1, d = (3 - 2) / 1: -1 and 3, which is what the running statistics make of 1 and
+        # 5.
         (100_000.0, 2.0, 1.0, [-1.0, 7.0]),
         # r = 2 / 0.5 is more than 3, d = (3 - 0) / 0.5 more than 5: 3 * -1 + 5 and 3 + 5.
         (100_000.0, 0.0, 0.25, [5.0, 17.0]),
@@ -36,7 +47,9 @@ def renormalization(steps: float, mean: float, variance: float) -> BatchNorm:
         (100_000.0, 83.0, 64.0, [2 * (-1 / 3 - 5) + 1, 2 * (1 / 3 - 5) + 1]),
     ],
 )
-def test_batch_renormalization(steps: float, mean: float, variance: float, expected: list[float]) -> None:
+def test_batch_renormalization(
+    steps: float, mean: float, variance: float, expected: list[float]
+) -> None:
     norm = renormalization(steps, mean, variance)
     result = norm(torch.tensor([[[1.0], [5.0]]]), by_batch=True)
     torch.testing.assert_close(result.flatten(), torch.tensor(expected))
@@ -51,7 +64,9 @@ def test_the_slope_of_batch_renormalization_takes_r_and_d_for_constants() -> Non
     renormalization(100_000.0, 2.0, 1.0)(rows, by_batch=True)[0, 0].sum().backward()
     own, ratio = rows.grad, rows.detach().std(1, correction=0).item()
     rows.grad = None
-    (ratio * 2 * functional.batch_norm(rows[0], None, None, training=True, eps=1e-12))[0].sum().backward()
+    (ratio * 2 * functional.batch_norm(rows[0], None, None, training=True, eps=1e-12))[
+        0
+    ].sum().backward()
     torch.testing.assert_close(own, rows.grad)
 
 
@@ -79,7 +94,9 @@ def squashed(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = output.chunk(2, 1)
     raw, squash = mean + log_std.exp() * noise, TanhTransform()
     action = squash(raw)
-    return action, (Normal(mean, log_std.exp()).log_prob(raw) - squash.log_abs_det_jacobian(raw, action)).sum(1)
+    return action, (
+        Normal(mean, log_std.exp()).log_prob(raw) - squash.log_abs_det_jacobian(raw, action)
+    ).sum(1)
 
 
 def gradient(state: State) -> Tensor:
@@ -105,12 +122,24 @@ def test_a_gradient_step_is_that_of_plain_torch() -> None:
         algorithm.learn(batch)
     for member in range(MEMBERS):
         after = algorithm.member_state(member)["critic"]
-        actor, critic = ({k: v.requires_grad_() for k, v in before[member][n].items()} for n in ("actor", "critic"))
-        seen, following, action = (getattr(batch, n)[member] for n in ("observation", "next_observation", "action"))
-        alpha, weight = before[member]["algorithm"]["log_temperature"].exp().detach(), batch.weight[member]
-        next_action, next_log_prob = squashed(peer(actor, following, by_batch=False), noises[member, 1])
-        joint = torch.cat([torch.cat([seen, action], 1), torch.cat([following, next_action.detach()], 1)])
-        values = torch.stack([peer(critic, joint, by_batch=True, index=index)[:, 0] for index in range(2)])
+        actor, critic = (
+            {k: v.requires_grad_() for k, v in before[member][n].items()}
+            for n in ("actor", "critic")
+        )
+        seen, following, action = (
+            getattr(batch, n)[member] for n in ("observation", "next_observation", "action")
+        )
+        alpha = before[member]["algorithm"]["log_temperature"].exp().detach()
+        weight = batch.weight[member]
+        next_action, next_log_prob = squashed(
+            peer(actor, following, by_batch=False), noises[member, 1]
+        )
+        joint = torch.cat(
+            [torch.cat([seen, action], 1), torch.cat([following, next_action.detach()], 1)]
+        )
+        values = torch.stack(
+            [peer(critic, joint, by_batch=True, index=index)[:, 0] for index in range(2)]
+        )
         next_value = values[:, ROWS:].detach().min(0).values - alpha * next_log_prob.detach()
         target = batch.reward[member] + batch.discount[member] * next_value
         (0.5 * (values[:, :ROWS] - target).square() * weight).sum().backward()
@@ -118,7 +147,9 @@ def test_a_gradient_step_is_that_of_plain_torch() -> None:
         own = {name: tensor for name, tensor in actor.items() if name not in settings}
         mine, drawn_log_prob = squashed(peer(own, seen, by_batch=True), noises[member, 0])
         inputs = torch.cat([seen, mine], 1)
-        climbed = torch.stack([peer(after, inputs, by_batch=False, index=index)[:, 0] for index in range(2)])
+        climbed = torch.stack(
+            [peer(after, inputs, by_batch=False, index=index)[:, 0] for index in range(2)]
+        )
         ((alpha * drawn_log_prob - climbed.min(0).values) * weight).sum().backward()
         for name, state in (("critic", critic), ("actor", own)):
             assert gradient(state).abs().max() > 1e-3

@@ -1,4 +1,5 @@
-"""A pass through an ensemble: its outputs and its gradients are autograd's, whatever the networks are made of."""
+"""A pass through an ensemble: its outputs and its gradients are autograd's, whatever the networks
+are made of."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork, ensemble_outputs, squared_error
+from podracer_core.algorithms.values import (
+    EnsemblePass,
+    TrainedNetwork,
+    ensemble_outputs,
+    squared_error,
+)
 from podracer_core.networks import Architecture, StackedNetwork, wide_mlp
 from podracer_core.networks.box_heads import Exploration, SquashedGaussianHead
 from podracer_core.networks.stacked_network import Body
@@ -72,7 +78,9 @@ def test_a_further_loss_adds_its_gradient() -> None:
 
     outputs = ensemble_outputs(trained.network, observation, action)
     (2.0 * outputs.square().sum()).backward()
-    added = torch.cat([trained._parameters[name].grad.flatten(1) for name in trained._parameters.shapes], 1)
+    added = torch.cat(
+        [trained._parameters[name].grad.flatten(1) for name in trained._parameters.shapes], 1
+    )
     further = 2.0 * ensemble_outputs(trained.network, observation, action).square().sum((1, 2, 3))
     torch.testing.assert_close(gradient(further) - gradient(None), added, rtol=1e-4, atol=1e-4)
 
@@ -81,7 +89,8 @@ def test_the_slope_of_a_squashed_sample_is_autograds() -> None:
     space = gymnasium.spaces.Box(-2.0, 2.0, (ACTIONS,))
     head = SquashedGaussianHead(space, Exploration("independent", 1, SEEN, ACTIONS))
     torch.manual_seed(0)
-    output = (3.0 * torch.randn(MEMBERS, ROWS, 2 * ACTIONS)).requires_grad_()  # some deviations are at their limit
+    # some deviations are at their limit
+    output = (3.0 * torch.randn(MEMBERS, ROWS, 2 * ACTIONS)).requires_grad_()
     noise, action_slope = torch.randn(2, MEMBERS, ROWS, ACTIONS).unbind()
     log_prob_slope = torch.randn(MEMBERS, ROWS)
     action, log_prob = head.sample_with_log_prob(output, noise)
@@ -95,7 +104,9 @@ def test_huber_by_hand() -> None:
     target, weight = torch.zeros(2, 3), torch.tensor([[0.5, 0.25, 0.25]] * 2)
     loss, slope, size = squared_error(values, target, weight, torch.tensor([2.0, 0.0]))
     # Beyond 2: 2 (|δ| - 1). The second member's errors all count squared.
-    assert loss.tolist() == pytest.approx([0.5 * 0.5 + 0.25 * 8 + 0.25 * 6, 0.5 * 0.5 + 0.25 * 12.5 + 0.25 * 8])
+    assert loss.tolist() == pytest.approx(
+        [0.5 * 0.5 + 0.25 * 8 + 0.25 * 6, 0.5 * 0.5 + 0.25 * 12.5 + 0.25 * 8]
+    )
     assert slope[:, 0].tolist() == [[0.5, 0.5, -0.5], [0.5, 1.25, -1.0]]
     assert size.tolist() == [[1.0, 5.0, 4.0]] * 2
 
@@ -109,11 +120,15 @@ def test_one_of_the_networks_alone_does_the_same(body: Body) -> None:
     rows = torch.randn(2, ROWS, SEEN)
     network: StackedNetwork = trained.frozen
     for group in range(2):
-        torch.testing.assert_close(network.module(group)(rows[group]), network(rows)[group], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            network.module(group)(rows[group]), network(rows)[group], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_layer_normalization_is_torchs_own() -> None:
-    trained = TrainedNetwork(1, Architecture(SEEN, None, (8,), 3, "relu", body="layer_normalized"), "cpu")
+    trained = TrainedNetwork(
+        1, Architecture(SEEN, None, (8,), 3, "relu", body="layer_normalized"), "cpu"
+    )
     trained.initialize(torch.tensor([3]), 0)
     module = trained.frozen.module(0)
     assert [type(part) for part in module] == [nn.Linear, nn.LayerNorm, nn.ReLU, nn.Linear]

@@ -1,4 +1,5 @@
-"""FlashSAC's parts, by hand and beside plain torch: distributions, normalization, projections, the scale of rewards."""
+"""FlashSAC's parts, by hand and beside plain torch: distributions, normalization, projections, the
+scale of rewards."""
 
 from __future__ import annotations
 
@@ -21,10 +22,15 @@ MEMBERS = 3
 
 def test_a_target_is_shared_by_its_two_neighbours() -> None:
     bins = ValueBins(2.0, 5)  # -2, -1, 0, 1, 2
-    weights = torch.tensor([[[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]])
-    reward, discount, bonus = torch.tensor([[0.25, 0.0, 9.0]]), torch.tensor([[0.5, 0.5, 1.0]]), torch.zeros(1, 3)
+    weights = torch.tensor(
+        [[[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]]
+    )
+    reward = torch.tensor([[0.25, 0.0, 9.0]])
+    discount = torch.tensor([[0.5, 0.5, 1.0]])
+    bonus = torch.zeros(1, 3)
     projected = bins.project(weights, reward, discount, bonus)
-    # 0.25 + 0.5 * 0 lies a quarter of the way from 0 to 1; ±0.5 halfway between their neighbours; 11 is beyond the end.
+    # 0.25 + 0.5 * 0 lies a quarter of the way from 0 to 1; ±0.5 halfway between their neighbours;
+    # 11 is beyond the end.
     expected = [[0.0, 0.0, 0.75, 0.25, 0.0], [0.0, 0.25, 0.5, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
     torch.testing.assert_close(projected, torch.tensor([expected]))
     # With the bonus: 0.25 + 0.5 * (0 - 1) = -0.25.
@@ -36,19 +42,23 @@ def test_nothing_follows_an_end_and_the_mean_stays() -> None:
     bins = ValueBins(5.0, 101)
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(2, ROWS, 101, generator=generator).softmax(-1)
-    reward, bonus = torch.randn(2, ROWS, generator=generator), torch.rand(2, ROWS, generator=generator)
+    reward = torch.randn(2, ROWS, generator=generator)
+    bonus = torch.rand(2, ROWS, generator=generator)
     ended = bins.project(weights, reward, torch.zeros(2, ROWS), bonus)
     torch.testing.assert_close(ended @ bins.values, reward, rtol=1e-4, atol=1e-5)
     discount = torch.full((2, ROWS), 0.3)
     following = bins.project(weights, reward, discount, bonus)
-    torch.testing.assert_close(following @ bins.values, reward + discount * (weights @ bins.values - bonus))
+    torch.testing.assert_close(
+        following @ bins.values, reward + discount * (weights @ bins.values - bonus)
+    )
     torch.testing.assert_close(following.sum(-1), torch.ones(2, ROWS))
 
 
 def test_the_critic_with_the_smaller_mean_gives_each_rows_distribution() -> None:
     bins = ValueBins(1.0, 3)
     low, high = torch.tensor([4.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 4.0])
-    logits = torch.stack([torch.stack([low, high]), torch.stack([high, low])]).unsqueeze(0)  # [1, 2 critics, 2 rows, 3]
+    # [1, 2 critics, 2 rows, 3]
+    logits = torch.stack([torch.stack([low, high]), torch.stack([high, low])]).unsqueeze(0)
     torch.testing.assert_close(bins.pessimistic(logits), low.softmax(0).expand(1, 2, 3))
 
 
@@ -59,7 +69,11 @@ def test_the_cross_entropys_slope_is_autograds() -> None:
     target = torch.randn(MEMBERS, ROWS, 11, generator=generator).softmax(-1)
     weight = torch.rand(MEMBERS, ROWS, generator=generator)
     loss, slope, error = bins.cross_entropy(logits, target, weight)
-    own = (-(target.unsqueeze(1) * logits.log_softmax(-1)).sum(-1) * weight.unsqueeze(1)).sum(2).mean(1)
+    own = (
+        (-(target.unsqueeze(1) * logits.log_softmax(-1)).sum(-1) * weight.unsqueeze(1))
+        .sum(2)
+        .mean(1)
+    )
     own.sum().backward()
     torch.testing.assert_close(loss, own.detach())
     torch.testing.assert_close(slope, logits.grad)
@@ -84,9 +98,16 @@ def test_joint_statistics_are_those_of_batch_norm() -> None:
     for group in range(2):
         state = parameters.group_state(group)
 
-        def norm(inputs: torch.Tensor, name: str, state: dict[str, torch.Tensor] = state) -> torch.Tensor:
+        def norm(
+            inputs: torch.Tensor, name: str, state: dict[str, torch.Tensor] = state
+        ) -> torch.Tensor:
             return functional.batch_norm(
-                inputs, None, None, state[f"{name}.scale"][0], state[f"{name}.shift"][0], training=True
+                inputs,
+                None,
+                None,
+                state[f"{name}.scale"][0],
+                state[f"{name}.shift"][0],
+                training=True,
             )
 
         hidden = norm(rows[group], "embed.norm") @ state["embed.weight"]
@@ -95,7 +116,9 @@ def test_joint_statistics_are_those_of_batch_norm() -> None:
             inner = norm(hidden @ state[f"{rise}.weight"], f"{rise}.norm").relu()
             hidden = hidden + norm(inner @ state[f"{fall}.weight"], f"{fall}.norm").relu()
         hidden = functional.rms_norm(hidden, (8,), state["last.norm.scale"][0], eps=1e-6)
-        torch.testing.assert_close(output[group], hidden @ state["last.weight"] + state["last.bias"])
+        torch.testing.assert_close(
+            output[group], hidden @ state["last.weight"] + state["last.bias"]
+        )
     mean, variance = (parameters[f"embed.norm.{name}"][:, 0] for name in ("mean", "variance"))
     torch.testing.assert_close(mean[0], 0.01 * rows[0].mean(0))
     torch.testing.assert_close(variance[0], 0.99 + 0.01 * rows[0].var(0))
@@ -110,12 +133,16 @@ def test_weights_have_norm_one_and_so_have_scales_after_each_step() -> None:
     for trained in (algorithm.policy, algorithm.critic):
         body = trained.network.normalized
         for weight in body.weights:
-            torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                weight.square().sum(1), torch.ones_like(weight[:, 0]), rtol=1e-4, atol=1e-4
+            )
         state = trained.member_state(0)
         own = [name for name in state if name.endswith(".shift") and not name.startswith("target.")]
         for name in (name.removesuffix(".shift") for name in own):
             squares = (state[f"{name}.scale"].square() + state[f"{name}.shift"].square()).sum(-1)
-            torch.testing.assert_close(squares, torch.full_like(squares, float(state[f"{name}.scale"].shape[-1])))
+            torch.testing.assert_close(
+                squares, torch.full_like(squares, float(state[f"{name}.scale"].shape[-1]))
+            )
 
 
 def test_a_policy_alone_acts_as_in_its_cohort() -> None:
@@ -143,7 +170,8 @@ def test_rewards_are_divided_by_the_running_return() -> None:
     scale = ReturnScale(1, 5.0, drops_last=True)
     scale.begin(rollout)
     scale.update(rollout, torch.tensor([0.5]), torch.tensor([True]))
-    # G: 1, then 2 (an episode's last step leaves out what came before, as in the authors' code), then 0.5 * 2 + 30.
+    # G: 1, then 2 (an episode's last step leaves out what came before, as in the authors' code),
+    # then 0.5 * 2 + 30.
     deviation = torch.tensor([1.0, 2.0, 31.0]).std(correction=0).item()
     torch.testing.assert_close(scale.divisor(), torch.tensor([max(deviation, 31.0 / 5.0)]))
     scale.update(rollout, torch.tensor([0.5]), torch.tensor([False]))

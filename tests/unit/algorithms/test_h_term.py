@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from podracer_core.algorithms import h_term
-from podracer_core.algorithms.h_term import HTerm, good_episodes, good_segments, k_step_loss, segment_loss
+from podracer_core.algorithms.h_term import (
+    HTerm,
+    good_episodes,
+    good_segments,
+    k_step_loss,
+    segment_loss,
+)
 from podracer_core.buffers.trajectories import Trajectories
 from podracer_core.errors import InvalidInput
 from support.experience import rollouts
@@ -18,9 +24,10 @@ FORMS = pytest.mark.parametrize("form", ["segment", "k_step"])
 
 
 def test_segment_loss_by_hand() -> None:
-    # member 0, lambda 1/8: mean(e^0 * 1, e^1 * 0.5, e^-1 * 0) = (1 + 1.359141) / 3 = 0.786380; * -1/8
-    # member 1, lambda 1/2: 3 is clipped to 2, -20 to -16:
-    #   mean(e^2 * 1, e^-16 * 1, e^0.5 * 0.25) = (7.389056 + 0.00000011 + 0.412180) / 3 = 2.600412; * -1/2
+    # member 0, lambda 1/8: mean(e^0 * 1, e^1 * 0.5, e^-1 * 0) = (1 + 1.359141) / 3 = 0.786380; *
+    # -1/8 member 1, lambda 1/2: 3 is clipped to 2, -20 to -16:
+    #   mean(e^2 * 1, e^-16 * 1, e^0.5 * 0.25) = (7.389056 + 0.00000011 + 0.412180) / 3 = 2.600412;
+    #   * -1/2
     log_prob = torch.tensor([[0.0, 1.0, -1.0], [3.0, -20.0, 0.5]])
     gain = torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 0.25]])
     loss = segment_loss(log_prob, gain, torch.tensor([0.125, 0.5]))
@@ -31,7 +38,8 @@ def test_k_step_loss_by_hand() -> None:
     # Log-probabilities of the end step t first, then of t - 1 and t - 2; discount 0.8, lambda 1/8.
     # window 0: h = 1, 1 + 0.5 = 1.5, 1.5 - 2 = -0.5; rewards 1, 0.5, 0.25; c = 1, 0.8, 0.64:
     #   1 * 1 + 1.5 * 0.5 * 0.8 - 0.5 * 0.25 * 0.64 = 1 + 0.6 - 0.08 = 1.52
-    # window 1: h = 5, 5 - 25 = -20, -20 + 19 = -1, which the clipped ones would not have led to; clipped: 2, -16, -1
+    # window 1: h = 5, 5 - 25 = -20, -20 + 19 = -1, which the clipped ones would not have led to;
+    # clipped: 2, -16, -1
     #   2 * 0.5 - 16 * 1 * 0.8 - 1 * 1 * 0.64 = 1 - 12.8 - 0.64 = -12.44
     # mean -5.46, loss 0.6825; the second member has the discount 0.5 and lambda 1:
     #   1 + 1.5 * 0.5 * 0.5 - 0.5 * 0.25 * 0.25 = 1.34375; 1 - 8 - 0.25 = -7.25; mean -2.953125
@@ -50,8 +58,12 @@ def test_gradients_are_those_of_finite_differences_and_zero_where_clipped() -> N
     gain = torch.rand(members, windows, steps, dtype=torch.float64)
     discount, weight = torch.tensor([[0.8, 0.3], [0.125, 2.0]], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda h: k_step_loss(h, gain, discount, weight), log_prob)
-    assert torch.autograd.gradcheck(lambda h: segment_loss(h[..., 0], gain[..., 0], weight), log_prob)
-    (gradient,) = torch.autograd.grad(segment_loss(log_prob[..., 0], gain[..., 0], weight).sum(), log_prob)
+    assert torch.autograd.gradcheck(
+        lambda h: segment_loss(h[..., 0], gain[..., 0], weight), log_prob
+    )
+    (gradient,) = torch.autograd.grad(
+        segment_loss(log_prob[..., 0], gain[..., 0], weight).sum(), log_prob
+    )
     assert gradient[0, 0, 0] == gradient[1, 1, 0] == 0
     assert (gradient[..., 0] != 0).sum() == members * windows - 2
 
@@ -93,9 +105,19 @@ def remembered(reward: torch.Tensor, ended: torch.Tensor) -> Trajectories:
 
 def test_segments_above_the_members_mean_by_hand() -> None:
     # Segments of 2 steps. Member 0: returns 1, 2, 6, 11, mean 5: 6 -> G 0 and 11 -> G 1 are kept.
-    # Member 1: 4, 4, 4, 8, mean 5: only 8 is above it, and all that are kept are equal: G 1. Member 2: none is above.
+    # Member 1: 4, 4, 4, 8, mean 5: only 8 is above it, and all that are kept are equal: G 1. Member
+    # 2: none is above.
     reward = torch.tensor(
-        [[0.5, 2, 3], [0.5, 2, 3], [1, 1, 3], [1, 3, 3], [2, 2, 3], [4, 2, 3], [5, 0, 3], [6, 8, 3.0]]
+        [
+            [0.5, 2, 3],
+            [0.5, 2, 3],
+            [1, 1, 3],
+            [1, 3, 3],
+            [2, 2, 3],
+            [4, 2, 3],
+            [5, 0, 3],
+            [6, 8, 3.0],
+        ]
     ).unsqueeze(2)
     pieces = remembered(reward, torch.zeros(8, 3, 1, dtype=torch.bool)).segments(2)
     kept, gain = good_segments(pieces)
@@ -106,14 +128,16 @@ def test_segments_above_the_members_mean_by_hand() -> None:
 
 
 def test_the_lowest_eighth_of_the_episodes_is_dropped() -> None:
-    # Episodes of one step in 2 environments: member 0 has 17 (17 // 8 = 2 are dropped), member 1 has 7 (none is).
+    # Episodes of one step in 2 environments: member 0 has 17 (17 // 8 = 2 are dropped), member 1
+    # has 7 (none is).
     reward, ended = torch.zeros(9, 2, 2), torch.zeros(9, 2, 2, dtype=torch.bool)
     reward[:, 0, 0] = torch.tensor([5.0, 4, 9, 9, 9, 9, 9, 9, 9])
     reward[:, 0, 1] = torch.tensor([4.0, 4, 9, 9, 9, 9, 9, 9, -50])  # the last one has not ended
     ended[:, 0] = ended[:7, 1, 0] = True
     ended[8, 0, 1] = False
     kept, gain = good_episodes(remembered(reward, ended).episodes())
-    # Of the three whose return is 4 the first two: row 0 of environment 1, then row 1 of environment 0.
+    # Of the three whose return is 4 the first two: row 0 of environment 1, then row 1 of
+    # environment 0.
     assert kept[:, 0, 0].tolist() == [1, 0, 1, 1, 1, 1, 1, 1, 1]
     assert kept[:, 0, 1].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 0]
     # Rewards over what is kept, 4 … 9: (5 - 4) / 5 and 0; -50 does not count.
@@ -126,18 +150,25 @@ def test_the_lowest_eighth_of_the_episodes_is_dropped() -> None:
 
 
 def make_term(form: str, members: int, steps: int = 4, seed: int = 10) -> HTerm:
-    hyperparameters = {"h_term_weight": torch.full((members,), 0.125), "h_term_discount": torch.full((members,), 0.8)}
+    hyperparameters = {
+        "h_term_weight": torch.full((members,), 0.125),
+        "h_term_discount": torch.full((members,), 0.8),
+    }
     return HTerm(form, steps, hyperparameters, torch.arange(members) + seed)
 
 
-def observed(form: str, reward: torch.Tensor, ended: torch.Tensor, horizon: int = 0, **options: Any) -> HTerm:
+def observed(
+    form: str, reward: torch.Tensor, ended: torch.Tensor, horizon: int = 0, **options: Any
+) -> HTerm:
     term = make_term(form, reward.shape[1], **options)
     for rollout in rollouts(reward, ended, horizon or reward.shape[0]):
         term.observe(rollout)
     return term
 
 
-def noise(steps: int, members: int, num_envs: int, ends: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
+def noise(
+    steps: int, members: int, num_envs: int, ends: float = 0.05
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(steps)
     shape = (steps, members, num_envs)
     return torch.randn(shape, generator=generator), torch.rand(shape, generator=generator) < ends
@@ -148,7 +179,8 @@ def number(members: int, value: int = 0) -> torch.Tensor:
 
 
 def test_a_window_ends_where_its_episode_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two episodes, rows 0 … 2 and 3 … 7, rewards 0 … 7, so that the normalized reward of row r is r / 7.
+    # Two episodes, rows 0 … 2 and 3 … 7, rewards 0 … 7, so that the normalized reward of row r is r
+    # / 7.
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 8)
     ended = torch.zeros(8, 1, 1, dtype=torch.bool)
     ended[2] = ended[7] = True
@@ -167,14 +199,18 @@ def test_a_window_ends_where_its_episode_begins(monkeypatch: pytest.MonkeyPatch)
     }
     for rows, gains in zip(row.tolist(), windows.gain[0].tolist(), strict=True):
         wanted = expected[rows[0]]
-        assert [r for r, w in zip(rows, wanted, strict=True) if w is not None] == [w for w in wanted if w is not None]
+        assert [r for r, w in zip(rows, wanted, strict=True) if w is not None] == [
+            w for w in wanted if w is not None
+        ]
         assert gains == pytest.approx([0.0 if w is None else w / 7 for w in wanted])
     # Every end step comes about as often as every other: 25 times each.
     assert row[:, 0].bincount(minlength=8).tolist() == pytest.approx([25.0] * 8, abs=15)
 
 
 @FORMS
-def test_draws_are_of_good_experience_only_and_even(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_of_good_experience_only_and_even(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 1)
     reward, ended = noise(60, 3, 5)
     term = observed(form, reward, ended, steps=1)
@@ -182,7 +218,11 @@ def test_draws_are_of_good_experience_only_and_even(form: str, monkeypatch: pyte
     trajectories = Trajectories(rollout, least_rows=60)
     trajectories.add(rollout)
     segments = form == "segment"
-    kept, gain = good_segments(trajectories.segments(16)) if segments else good_episodes(trajectories.episodes())
+    kept, gain = (
+        good_segments(trajectories.segments(16))
+        if segments
+        else good_episodes(trajectories.episodes())
+    )
     windows = term.draw(30000, number(3))
     for member in range(3):
         drawn = windows.observation[member, :, 0]
@@ -197,7 +237,8 @@ def test_draws_are_of_good_experience_only_and_even(form: str, monkeypatch: pyte
 
 @FORMS
 def test_nothing_below_4096_transitions(form: str) -> None:
-    # 512 steps in 8 environments; member 1 has one broken row: 4,095. One step more, and there are 4,103.
+    # 512 steps in 8 environments; member 1 has one broken row: 4,095. One step more, and there are
+    # 4,103.
     reward, ended = noise(513, 2, 8)
     valid = torch.ones_like(ended)
     valid[100, 1, 3] = False
@@ -217,8 +258,11 @@ def test_nothing_below_4096_transitions(form: str) -> None:
 
 
 @FORMS
-def test_without_good_experience_there_is_no_loss(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments that are all equal, and episodes of which none has ended; what is stored may even be NaN."""
+def test_without_good_experience_there_is_no_loss(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments that are all equal, and episodes of which none has ended; what is stored may even be
+    NaN."""
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 1)
     (rollout,) = rollouts(torch.ones(40, 2, 3), torch.zeros(40, 2, 3, dtype=torch.bool), 40)
     rollout.observation.fill_(torch.nan)
@@ -237,7 +281,9 @@ def test_without_good_experience_there_is_no_loss(form: str, monkeypatch: pytest
 
 @FORMS
 @pytest.mark.parametrize("horizon", [3, 90])
-def test_a_cohort_draws_what_its_members_draw_alone(form: str, horizon: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cohort_draws_what_its_members_draw_alone(
+    form: str, horizon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 1)
     reward, ended = noise(90, 3, 5)
     together = observed(form, reward, ended, horizon).draw(20, torch.tensor([4, 5, 6]))
@@ -248,11 +294,15 @@ def test_a_cohort_draws_what_its_members_draw_alone(form: str, horizon: int, mon
         assert torch.equal(alone.gain, together.gain[part])
         assert torch.equal(alone.weight, together.weight[part])
         # Observations carry the member's number, which is 0 alone.
-        assert torch.equal(alone.observation[..., 0], together.observation[part, :, 0] - 10.0 * member)
+        assert torch.equal(
+            alone.observation[..., 0], together.observation[part, :, 0] - 10.0 * member
+        )
 
 
 @FORMS
-def test_every_draw_is_another_and_can_be_repeated(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_draw_is_another_and_can_be_repeated(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 1)
     term = observed(form, *noise(90, 2, 5))
     first, second, again = (term.draw(40, number(2, count)) for count in (0, 1, 0))
@@ -262,8 +312,11 @@ def test_every_draw_is_another_and_can_be_repeated(form: str, monkeypatch: pytes
     assert not torch.equal(first.observation, other.observation)
 
 
-def test_what_was_found_is_renewed_before_it_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several times round the ring, one row at a time: a window is always K consecutive steps of one environment."""
+def test_what_was_found_is_renewed_before_it_is_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several times round the ring, one row at a time: a window is always K consecutive steps of
+    one environment."""
     monkeypatch.setattr(h_term, "LEAST_TRANSITIONS", 1)
     monkeypatch.setattr(h_term, "Trajectories", lambda rollout: Trajectories(rollout, 128 * 3, 128))
     reward, ended = noise(500, 2, 3)

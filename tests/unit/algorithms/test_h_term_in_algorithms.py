@@ -28,15 +28,23 @@ ACTION_SPACES = (
 )
 
 
-def build(name: str, form: str = "off", seeds: tuple[int, ...] = (1, 2, 3), space: Any = BOX, **knobs: Any) -> Any:
+def build(
+    name: str, form: str = "off", seeds: tuple[int, ...] = (1, 2, 3), space: Any = BOX, **knobs: Any
+) -> Any:
     """An algorithm that takes one gradient step for each rollout of 90 steps in 5 environments."""
     shared: dict[str, Any] = {"hidden_sizes": (16, 17), "h_term": form, "horizon": 90}
     if name == "ppo":
         # Without a limit that actor and critic share, the critic's step is its own.
         shared |= {"minibatch_size": 450, "epochs": 1, "max_gradient_norm": 1e6}
     else:
-        shared |= {"updates_per_step": 1 / 450, "learning_starts": 0, "batch_size": 40, "replay_capacity": 2000}
-    if name in ("td3", "ddpg"):  # with the usual noise, 0.1, nearly every log-probability is above what is clipped
+        shared |= {
+            "updates_per_step": 1 / 450,
+            "learning_starts": 0,
+            "batch_size": 40,
+            "replay_capacity": 2000,
+        }
+    # with the usual noise, 0.1, nearly every log-probability is above what is clipped
+    if name in ("td3", "ddpg"):
         shared["noise_scale"] = 0.5
     if name == "td3":
         shared["policy_delay"] = 1
@@ -48,7 +56,9 @@ def experience(algorithm: Algorithm, seed: int = 0, steps: int = 90, num_envs: i
     """Of an environment of noise, in which the actor acts."""
     generator = torch.Generator().manual_seed(seed)
     head, members = algorithm.actor.head, algorithm.members
-    rollout = allocate_rollout(steps, members, num_envs, ((6,), torch.float32), (head.action_shape, head.action_dtype))
+    rollout = allocate_rollout(
+        steps, members, num_envs, ((6,), torch.float32), (head.action_shape, head.action_dtype)
+    )
     rollout.observation.normal_(generator=generator)
     rollout.reward.normal_(generator=generator)
     rollout.truncated.copy_(torch.rand(rollout.reward.shape, generator=generator) < 0.05)
@@ -97,7 +107,9 @@ def test_it_moves_the_actor_and_leaves_the_critic_alone(name: str, form: str) ->
     with_term.update(rollout)
     for member in range(3):
         assert torch.equal(weights(plain, member, "critic"), weights(with_term, member, "critic"))
-        assert not torch.allclose(weights(plain, member, "actor"), weights(with_term, member, "actor"), atol=1e-5)
+        assert not torch.allclose(
+            weights(plain, member, "actor"), weights(with_term, member, "actor"), atol=1e-5
+        )
     assert with_term.active.all()
 
 
@@ -162,7 +174,9 @@ def test_the_density_is_the_actors_own(name: str, form: str) -> None:
     else:
         mean, log_std = output.chunk(2, -1)
         squash = torch.distributions.transforms.TanhTransform()
-        density = torch.distributions.TransformedDistribution(torch.distributions.Normal(mean, log_std.exp()), squash)
+        density = torch.distributions.TransformedDistribution(
+            torch.distributions.Normal(mean, log_std.exp()), squash
+        )
     expected = term.loss(windows, density.log_prob(windows.action).sum(-1))
     torch.testing.assert_close(algorithm.h_term_loss(), expected, rtol=1e-4, atol=1e-6)
     assert (expected != 0).all()
@@ -204,7 +218,9 @@ def test_ppos_written_out_gradient_is_that_of_autograd(form: str, space: Any) ->
         case gymnasium.spaces.MultiDiscrete():
             first, second = output.split([3, 4], -1)
             log_prob = torch.distributions.Categorical(logits=first).log_prob(action[..., 0])
-            log_prob = log_prob + torch.distributions.Categorical(logits=second).log_prob(action[..., 1])
+            log_prob = log_prob + torch.distributions.Categorical(logits=second).log_prob(
+                action[..., 1]
+            )
         case _:
             log_prob = torch.distributions.Bernoulli(logits=output).log_prob(action.float()).sum(-1)
     algorithm._h_term.loss(windows, log_prob).sum().backward()
@@ -223,11 +239,15 @@ def test_ppos_density_knows_which_actions_were_allowed(form: str) -> None:
     allowed[:-1].scatter_(-1, rollout.action.unsqueeze(-1), True)
     algorithm.update(replace(rollout, action_mask=allowed))
     seen: list[torch.Tensor] = []
-    algorithm._h_term.slope = lambda windows, log_prob: seen.append(log_prob) or torch.zeros_like(log_prob)
+    algorithm._h_term.slope = lambda windows, log_prob: (
+        seen.append(log_prob) or torch.zeros_like(log_prob)
+    )
     algorithm._further_gradients(40)
     windows = algorithm._h_term.draw(40, algorithm._optimizer.step_count.long())
     output = algorithm.actor.output(normalized_windows(algorithm, windows))
-    density = torch.distributions.Categorical(logits=output.masked_fill(~windows.action_mask, -torch.inf))
+    density = torch.distributions.Categorical(
+        logits=output.masked_fill(~windows.action_mask, -torch.inf)
+    )
     torch.testing.assert_close(seen[0], density.log_prob(windows.action))
     assert not windows.action_mask.all()
 
@@ -238,7 +258,8 @@ def test_every_rollout_is_remembered(name: str) -> None:
     algorithm = build(name, "segment")
     for seed in range(3):
         algorithm.update(experience(algorithm, seed))
-    # What comes does not go on from what was: the newest rows break off, but for those that ended an episode.
+    # What comes does not go on from what was: the newest rows break off, but for those that ended
+    # an episode.
     assert (algorithm._h_term._trajectories.count > 3 * 450 - 2 * 5 - 1).all()
 
 

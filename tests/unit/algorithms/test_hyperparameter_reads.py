@@ -44,9 +44,13 @@ def reads(code: Any) -> frozenset[str]:
     for node in ast.walk(ast.parse(inspect.getsource(code))):
         match node:
             case (
-                ast.Subscript(value=ast.Name(id=mapping) | ast.Attribute(attr=mapping), slice=ast.Constant(value=name))
+                ast.Subscript(
+                    value=ast.Name(id=mapping) | ast.Attribute(attr=mapping),
+                    slice=ast.Constant(value=name),
+                )
                 | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=mapping), attr="get"), args=[ast.Constant(value=name), *_]
+                    func=ast.Attribute(value=ast.Name(id=mapping), attr="get"),
+                    args=[ast.Constant(value=name), *_],
                 )
             ) if mapping in MAPPINGS:
                 names.add(name)

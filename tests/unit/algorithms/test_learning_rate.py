@@ -17,10 +17,13 @@ TAKEN = torch.tensor([0, 25, 100, 1000])
     [
         ("constant", [1.0, 1.0, 1.0, 1.0]),
         ("linear", [1.0, 0.75, 0.0, 0.0]),
-        ("cosine", [1.0, 0.5 + 2.0**0.5 / 4, 0.0, 0.0]),  # (1 + cos(pi / 4)) / 2 = (1 + sqrt(2) / 2) / 2
+        # (1 + cos(pi / 4)) / 2 = (1 + sqrt(2) / 2) / 2
+        ("cosine", [1.0, 0.5 + 2.0**0.5 / 4, 0.0, 0.0]),
     ],
 )
-def test_each_member_has_the_rate_of_its_own_transitions(schedule: str, shares: list[float]) -> None:
+def test_each_member_has_the_rate_of_its_own_transitions(
+    schedule: str, shares: list[float]
+) -> None:
     rate = scheduled_rate(schedule, RATE, TAKEN, 100)
     assert rate.dtype == torch.float32
     torch.testing.assert_close(rate, RATE * torch.tensor(shares), rtol=1e-6, atol=1e-12)
@@ -42,5 +45,7 @@ def test_each_member_has_the_rate_of_its_own_transitions(schedule: str, shares: 
 def test_the_rate_follows_how_far_the_policy_has_come(
     rate: float, kl: float, desired_kl: float, expected: float
 ) -> None:
-    adapted = adapted_rate(torch.tensor([rate, 1e-3]), torch.tensor([kl, 0.0]), torch.tensor([desired_kl, 0.0]))
+    adapted = adapted_rate(
+        torch.tensor([rate, 1e-3]), torch.tensor([kl, 0.0]), torch.tensor([desired_kl, 0.0])
+    )
     torch.testing.assert_close(adapted, torch.tensor([expected, 1e-3]), rtol=1e-6, atol=0)

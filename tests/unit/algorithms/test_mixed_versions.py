@@ -1,4 +1,5 @@
-"""A rollout whose parts were collected by policies of different versions: every row is weighed by its own."""
+"""A rollout whose parts were collected by policies of different versions: every row is weighed by
+its own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MakeOnPolicy = Callable[..., OnPolicy]
 def test_each_row_has_the_importance_of_the_policy_that_acted(
     make_on_policy: MakeOnPolicy, make_rollout: Callable[..., Rollout], kind: str
 ) -> None:
-    """Half of the environments come from an older worker: mu is another policy there, the present one elsewhere."""
+    """Half of the environments come from an older worker: mu is another policy there, the present
+    one elsewhere."""
     algorithm = make_on_policy("ppo", kind, 0, 1)
     rollout = make_rollout(algorithm.actor)
     old = rollout.num_envs // 2
@@ -31,6 +33,10 @@ def test_each_row_has_the_importance_of_the_policy_that_acted(
     horizon, members, num_envs = rollout.reward.shape
     weight = minibatch.weight.view(members, horizon, num_envs).transpose(0, 1)
     assert torch.allclose(weight[:, :, :old], (-shift).exp().clamp(max=1.0), atol=1e-5)
-    assert torch.allclose(weight[:, :, old:], torch.ones(()), atol=1e-5), "rows of the present policy count in full"
+    assert torch.allclose(weight[:, :, old:], torch.ones(()), atol=1e-5), (
+        "rows of the present policy count in full"
+    )
     proximal = minibatch.log_prob.view(members, horizon, num_envs).transpose(0, 1)
-    assert torch.allclose(proximal, rollout.log_prob, atol=1e-5), "there is one proximal policy, whichever acted"
+    assert torch.allclose(proximal, rollout.log_prob, atol=1e-5), (
+        "there is one proximal policy, whichever acted"
+    )

@@ -1,4 +1,5 @@
-"""What every off-policy algorithm owes to its members: each is what it would be alone, and goes on where it stopped."""
+"""What every off-policy algorithm owes to its members: each is what it would be alone, and goes on
+where it stopped."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def test_the_order_and_the_company_of_members_do_not_matter(name: str) -> None:
 
 @ALL
 def test_every_hyperparameter_is_the_members_own(name: str) -> None:
-    """Where another member's differs, the first one does not notice; where its own differs, it does."""
+    """Where another member's differs, the first one does not notice; where its own differs, it
+    does."""
     usual, other, own = build(name), build(name), build(name)
     rollout = history(usual, 4 * HORIZON)
     values = {"learning_rate": 2e-3, "gamma": 0.3}
@@ -117,7 +119,8 @@ def hand_over(source: OffPolicy, target: OffPolicy) -> None:
 @pytest.mark.parametrize("replay", ["plain", "n_step", "normalized"])
 @ALL
 def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay: str) -> None:
-    """Also where agents of other seeds were. Of prioritized replay the priorities do not go with the transitions."""
+    """Also where agents of other seeds were. Of prioritized replay the priorities do not go with
+    the transitions."""
     through = build(name, alike=True, updates_per_step=0.13, **REPLAYS[replay])
     resumed = build(name, 2, 0, 1, alike=True, updates_per_step=0.13, **REPLAYS[replay])
     parts = list(pieces(history(through, 9 * HORIZON)))
@@ -127,7 +130,9 @@ def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay
     resumed.version = through.version
     for part in parts[5:]:
         metrics, again = through.update(part), resumed.update(part)
-        assert all(torch.equal(value, again[key]) for key, value in metrics.items() if key == "critic_loss")
+        assert all(
+            torch.equal(value, again[key]) for key, value in metrics.items() if key == "critic_loss"
+        )
     assert through.gradient_steps == resumed.gradient_steps > 0
     assert all(same_state(through, m, resumed, m) for m in range(3))
     for key, tensor in through.actor_state().items():
@@ -175,7 +180,9 @@ def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(name: str)
     assert torch.equal(algorithm.member_state(2)["random"]["seed"], own["seed"])
     others = [weights(algorithm, m) for m in (0, 1)]
     algorithm.perturb_member(2, 0.1, seed=5)
-    assert all(torch.equal(before, weights(algorithm, m)) for before, m in zip(others, (0, 1), strict=True))
+    assert all(
+        torch.equal(before, weights(algorithm, m)) for before, m in zip(others, (0, 1), strict=True)
+    )
     assert same_state(algorithm, 0, algorithm, 2, "random", "actor")
     _, weight, *_ = (name for name in parent["actor"] if name.endswith(".weight"))
     old, new = parent["actor"][weight], algorithm.member_state(2)["actor"][weight]
@@ -219,7 +226,12 @@ def test_bad_hyperparameters_are_refused_and_nothing_is_changed(name: str) -> No
     assert all(torch.equal(before[key], value) for key, value in algorithm.hyperparameters.items())
     algorithm.set_hyperparameters(1, {"gamma": 0.7})
     assert algorithm.hyperparameters["gamma"].tolist() == pytest.approx([0.9, 0.7, 0.5])
-    for shared in ({"n_step": 0}, {"replay": "everybody"}, {"prioritized": 1}, {"updates_per_step": 0.0}):
+    for shared in (
+        {"n_step": 0},
+        {"replay": "everybody"},
+        {"prioritized": 1},
+        {"updates_per_step": 0.0},
+    ):
         with pytest.raises(InvalidInput, match=next(iter(shared))):
             build(name, **shared)
 
@@ -230,7 +242,9 @@ def test_states_and_rollouts_of_another_shape_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="expected"):
         algorithm.load_member_state(0, wider.member_state(0))
     for company in ((0,), (0, 1)):  # one member's rollout must not become everybody's
-        with pytest.raises(InvalidInput, match=f"a rollout of {len(company)} members came to a cohort of 3"):
+        with pytest.raises(
+            InvalidInput, match=f"a rollout of {len(company)} members came to a cohort of 3"
+        ):
             algorithm.update(history(build(name, *company), HORIZON))
     algorithm.update(history(algorithm, HORIZON))
     with pytest.raises(InvalidInput, match="3 x 5 environments does not fit"):

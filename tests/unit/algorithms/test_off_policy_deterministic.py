@@ -60,9 +60,11 @@ def ddpg() -> Any:
 def test_ddpg_bootstraps_from_the_target_actors_action() -> None:
     algorithm = ddpg()
     metrics = learn(algorithm, one_row(algorithm, 1.0, 0.9, [[0.25, 0.5], [0.5, -0.5]]))
-    # Agent 0: Q'(0.5, -0.5) = 3 + 1 - 0.5 = 3.5, 1 + 0.9 * 3.5 = 4.15 against Q(0.25, 0.5) = 0.25 - 1 = -0.75
-    # Agent 1: Q'(0, 0) = 5, 1 + 0.9 * 5 = 5.5 against Q(0.5, -0.5) = 1 - 2 = -1
-    torch.testing.assert_close(metrics["critic_loss"], torch.tensor([4.9**2 / 2, 6.5**2 / 2]), rtol=1e-5, atol=0)
+    # Agent 0: Q'(0.5, -0.5) = 3 + 1 - 0.5 = 3.5, 1 + 0.9 * 3.5 = 4.15 against Q(0.25, 0.5) = 0.25 -
+    # 1 = -0.75 Agent 1: Q'(0, 0) = 5, 1 + 0.9 * 5 = 5.5 against Q(0.5, -0.5) = 1 - 2 = -1
+    torch.testing.assert_close(
+        metrics["critic_loss"], torch.tensor([4.9**2 / 2, 6.5**2 / 2]), rtol=1e-5, atol=0
+    )
     # Down minus Q(0, 0.5) = -1 and Q(0.5, 0) = 1
     torch.testing.assert_close(metrics["actor_loss"], torch.tensor([1.0, -1.0]), rtol=0, atol=1e-4)
     torch.testing.assert_close(metrics["value"], torch.tensor([-1.0, 1.0]), rtol=0, atol=1e-4)
@@ -71,18 +73,23 @@ def test_ddpg_bootstraps_from_the_target_actors_action() -> None:
 def test_ddpg_takes_nothing_from_beyond_the_end() -> None:
     algorithm = ddpg()
     metrics = learn(algorithm, one_row(algorithm, 1.0, 0.0, [[0.25, 0.5], [0.5, -0.5]]))
-    torch.testing.assert_close(metrics["critic_loss"], torch.tensor([1.75**2 / 2, 2.0**2 / 2]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        metrics["critic_loss"], torch.tensor([1.75**2 / 2, 2.0**2 / 2]), rtol=1e-5, atol=0
+    )
 
 
 def test_ddpgs_actor_climbs_its_critic() -> None:
     algorithm = ddpg()
     learn(algorithm, one_row(algorithm, 1.0, 0.9, [[0.25, 0.5], [0.5, -0.5]]))
-    # Of -Q(tanh(o)): minus the critic's slope, times 1 - tanh(o)^2, which is 1 at 0 and 0.75 at atanh(0.5)
+    # Of -Q(tanh(o)): minus the critic's slope, times 1 - tanh(o)^2, which is 1 at 0 and 0.75 at
+    # atanh(0.5)
     expected = torch.tensor([[-1.0, 2.0 * 0.75], [0.0, -4.0]])
     torch.testing.assert_close(actor_gradient(algorithm), expected, rtol=0, atol=1e-3)
     before = algorithm.policy.frozen.biases[-1][:, 0].clone()
     for member in range(2):
-        algorithm.set_hyperparameters(member, {"learning_rate": 1e-3, "actor_learning_rate_scale": 100.0})
+        algorithm.set_hyperparameters(
+            member, {"learning_rate": 1e-3, "actor_learning_rate_scale": 100.0}
+        )
     algorithm.optimizers["actor"].first_moment.zero_()
     algorithm.optimizers["actor"].second_moment.zero_()
     algorithm.optimizers["actor"].step_count.zero_()
@@ -100,7 +107,8 @@ def test_ddpgs_targets_follow_both_networks() -> None:
     after = [algorithm.networks[name].member_state(2) for name in ("actor", "critic")]
     for old, new in zip(before, after, strict=True):
         for name in (name for name in old if name.startswith("target.")):
-            halfway = 0.5 * (old[name] + new[name.removeprefix("target.")])  # member 2's target_rate is 0.5
+            # member 2's target_rate is 0.5
+            halfway = 0.5 * (old[name] + new[name.removeprefix("target.")])
             assert not torch.equal(new[name], old[name])
             torch.testing.assert_close(new[name], halfway, rtol=1e-5, atol=1e-7)
 
@@ -135,8 +143,9 @@ def test_td3_smooths_targets_with_clipped_noise_and_clipped_actions() -> None:
     ])  # fmt: skip
     algorithm.noise = lambda *shape: drawn
     batch = make_batch(algorithm, 3)
-    # Agent 0 (0.2, at most 0.5) around (0.8, 0): as it is; + (0.1, 0.2); + (0.5, -0.5), of which 1.3 is clipped to 1
-    # Agent 1 (0.4, at most 0.1) around (0, -0.5): as it is; + (0.05, -0.05); + (-0.1, -0.1)
+    # Agent 0 (0.2, at most 0.5) around (0.8, 0): as it is; + (0.1, 0.2); + (0.5, -0.5), of which
+    # 1.3 is clipped to 1 Agent 1 (0.4, at most 0.1) around (0, -0.5): as it is; + (0.05, -0.05); +
+    # (-0.1, -0.1)
     expected = torch.tensor([[0.8, 0.9 + 2.0, 1.0 - 5.0], [-5.0, 0.05 - 5.5, -0.1 - 6.0]])
     torch.testing.assert_close(algorithm.next_values(batch).amin(1), expected, rtol=1e-4, atol=1e-4)
 
@@ -164,8 +173,14 @@ def test_td3s_actor_and_targets_wait(delay: int) -> None:
         actor, critic = (network.member_state(1) for network in algorithm.networks.values())
         moves = step % delay == 0
         assert torch.equal(actor["layers.0.weight"], before[0]["layers.0.weight"]) != moves
-        assert torch.equal(actor["target.layers.0.weight"], before[0]["target.layers.0.weight"]) != moves
-        assert torch.equal(critic["target.layers.0.weight"], before[1]["target.layers.0.weight"]) != moves
+        assert (
+            torch.equal(actor["target.layers.0.weight"], before[0]["target.layers.0.weight"])
+            != moves
+        )
+        assert (
+            torch.equal(critic["target.layers.0.weight"], before[1]["target.layers.0.weight"])
+            != moves
+        )
         assert not torch.equal(critic["layers.0.weight"], before[1]["layers.0.weight"])
 
 
@@ -173,7 +188,11 @@ def test_td3s_actor_climbs_the_first_critic_alone() -> None:
     algorithm = td3(policy_delay=1)
     set_outputs(algorithm.policy.frozen, [[0.0, HALF], [0.0, 0.0]])
     # The second critic is lower and steeper, and has no say.
-    set_linear(algorithm.critic.frozen, [4.0, 0.0, 0.0, -3.0], [[1.0, 2.0], [90.0, -90.0], [0.5, -2.0], [-7.0, -7.0]])
+    set_linear(
+        algorithm.critic.frozen,
+        [4.0, 0.0, 0.0, -3.0],
+        [[1.0, 2.0], [90.0, -90.0], [0.5, -2.0], [-7.0, -7.0]],
+    )
     metrics = learn(algorithm, one_row(algorithm, 0.0, 0.9, [[0.0, 0.0], [0.0, 0.0]]))
     torch.testing.assert_close(metrics["actor_loss"], torch.tensor([-5.0, 0.0]), rtol=0, atol=1e-3)
     expected = torch.tensor([[-1.0, -2.0 * 0.75], [-0.5, 2.0]])
@@ -193,7 +212,9 @@ def test_gradients_are_scaled_down_to_each_members_norm() -> None:
         norm = raw.norm(dim=1)
         assert norm[1] > 0.02
         limit = torch.tensor([torch.inf, 0.02, 1.0])
-        torch.testing.assert_close(mine, raw * (limit / norm).clamp(max=1.0).unsqueeze(1), rtol=2e-3, atol=1e-6)
+        torch.testing.assert_close(
+            mine, raw * (limit / norm).clamp(max=1.0).unsqueeze(1), rtol=2e-3, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"])

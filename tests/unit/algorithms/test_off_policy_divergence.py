@@ -35,13 +35,16 @@ def with_reward(rollout: Rollout, member: int, reward: float) -> Rollout:
 
 def finite(algorithm: Any, member: int) -> bool:
     return all(
-        tensor.isfinite().all() for group in algorithm.member_state(member).values() for tensor in group.values()
+        tensor.isfinite().all()
+        for group in algorithm.member_state(member).values()
+        for tensor in group.values()
     )
 
 
 @pytest.mark.parametrize(
     ("name", "reward"),
-    # FlashSAC divides by the largest return, and QR-DQN's slope has a bound: a reward of 1e38 breaks nothing.
+    # FlashSAC divides by the largest return, and QR-DQN's slope has a bound: a reward of 1e38
+    # breaks nothing.
     [
         (name, reward)
         for name in DISTINCT
@@ -49,10 +52,13 @@ def finite(algorithm: Any, member: int) -> bool:
         if name not in ("flash_sac", "qr_dqn") or reward != 1e38
     ],
 )
-def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(name: str, reward: float) -> None:
+def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(
+    name: str, reward: float
+) -> None:
     healthy, sick = build(name), build(name)
     rollout = history(healthy, 6 * HORIZON)
-    # A ring of 16 rows: from the fourth rollout on nothing but bad rewards is left, and from the seventh on good ones.
+    # A ring of 16 rows: from the fourth rollout on nothing but bad rewards is left, and from the
+    # seventh on good ones.
     train(healthy, rollout)
     train(sick, cut(rollout, 0, 2 * HORIZON))
     assert sick.active.all()
@@ -71,7 +77,8 @@ def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(
     assert torch.equal(weights(sick, 1), frozen)
     train(healthy, later)
     assert same_state(sick, 0, healthy, 0)
-    # It may have taken steps on good transitions before the first bad one came up, but none on that.
+    # It may have taken steps on good transitions before the first bad one came up, but none on
+    # that.
     assert (frozen - before).abs().max() < 1.0
 
 
@@ -133,7 +140,8 @@ def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name: str) -> None
     before = weights(algorithm, 1)
     for start in range(HORIZON, 6 * HORIZON, HORIZON):
         algorithm.update(cut(rollout, start, start + HORIZON))
-    # The infinite rewards are still in its own replay for a while; a member that draws one is frozen again, and finite.
+    # The infinite rewards are still in its own replay for a while; a member that draws one is
+    # frozen again, and finite.
     assert finite(algorithm, 1)
     assert algorithm.active[::2].all()
     assert not torch.equal(weights(algorithm, 0), before)
@@ -141,7 +149,8 @@ def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name: str) -> None
 
 @ALL
 def test_bad_observations_do_not_reach_another_member(name: str) -> None:
-    healthy, sick = build(name, normalize_observations=True), build(name, normalize_observations=True)
+    healthy = build(name, normalize_observations=True)
+    sick = build(name, normalize_observations=True)
     rollout = history(healthy, HORIZON)
     bad = select(rollout, 0, 1, 2)
     bad.observation[2, 1, 3] = torch.nan
@@ -152,8 +161,12 @@ def test_bad_observations_do_not_reach_another_member(name: str) -> None:
     assert finite(sick, 1)
 
 
-@pytest.mark.parametrize(("name", "replay"), [("sac", "shared"), ("dqn", "shared"), ("sac", "mixed")])
-def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(name: str, replay: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "replay"), [("sac", "shared"), ("dqn", "shared"), ("sac", "mixed")]
+)
+def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(
+    name: str, replay: str
+) -> None:
     algorithm = build(name, replay=replay)
     rollout = with_reward(history(algorithm, 4 * HORIZON), 1, torch.inf)
     rollout.valid[:, 2] = False

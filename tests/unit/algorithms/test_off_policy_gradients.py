@@ -1,4 +1,5 @@
-"""One gradient step of each algorithm against the same in plain torch: one agent, its own networks, autograd."""
+"""One gradient step of each algorithm against the same in plain torch: one agent, its own networks,
+autograd."""
 
 from __future__ import annotations
 
@@ -13,15 +14,24 @@ from torch.distributions import Categorical, Normal, TanhTransform
 
 from podracer_core.algorithms.experience import Batch
 from podracer_core.random_numbers import permutation, subset_keys
-from support.off_policy import ACTION_SIZE, MEMBERS, ROWS, build, make_batch, plain_gradient, plain_network
+from support.off_policy import (
+    ACTION_SIZE,
+    MEMBERS,
+    ROWS,
+    build,
+    make_batch,
+    plain_gradient,
+    plain_network,
+)
 
 State = dict[str, dict[str, Tensor]]
 
 
 @dataclass
 class Agent:
-    """What one agent's step depends on: its state before it and after it (of which the actor sees the new critic), its
-    rows of the batch, [B, …] each, its random numbers and its hyperparameters."""
+    """What one agent's step depends on: its state before it and after it (of which the actor sees
+    the new critic), its rows of the batch, [B, …] each, its random numbers and its
+    hyperparameters."""
 
     before: State
     after: State
@@ -30,9 +40,13 @@ class Agent:
     hyper: dict[str, float]
     subset: list[int]
 
-    def critics(self, *, new: bool = False, target: bool = False, count: int = 2) -> list[nn.Sequential]:
+    def critics(
+        self, *, new: bool = False, target: bool = False, count: int = 2
+    ) -> list[nn.Sequential]:
         state = (self.after if new else self.before)["critic"]
-        return [plain_network(state, None if count == 1 else index, target) for index in range(count)]
+        return [
+            plain_network(state, None if count == 1 else index, target) for index in range(count)
+        ]
 
     def actor(self, *, target: bool = False) -> nn.Sequential:
         return plain_network(self.before["actor"], target=target)
@@ -81,9 +95,13 @@ def d3qn(agent: Agent) -> dict[str, Tensor]:
 def ddpg(agent: Agent) -> dict[str, Tensor]:
     batch, critics, actor = agent.batch, agent.critics(count=1), agent.actor()
     next_action = agent.actor(target=True)(batch.next_observation).tanh()
-    next_value = q_values(agent.critics(target=True, count=1), batch.next_observation, next_action)[0]
+    next_value = q_values(agent.critics(target=True, count=1), batch.next_observation, next_action)[
+        0
+    ]
     critic_loss(agent, q_values(critics, batch.observation, batch.action), next_value).backward()
-    climbed = q_values(agent.critics(new=True, count=1), batch.observation, actor(batch.observation).tanh())[0]
+    climbed = q_values(
+        agent.critics(new=True, count=1), batch.observation, actor(batch.observation).tanh()
+    )[0]
     agent.mean(-climbed).backward()
     return {"critic": plain_gradient(*critics), "actor": plain_gradient(actor)}
 
@@ -93,9 +111,13 @@ def td3(agent: Agent) -> dict[str, Tensor]:
     limit = agent.hyper["target_noise_clip"]
     noise = (agent.noise.view(ROWS, ACTION_SIZE) * agent.hyper["target_noise"]).clamp(-limit, limit)
     next_action = (agent.actor(target=True)(batch.next_observation).tanh() + noise).clamp(-1, 1)
-    next_value = q_values(agent.critics(target=True), batch.next_observation, next_action).min(0).values
+    next_value = (
+        q_values(agent.critics(target=True), batch.next_observation, next_action).min(0).values
+    )
     critic_loss(agent, q_values(critics, batch.observation, batch.action), next_value).backward()
-    climbed = q_values(agent.critics(new=True), batch.observation, actor(batch.observation).tanh())[0]
+    climbed = q_values(agent.critics(new=True), batch.observation, actor(batch.observation).tanh())[
+        0
+    ]
     agent.mean(-climbed).backward()
     return {"critic": plain_gradient(*critics), "actor": plain_gradient(actor)}
 
@@ -114,7 +136,9 @@ def sac(agent: Agent, count: int = 2, *, mean: bool = False) -> dict[str, Tensor
     noise, next_noise = agent.noise.view(2, ROWS, ACTION_SIZE)
     alpha = agent.before["algorithm"]["log_temperature"].exp()
     next_action, next_log_prob = squashed(actor(batch.next_observation), next_noise)
-    following = q_values(agent.critics(target=True, count=count), batch.next_observation, next_action)
+    following = q_values(
+        agent.critics(target=True, count=count), batch.next_observation, next_action
+    )
     next_value = following[agent.subset].min(0).values - alpha * next_log_prob
     critic_loss(agent, q_values(critics, batch.observation, batch.action), next_value).backward()
     actor.zero_grad()
@@ -132,14 +156,22 @@ def discrete_sac(agent: Agent) -> dict[str, Tensor]:
     batch, critics, actor = agent.batch, agent.critics(), agent.actor()
     alpha = agent.before["algorithm"]["log_temperature"].exp()
     following = Categorical(logits=actor(batch.next_observation))
-    next_values = torch.stack([slow(batch.next_observation) for slow in agent.critics(target=True)]).min(0).values
+    next_values = (
+        torch.stack([slow(batch.next_observation) for slow in agent.critics(target=True)])
+        .min(0)
+        .values
+    )
     next_value = (following.probs * next_values).sum(1) + alpha * following.entropy()
     rows = torch.arange(ROWS)
     values = torch.stack([critic(batch.observation)[rows, batch.action] for critic in critics])
     critic_loss(agent, values, next_value).backward()
     actor.zero_grad()
     policy = Categorical(logits=actor(batch.observation))
-    climbed = torch.stack([critic(batch.observation) for critic in agent.critics(new=True)]).min(0).values.detach()
+    climbed = (
+        torch.stack([critic(batch.observation) for critic in agent.critics(new=True)])
+        .min(0)
+        .values.detach()
+    )
     agent.mean(-alpha * policy.entropy() - (policy.probs * climbed).sum(1)).backward()
     return {"critic": plain_gradient(*critics), "actor": plain_gradient(actor)}
 
@@ -162,7 +194,8 @@ def states(algorithm: Any) -> list[State]:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_gradient_step_is_that_of_plain_torch(name: str) -> None:
-    """The second step, when targets and networks are no longer equal; the actor's is taken on the new critic."""
+    """The second step, when targets and networks are no longer equal; the actor's is taken on the
+    new critic."""
     peer, noise_shape = PEERS[name]
     algorithm = build(name, policy_delay=1) if name == "td3" else build(name)
     for member in range(MEMBERS):
@@ -173,14 +206,18 @@ def test_a_gradient_step_is_that_of_plain_torch(name: str) -> None:
     batch, before, noise = make_batch(algorithm), states(algorithm), algorithm.noise(*noise_shape)
     subset = [[0, 1]] * MEMBERS
     if name == "redq":
-        subset = permutation(subset_keys(algorithm.seeds), algorithm.update_count, 4)[:, :2].tolist()
+        subset = permutation(subset_keys(algorithm.seeds), algorithm.update_count, 4)[
+            :, :2
+        ].tolist()
     with torch.no_grad():
         algorithm.learn(batch)
     after = states(algorithm)
     for member in range(MEMBERS):
         rows = Batch(**{field: getattr(batch, field)[member] for field in Batch.__slots__})
         hyper = {key: value[member].item() for key, value in algorithm.hyperparameters.items()}
-        expected = peer(Agent(before[member], after[member], rows, noise[member], hyper, subset[member]))
+        expected = peer(
+            Agent(before[member], after[member], rows, noise[member], hyper, subset[member])
+        )
         assert expected.keys() == algorithm.networks.keys()
         for network, gradient in expected.items():
             mine = algorithm.optimizers[network].gradient[member]

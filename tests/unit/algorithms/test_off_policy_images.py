@@ -13,7 +13,8 @@ SMALL = {"batch_size": 3, "horizon": 3, "updates_per_step": 1 / 3, "replay_capac
 
 @NAMES
 def test_a_cohort_gives_what_its_agents_give_alone(name: str) -> None:
-    """Adam divides by a gradient's own size: of a few in 10,000, that are next to nothing, the rounding is seen."""
+    """Adam divides by a gradient's own size: of a few in 10,000, that are next to nothing, the
+    rounding is seen."""
     cohort = build(name, image=True, **SMALL | {"updates_per_step": 1 / 6})
     rollout = history(cohort, 3, envs=2)
     start = [weights(cohort, m) for m in range(3)]
@@ -26,7 +27,8 @@ def test_a_cohort_gives_what_its_agents_give_alone(name: str) -> None:
         assert torch.equal(weights(alone, 0), start[m])
         alone.update(select(rollout, m))
         for network in cohort.networks:
-            mine, own = cohort.optimizers[network].gradient[m], alone.optimizers[network].gradient[0]
+            mine = cohort.optimizers[network].gradient[m]
+            own = alone.optimizers[network].gradient[0]
             torch.testing.assert_close(mine, own, rtol=1e-5, atol=1e-6 * own.abs().max().item())
         close = weights(alone, 0).isclose(weights(cohort, m), rtol=1e-5, atol=1e-6)
         assert close.float().mean() > 0.999
@@ -60,7 +62,8 @@ def test_a_member_that_diverges_leaves_the_others_convolutions_alone() -> None:
 
 
 def test_resuming_from_pixels_is_exact() -> None:
-    through, resumed = build("discrete_sac", image=True, **SMALL), build("discrete_sac", image=True, **SMALL)
+    through = build("discrete_sac", image=True, **SMALL)
+    resumed = build("discrete_sac", image=True, **SMALL)
     rollout = history(through, 6, envs=2)
     through.update(cut(rollout, 0, 3))
     for m in range(3):

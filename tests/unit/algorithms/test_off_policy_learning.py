@@ -1,4 +1,5 @@
-"""The off-policy algorithms learn: three agents with seeds of their own reach the target, each within so many steps."""
+"""The off-policy algorithms learn: three agents with seeds of their own reach the target, each
+within so many steps."""
 
 from __future__ import annotations
 

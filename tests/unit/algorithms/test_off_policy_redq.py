@@ -19,7 +19,8 @@ def redq(*members: int, **shared: Any) -> Any:
 
 
 def subsets(algorithm: Any) -> list[set[int]]:
-    """Which critics give the target of each member in this gradient step: those whose zero is seen among ones."""
+    """Which critics give the target of each member in this gradient step: those whose zero is seen
+    among ones."""
     seen: list[set[int]] = [set() for _ in range(algorithm.members)]
     for critic in range(CRITICS):
         values = torch.ones(algorithm.members, CRITICS, ROWS)
@@ -65,10 +66,14 @@ def test_the_target_is_the_subsets_least_value_with_the_entropy() -> None:
     algorithm.temperature.log.fill_(-40.0)  # next to no entropy
     batch = make_batch(algorithm)
     for _ in range(5):
-        least = torch.tensor([min(values[critic, 0].item() for critic in subset) for subset in subsets(algorithm)])
+        least = torch.tensor(
+            [min(values[critic, 0].item() for critic in subset) for subset in subsets(algorithm)]
+        )
         with torch.no_grad():
             _, target = algorithm.learn_critic(batch, torch.zeros(3, ROWS, 2))
-        torch.testing.assert_close(target, batch.reward + batch.discount * least.unsqueeze(1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            target, batch.reward + batch.discount * least.unsqueeze(1), rtol=1e-5, atol=1e-5
+        )
         algorithm.update_count += 1
 
 
@@ -79,8 +84,12 @@ def test_the_actor_climbs_the_mean_of_all_critics() -> None:
     torch.testing.assert_close(value, torch.tensor([1.0, 1.0, 10.0]), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("updates_per_step", "interval"), [(20.0, 20), (3.0, 3), (1.0, 1), (0.25, 1)])
-def test_the_actor_takes_one_step_after_every_g_of_the_critics(updates_per_step: float, interval: int) -> None:
+@pytest.mark.parametrize(
+    ("updates_per_step", "interval"), [(20.0, 20), (3.0, 3), (1.0, 1), (0.25, 1)]
+)
+def test_the_actor_takes_one_step_after_every_g_of_the_critics(
+    updates_per_step: float, interval: int
+) -> None:
     algorithm = redq(updates_per_step=updates_per_step, horizon=1)
     for step in range(1, 2 * interval + 2):
         with torch.no_grad():

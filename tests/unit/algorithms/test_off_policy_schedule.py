@@ -1,4 +1,5 @@
-"""How much an off-policy algorithm explores and learns, by the transitions that each member has taken."""
+"""How much an off-policy algorithm explores and learns, by the transitions that each member has
+taken."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ import torch
 from podracer_core.buffers import Replay
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import replay_keys
-from support.off_policy import CONTINUOUS, EVERY, ROWS, VALUE_BASED, build, cut, history, pieces, train
+from support.off_policy import (
+    CONTINUOUS,
+    EVERY,
+    ROWS,
+    VALUE_BASED,
+    build,
+    cut,
+    history,
+    pieces,
+    train,
+)
 
 ALL = pytest.mark.parametrize("name", EVERY)
 QUICK = {"hidden_sizes": (4,), "batch_size": 3, "replay_capacity": 4000}
@@ -47,13 +58,17 @@ def test_actions_are_random_until_learning_starts(name: str) -> None:
 
 @pytest.mark.parametrize("name", VALUE_BASED)
 def test_exploration_falls_to_each_members_share(name: str) -> None:
-    algorithm = build(name, learning_starts=10, exploration_steps=20, horizon=1, updates_per_step=0.01, **QUICK)
+    algorithm = build(
+        name, learning_starts=10, exploration_steps=20, horizon=1, updates_per_step=0.01, **QUICK
+    )
     assert fraction(algorithm) == [1.0] * 3
     for count, part in enumerate(pieces(history(algorithm, 20, envs=2), 1), 1):
         algorithm.update(part)
         progress = min(max(0.0, (2 * count - 10) / 20), 1.0)
         # From 1 to final_exploration, which is 0.1, 0 and 0.5
-        assert fraction(algorithm) == pytest.approx([1 - 0.9 * progress, 1 - progress, 1 - 0.5 * progress], abs=1e-6)
+        assert fraction(algorithm) == pytest.approx(
+            [1 - 0.9 * progress, 1 - progress, 1 - 0.5 * progress], abs=1e-6
+        )
     assert fraction(algorithm) == pytest.approx([0.1, 0.0, 0.5])
     algorithm.set_hyperparameters(1, {"final_exploration": 0.3})
     assert fraction(algorithm) == pytest.approx([0.1, 0.3, 0.5])
@@ -82,8 +97,12 @@ def test_the_noise_of_deterministic_actors_is_each_members(name: str) -> None:
     ("updates_per_step", "horizon", "envs"),
     [(0.25, 1, 1), (0.25, 1, 3), (1.5, 1, 1), (1.5, 1, 3), (0.375, 3, 5), (20, 1, 1)],
 )
-def test_gradient_steps_keep_the_pace_and_owe_what_is_left(updates_per_step: float, horizon: int, envs: int) -> None:
-    algorithm = build("dqn", updates_per_step=updates_per_step, horizon=horizon, learning_starts=8, **QUICK)
+def test_gradient_steps_keep_the_pace_and_owe_what_is_left(
+    updates_per_step: float, horizon: int, envs: int
+) -> None:
+    algorithm = build(
+        "dqn", updates_per_step=updates_per_step, horizon=horizon, learning_starts=8, **QUICK
+    )
     transitions = learned_from = 0
     for part in pieces(history(algorithm, 24 * horizon, envs=envs), horizon):
         algorithm.update(part)
@@ -116,8 +135,13 @@ def test_metrics_are_means_over_the_gradient_steps() -> None:
     for member in range(3):
         second.load_member_state(member, single.member_state(member))
     both = whole.update(rollout)
-    losses = [build("dqn", updates_per_step=0.05).update(rollout)["critic_loss"], second.update(rollout)["critic_loss"]]
-    torch.testing.assert_close(both["critic_loss"], torch.stack(losses).mean(0), rtol=1e-5, atol=1e-6)
+    losses = [
+        build("dqn", updates_per_step=0.05).update(rollout)["critic_loss"],
+        second.update(rollout)["critic_loss"],
+    ]
+    torch.testing.assert_close(
+        both["critic_loss"], torch.stack(losses).mean(0), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("steps", [2, 16, 17, 40])
@@ -132,7 +156,9 @@ def test_batches_are_the_same_however_many_are_drawn_at_once(steps: int) -> None
     counter = torch.zeros(3, dtype=torch.int64)
     gamma = algorithm.hyperparameters["gamma"]
     for number, reward in enumerate(seen):
-        alone = algorithm.replay.sample(7, replay_keys(algorithm.seeds), counter + 7 * number, gamma)
+        alone = algorithm.replay.sample(
+            7, replay_keys(algorithm.seeds), counter + 7 * number, gamma
+        )
         assert torch.equal(alone.reward, reward)
 
 
@@ -146,7 +172,10 @@ def test_batches_are_normalized_as_the_actor_sees_them() -> None:
     assert (actor.mean - 5).abs().max() < 2
     assert (actor.scale - 3).abs().max() < 2
     drawn = replay.sample(
-        7, replay_keys(algorithm.seeds), algorithm.update_count * 7, algorithm.hyperparameters["gamma"]
+        7,
+        replay_keys(algorithm.seeds),
+        algorithm.update_count * 7,
+        algorithm.hyperparameters["gamma"],
     )
     (batch,) = algorithm.batches(1)
     for name in ("observation", "next_observation"):
@@ -199,16 +228,21 @@ def test_transitions_without_weight_are_not_drawn_again() -> None:
         batch = next(algorithm.batches(1))
         lost = batch.place == batch.place[:, :1]
         weight = torch.where(lost, 0.0, batch.weight)
-        algorithm.set_priorities(replace(batch, weight=weight), torch.full((3, ROWS), 9.0).where(lost, 1.0))
+        algorithm.set_priorities(
+            replace(batch, weight=weight), torch.full((3, ROWS), 9.0).where(lost, 1.0)
+        )
     drawn = next(algorithm.batches(1)).place
     assert not (drawn == batch.place[:, :1]).any()
     greatest = algorithm.replay.priorities.member_state(0, drawn[0])["greatest_priority"]
-    assert greatest == pytest.approx(1.0, abs=1e-5)  # the error of what is lost does not count for new ones
+    # the error of what is lost does not count for new ones
+    assert greatest == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "flash_sac"])  # its errors have a bound
+# its errors have a bound
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "flash_sac"])
 def test_what_was_learned_from_comes_again_by_its_error(name: str) -> None:
-    """One transition has a reward beyond everything; after a look at it, it comes up nearly always."""
+    """One transition has a reward beyond everything; after a look at it, it comes up nearly
+    always."""
     algorithm = build(name, prioritized=True, alike=True, learning_rate=1e-7, updates_per_step=2.0)
     rollout = history(algorithm, 5)
     rollout.reward[2, :, 1] = 1000.0
@@ -275,7 +309,9 @@ def test_all_members_wait_for_the_one_with_the_fewest_transitions() -> None:
     full.update(history(full, 8))
     algorithm = build("dqn", learning_starts=20, updates_per_step=1.0)
     algorithm.load_replay_states([full.replay_state(0), None, full.replay_state(2)])
-    assert algorithm.replay_state(0)["reward"].shape == (8, 4), "it has them before the first rollout too"
+    assert algorithm.replay_state(0)["reward"].shape == (8, 4), (
+        "it has them before the first rollout too"
+    )
     assert algorithm.replay_state(1) == {}
     for start in range(0, 10, 2):
         algorithm.update(cut(history(algorithm, 10, seed=1), start, start + 2))

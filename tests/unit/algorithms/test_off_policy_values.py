@@ -20,7 +20,8 @@ TARGET = [[4.0, 6.0, 5.0, 0.0, 0.0], [8.0, 0.0, 0.0, 2.0, 0.0]]
 
 
 def batch_by_hand(algorithm: Any) -> Batch:
-    """Three transitions: reward 0.5, 1, 2; after the second nothing follows; of the third nothing is known."""
+    """Three transitions: reward 0.5, 1, 2; after the second nothing follows; of the third nothing
+    is known."""
     batch = make_batch(algorithm, 3)
     batch.reward.copy_(torch.tensor([0.5, 1.0, 2.0]).expand(2, -1))
     batch.discount.copy_(torch.tensor([0.9, 0.0, 0.9]).expand(2, -1))
@@ -29,7 +30,9 @@ def batch_by_hand(algorithm: Any) -> Batch:
     return batch
 
 
-def learn(name: str, learned: list[list[float]], target: list[list[float]], **shared: Any) -> dict[str, list[float]]:
+def learn(
+    name: str, learned: list[list[float]], target: list[list[float]], **shared: Any
+) -> dict[str, list[float]]:
     algorithm = build(name, 0, 1, **shared)
     set_outputs(algorithm.policy.frozen, learned)
     set_outputs(algorithm.policy.target, target)
@@ -42,24 +45,32 @@ def test_dqn_takes_the_best_value_of_the_target_network() -> None:
     metrics = learn("dqn", LEARNED, TARGET)
     # Agent 0: 0.5 + 0.9 * 6 = 5.9 against Q(1) = 2, and 1 against Q(0) = 1.
     # Agent 1: 0.5 + 0.9 * 8 = 7.7 against Q(3) = 7, and 1 against Q(4) = 1.
-    assert metrics["critic_loss"] == pytest.approx([0.5 * 0.5 * 3.9**2, 0.5 * 0.5 * 0.7**2], rel=1e-5)
+    assert metrics["critic_loss"] == pytest.approx(
+        [0.5 * 0.5 * 3.9**2, 0.5 * 0.5 * 0.7**2], rel=1e-5
+    )
     assert metrics["value"] == pytest.approx([(2 + 1) / 2, (7 + 1) / 2])
 
 
 def test_double_dqn_asks_the_target_network_about_the_learned_ones_choice() -> None:
     metrics = learn("double_dqn", LEARNED, TARGET)
-    # The learned networks prefer 2 and 3, worth 5 and 2 to the others: 0.5 + 0.9 * 5 = 5 and 0.5 + 0.9 * 2 = 2.3.
-    assert metrics["critic_loss"] == pytest.approx([0.5 * 0.5 * 3.0**2, 0.5 * 0.5 * 4.7**2], rel=1e-5)
+    # The learned networks prefer 2 and 3, worth 5 and 2 to the others: 0.5 + 0.9 * 5 = 5 and 0.5 +
+    # 0.9 * 2 = 2.3.
+    assert metrics["critic_loss"] == pytest.approx(
+        [0.5 * 0.5 * 3.0**2, 0.5 * 0.5 * 4.7**2], rel=1e-5
+    )
 
 
 # V and A of the dueling networks; Q = V + A - mean A
-DUELING = [[2.0, 5.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 10.0, 0.0]]  # Q: 6, 1, 1, 1, 1 and -1, -1, -1, 9, -1
-DUELING_TARGET = [[3.0, 1.0, 6.0, 3.0, 0.0, 0.0], [4.0, 0.0, 5.0, 0.0, 0.0, 0.0]]  # 2, 7, 4, 1, 1 and 3, 8, 3, 3, 3
+# Q: 6, 1, 1, 1, 1 and -1, -1, -1, 9, -1
+DUELING = [[2.0, 5.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 10.0, 0.0]]
+# 2, 7, 4, 1, 1 and 3, 8, 3, 3, 3
+DUELING_TARGET = [[3.0, 1.0, 6.0, 3.0, 0.0, 0.0], [4.0, 0.0, 5.0, 0.0, 0.0, 0.0]]
 
 
 def test_dueling_dqn_subtracts_the_mean_advantage() -> None:
     metrics = learn("dueling_dqn", DUELING, DUELING_TARGET)
-    # Agent 0: 0.5 + 0.9 * 7 = 6.8 against Q(1) = 1, 1 against Q(0) = 6; agent 1: 7.7 against Q(3) = 9, 1 against -1.
+    # Agent 0: 0.5 + 0.9 * 7 = 6.8 against Q(1) = 1, 1 against Q(0) = 6; agent 1: 7.7 against Q(3) =
+    # 9, 1 against -1.
     losses = [0.25 * (5.8**2 + 5.0**2), 0.25 * (1.3**2 + 2.0**2)]
     assert metrics["critic_loss"] == pytest.approx(losses, rel=1e-5)
     assert metrics["value"] == pytest.approx([(1 + 6) / 2, (9 - 1) / 2])
@@ -74,13 +85,18 @@ def test_d3qn_does_both() -> None:
 
 # Two networks for each agent, agent 0's first
 PAIR = [[1.0, 2.0, 9.0, 0.0, 0.0], [3.0, 4.0, 1.0, 0.0, 0.0], [0.0] * 5, [0.0, 0.0, 0.0, 1.0, 2.0]]
-PAIR_TARGET = [[4.0, 6.0, 5.0, 0.0, 0.0], [5.0, 3.0, 9.0, 0.0, 0.0], [1.0] * 5, [0.0, 0.0, 0.0, 0.0, 3.0]]
+PAIR_TARGET = [
+    [4.0, 6.0, 5.0, 0.0, 0.0],
+    [5.0, 3.0, 9.0, 0.0, 0.0],
+    [1.0] * 5,
+    [0.0, 0.0, 0.0, 0.0, 3.0],
+]
 
 
 def test_an_ensemble_bootstraps_from_the_best_of_the_smallest_values() -> None:
     metrics = learn("dqn", PAIR, PAIR_TARGET, ensemble_size=2)
-    # The smallest target values: 4, 3, 5, 0, 0 and 0, 0, 0, 0, 1; the best 5 and 1: targets 5 and 1.4, and 1.
-    # Every network learns: Q(1), Q(0) = (2, 4), (1, 3) and Q(3), Q(4) = (0, 1), (0, 2).
+    # The smallest target values: 4, 3, 5, 0, 0 and 0, 0, 0, 0, 1; the best 5 and 1: targets 5 and
+    # 1.4, and 1. Every network learns: Q(1), Q(0) = (2, 4), (1, 3) and Q(3), Q(4) = (0, 1), (0, 2).
     losses = [0.25 * (3**2 + 1**2 + 0**2 + 2**2), 0.25 * (1.4**2 + 0.4**2 + 1**2 + 1**2)]
     assert metrics["critic_loss"] == pytest.approx(losses, rel=1e-5)
     assert metrics["value"] == pytest.approx([(2 + 4 + 1 + 3) / 4, (0 + 1 + 0 + 2) / 4])
@@ -88,8 +104,8 @@ def test_an_ensemble_bootstraps_from_the_best_of_the_smallest_values() -> None:
 
 def test_a_double_ensemble_chooses_by_the_smallest_learned_values() -> None:
     metrics = learn("double_dqn", PAIR, PAIR_TARGET, ensemble_size=2)
-    # The smallest learned values: 1, 2, 1, 0, 0 and 0, 0, 0, 0, 0; their best 1 and (the first of equals) 0, of which
-    # the smallest target values are 3 and 0: 0.5 + 0.9 * 3 = 3.2 and 0.5.
+    # The smallest learned values: 1, 2, 1, 0, 0 and 0, 0, 0, 0, 0; their best 1 and (the first of
+    # equals) 0, of which the smallest target values are 3 and 0: 0.5 + 0.9 * 3 = 3.2 and 0.5.
     losses = [0.25 * (1.2**2 + 0.8**2 + 0**2 + 2**2), 0.25 * (0.5**2 + 0.5**2 + 1**2 + 1**2)]
     assert metrics["critic_loss"] == pytest.approx(losses, rel=1e-5)
 
@@ -121,7 +137,11 @@ def test_an_error_is_half_a_square_and_its_slope_is_what_autograd_finds() -> Non
     target, weight = torch.randn(2, MEMBERS, ROWS, generator=generator).unbind()
     loss, slope, size = squared_error(values, target, weight.abs())
     plain = torch.stack(
-        [0.5 * (weight[m].abs() * (values[m, n] - target[m]) ** 2).sum() for m in range(MEMBERS) for n in range(2)]
+        [
+            0.5 * (weight[m].abs() * (values[m, n] - target[m]) ** 2).sum()
+            for m in range(MEMBERS)
+            for n in range(2)
+        ]
     )
     torch.testing.assert_close(loss, plain.view(MEMBERS, 2).sum(1))
     (expected,) = torch.autograd.grad(plain.sum(), values)

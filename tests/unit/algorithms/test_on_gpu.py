@@ -1,4 +1,5 @@
-"""Algorithms on a CUDA device: the numbers of a CPU, no gradient step that waits for the device, and fusions."""
+"""Algorithms on a CUDA device: the numbers of a CPU, no gradient step that waits for the device,
+and fusions."""
 
 from __future__ import annotations
 
@@ -28,15 +29,25 @@ MEMBERS, ENVS = 3, 4
 
 
 def trained(name: str, device: str, updates: int, replay: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The actors' weights before and after some updates, of one gradient step each where experience is replayed."""
+    """The actors' weights before and after some updates, of one gradient step each where experience
+    is replayed."""
     shared = {"hidden_sizes": (32, 32), "horizon": 2}
     if name in OFF_POLICY:
         steps = {"updates_per_step": 1 / (2 * ENVS)}
-        shared |= {"batch_size": 16, "learning_starts": 16, "replay": replay, "prioritized": replay == "member"} | steps
-    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+        shared |= {
+            "batch_size": 16,
+            "learning_starts": 16,
+            "replay": replay,
+            "prioritized": replay == "member",
+        } | steps
+    cohort = CohortConfig(
+        name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
+    )
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, device)
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, device)
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space, device
+    )
     collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS, device=device))
     before = weights(algorithm)
     for update in range(updates):
@@ -53,16 +64,20 @@ def trained(name: str, device: str, updates: int, replay: str) -> tuple[torch.Te
 
 
 def weights(algorithm: Algorithm) -> torch.Tensor:
-    return torch.cat([tensor.flatten().float().cpu() for tensor in algorithm.actor.state().values()])
+    return torch.cat(
+        [tensor.flatten().float().cpu() for tensor in algorithm.actor.state().values()]
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "replay"), [*((name, "member") for name in ["ppo", "a2c", *OFF_POLICY]), ("sac", "mixed")]
+    ("name", "replay"),
+    [*((name, "member") for name in ["ppo", "a2c", *OFF_POLICY]), ("sac", "mixed")],
 )
 def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(
     name: str, replay: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Weights differ by a small part of their way: Adam makes a whole step of a slope that is nothing but rounding."""
+    """Weights differ by a small part of their way: Adam makes a whole step of a slope that is
+    nothing but rounding."""
     updates = 10 if name in OFF_POLICY else 5
     start, found = trained(name, "cuda", updates, replay)
     same_start, wanted = trained(name, "cpu", updates, replay)
@@ -76,7 +91,9 @@ def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name: str) -> None:
     """As followers do: their lead fuses on its CPU."""
     cohort = CohortConfig(name, (MemberConfig("a", 1),), {"hidden_sizes": (32, 32), "horizon": 2})
     environment = (CartPole if name == "ppo" else Pendulum)(ENVS, "cuda")
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space, "cuda"
+    )
     sharing = algorithm.share(1)
     collector = Collector(environment, algorithm.actor, torch.arange(1, device="cuda"))
     state = sharing.state().to("cpu")
@@ -95,7 +112,9 @@ def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
     make = CartPole if name == "ppo" else Pendulum
     environment = make(1, "cuda")
     cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)))
-    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+    algorithm = algorithm_class(name)(
+        cohort, environment.observation_space, environment.action_space, "cuda"
+    )
 
     def returns() -> list[list[float]]:
         evaluator = GreedyEvaluator(lambda count: make(count, "cuda", max_episode_steps=53))
@@ -109,4 +128,6 @@ def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
     by_graphs = returns()
     assert "could not be captured" not in caplog.text
     monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: False)
-    torch.testing.assert_close(torch.tensor(by_graphs), torch.tensor(returns()), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        torch.tensor(by_graphs), torch.tensor(returns()), rtol=1e-3, atol=1e-3
+    )

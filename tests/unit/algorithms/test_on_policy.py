@@ -1,4 +1,5 @@
-"""What PPO and A2C have in common on the member axis: members that do not mix, rows that do not count, state."""
+"""What PPO and A2C have in common on the member axis: members that do not mix, rows that do not
+count, state."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ MASKED = pytest.mark.parametrize(
 def weights(algorithm: OnPolicy, member: int) -> torch.Tensor:
     """Everything that is trained, of one member, in one row."""
     state = algorithm.member_state(member)
-    return torch.cat([tensor.flatten() for group in ("actor", "critic") for tensor in state[group].values()])
+    return torch.cat(
+        [tensor.flatten() for group in ("actor", "critic") for tensor in state[group].values()]
+    )
 
 
 def same_state(first: OnPolicy, member: int, second: OnPolicy, other: int, *leave_out: str) -> bool:
@@ -54,7 +57,11 @@ def same_state(first: OnPolicy, member: int, second: OnPolicy, other: int, *leav
 
 @EVERY
 def test_a_cohort_gives_what_its_agents_give_alone(
-    make_on_policy: Make, make_rollout: MakeRollout, member_rollout: MakeRollout, name: str, kind: str
+    make_on_policy: Make,
+    make_rollout: MakeRollout,
+    member_rollout: MakeRollout,
+    name: str,
+    kind: str,
 ) -> None:
     cohort = make_on_policy(name, kind)
     rollout = make_rollout(cohort.actor)
@@ -73,7 +80,11 @@ def test_a_cohort_gives_what_its_agents_give_alone(
 
 @EVERY
 def test_the_order_and_the_company_of_members_do_not_matter(
-    make_on_policy: Make, make_rollout: MakeRollout, member_rollout: MakeRollout, name: str, kind: str
+    make_on_policy: Make,
+    make_rollout: MakeRollout,
+    member_rollout: MakeRollout,
+    name: str,
+    kind: str,
 ) -> None:
     pair, trio = make_on_policy(name, kind, 2, 0), make_on_policy(name, kind)
     rollout = make_rollout(trio.actor)
@@ -84,8 +95,9 @@ def test_the_order_and_the_company_of_members_do_not_matter(
 
 
 def assert_same(mine: torch.Tensor, theirs: torch.Tensor, kind: str) -> None:
-    """Equal but for rounding. Adam turns that of a gradient of nearly zero into a step: of the 150,000 weights of an
-    image's network one in a hundred may show it, by a part of the step size."""
+    """Equal but for rounding. Adam turns that of a gradient of nearly zero into a step: of the
+    150,000 weights of an image's network one in a hundred may show it, by a part of the step
+    size."""
     differs = ~torch.isclose(mine, theirs, rtol=1e-5, atol=1e-6)
     assert differs.float().mean() <= (1e-2 if kind == "image" else 0.0)
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-4)
@@ -98,7 +110,9 @@ def test_same_seed_twice_gives_equal_weights_bit_for_bit(
     def train() -> torch.Tensor:
         algorithm = make_on_policy(name, kind)
         for seed in range(3):
-            algorithm.update(replace(make_rollout(algorithm.actor, seed), policy_version=algorithm.version))
+            algorithm.update(
+                replace(make_rollout(algorithm.actor, seed), policy_version=algorithm.version)
+            )
         return torch.stack([weights(algorithm, m) for m in range(3)])
 
     first = train()
@@ -127,7 +141,12 @@ def test_resuming_from_member_states_is_exact(
 
 @EVERY
 def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
-    make_on_policy: Make, make_rollout: MakeRollout, spaces: Callable[[str], Any], tmp_path: Path, name: str, kind: str
+    make_on_policy: Make,
+    make_rollout: MakeRollout,
+    spaces: Callable[[str], Any],
+    tmp_path: Path,
+    name: str,
+    kind: str,
 ) -> None:
     algorithm = make_on_policy(name, kind)
     algorithm.update(make_rollout(algorithm.actor))
@@ -137,7 +156,9 @@ def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
     resumed = make_on_policy(name, kind)
     resumed.load_member_state(1, groups)
     assert same_state(resumed, 1, algorithm, 1)
-    alone = type(algorithm).make_actor(replace(algorithm.cohort, members=algorithm.cohort.members[1:2]), *spaces(kind))
+    alone = type(algorithm).make_actor(
+        replace(algorithm.cohort, members=algorithm.cohort.members[1:2]), *spaces(kind)
+    )
     alone.load_member_state(0, {group: groups[group] for group in ("actor", "normalizer")})
     observation = make_rollout(algorithm.actor, 3).observation[0, 1:2]
     whole = algorithm.actor.member(1).greedy(observation)
@@ -151,7 +172,8 @@ def test_rows_that_are_not_valid_leave_every_loss(
     def trained(garbage: float, policy_version: int) -> torch.Tensor:
         algorithm = make_on_policy(name, kind)
         rollout = make_rollout(algorithm.actor)
-        # A world breaks in the third row and stays broken for one more, another breaks in the last row.
+        # A world breaks in the third row and stays broken for one more, another breaks in the last
+        # row.
         valid = rollout.valid.clone()
         valid[2:4, 1] = valid[4, 0, 3] = False
         truncated = rollout.truncated | ~valid
@@ -193,7 +215,11 @@ def test_a_member_that_diverges_is_frozen_and_reported_and_the_others_go_on(
     assert same_state(sick, 0, healthy, 0)
     assert same_state(sick, 2, healthy, 2)
     assert torch.equal(weights(sick, 1), before)
-    assert all(tensor.isfinite().all() for group in sick.member_state(1).values() for tensor in group.values())
+    assert all(
+        tensor.isfinite().all()
+        for group in sick.member_state(1).values()
+        for tensor in group.values()
+    )
     sick.update(replace(make_rollout(sick.actor, 1), policy_version=1))
     assert sick.active.tolist() == [True, False, True]
     sick.load_member_state(1, healthy.member_state(1))
@@ -206,7 +232,9 @@ def test_the_entropy_bonus_makes_a_policy_less_certain(
 ) -> None:
     def entropy_after(coefficient: float) -> torch.Tensor:
         algorithm = make_on_policy(name, kind, 0)
-        algorithm.set_hyperparameters(0, {"entropy_coefficient": coefficient, "learning_rate": 0.03})
+        algorithm.set_hyperparameters(
+            0, {"entropy_coefficient": coefficient, "learning_rate": 0.03}
+        )
         torch.manual_seed(0)
         algorithm.actor.network.weights[-1].normal_()
         rollout = make_rollout(algorithm.actor)
@@ -234,7 +262,8 @@ def test_a_stale_rollout_is_judged_by_the_policy_at_the_start_of_the_update(
 def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
     make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
 ) -> None:
-    """A row that an older policy took a million times as often as this one would have hardly any weight."""
+    """A row that an older policy took a million times as often as this one would have hardly any
+    weight."""
     algorithm = make_on_policy(name, kind)
     rollout = make_rollout(algorithm.actor)
     rollout.log_prob[1, :, 2] += 14.0  # exp(-14) = 8e-7
@@ -248,7 +277,11 @@ def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
 
 @MASKED
 def test_masks_are_obeyed_and_make_a_difference(
-    make_on_policy: Make, make_rollout: MakeRollout, member_rollout: MakeRollout, name: str, kind: str
+    make_on_policy: Make,
+    make_rollout: MakeRollout,
+    member_rollout: MakeRollout,
+    name: str,
+    kind: str,
 ) -> None:
     obeying, ignorant = make_on_policy(name, kind), make_on_policy(name, kind)
     rollout = make_rollout(obeying.actor, masked=kind)
@@ -298,7 +331,10 @@ def test_the_first_ratio_is_one_with_masks_too(
     observation = algorithm.actor.normalize(rollout.observation[:-1].transpose(0, 1).flatten(1, 2))
     mask = rollout.action_mask[:-1].transpose(0, 1).flatten(1, 2)
     torch.testing.assert_close(
-        algorithm._preparation._log_prob(observation, rollout, mask), rollout.log_prob, rtol=1e-4, atol=1e-5
+        algorithm._preparation._log_prob(observation, rollout, mask),
+        rollout.log_prob,
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
@@ -306,7 +342,8 @@ def test_the_first_ratio_is_one_with_masks_too(
 def test_the_learning_rate_falls_with_the_members_own_transitions(
     make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
 ) -> None:
-    """With 20 transitions an update and 40 to fall: full in the first update, half in the second, none in the third."""
+    """With 20 transitions an update and 40 to fall: full in the first update, half in the second,
+    none in the third."""
     falling = make_on_policy(name, kind, learning_rate_schedule="linear", schedule_steps=40)
     constant = make_on_policy(name, kind)
     for update in range(4):
@@ -317,7 +354,9 @@ def test_the_learning_rate_falls_with_the_members_own_transitions(
             constant.update(rollout)
             assert all(same_state(falling, m, constant, m) for m in range(3))
         for m in range(3):
-            stood_still = torch.equal(falling.member_state(m)["actor"]["layers.0.weight"], before[m])
+            stood_still = torch.equal(
+                falling.member_state(m)["actor"]["layers.0.weight"], before[m]
+            )
             assert stood_still == (update >= 2)
             assert falling.member_state(m)["random"]["transition_count"] == 20 * (update + 1)
 
@@ -333,12 +372,16 @@ def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(
     assert same_state(algorithm, 0, algorithm, 2, "random")
     assert torch.equal(algorithm.member_state(2)["random"]["seed"], own["seed"])
     algorithm.perturb_member(2, 0.1, seed=5)
-    moved = algorithm.member_state(2)["actor"]["layers.1.weight"] - parent["actor"]["layers.1.weight"]
+    moved = (
+        algorithm.member_state(2)["actor"]["layers.1.weight"] - parent["actor"]["layers.1.weight"]
+    )
     assert 0.05 < (moved.std() / parent["actor"]["layers.1.weight"].std()).item() < 0.15
     assert same_state(algorithm, 0, algorithm, 2, "random", "actor")
 
 
-def test_only_normalization_that_is_asked_for(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_only_normalization_that_is_asked_for(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
     switches = dict.fromkeys(
         (f"normalize_{what}" for what in ("observations", "values", "rewards", "advantages")), False
     )
@@ -387,7 +430,9 @@ def test_the_registry_finds_them_and_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_images_need_no_episode_that_was_cut_off(make_on_policy: Make, make_rollout: MakeRollout, name: str) -> None:
+def test_images_need_no_episode_that_was_cut_off(
+    make_on_policy: Make, make_rollout: MakeRollout, name: str
+) -> None:
     algorithm = make_on_policy(name, "image")
     rollout = make_rollout(algorithm.actor)
     rollout.truncated.zero_()
@@ -414,6 +459,8 @@ def test_without_a_size_a_minibatch_is_a_quarter_of_the_rollout_but_no_larger_th
     quarter = min(most, -(-rollout.horizon * rollout.num_envs // 4))
     explicit = make_on_policy("ppo", "discrete", minibatch_size=quarter)
     other = make_on_policy("ppo", "discrete", minibatch_size=quarter + 1)
-    losses = [algorithm.update(rollout)["policy_loss"] for algorithm in (automatic, explicit, other)]
+    losses = [
+        algorithm.update(rollout)["policy_loss"] for algorithm in (automatic, explicit, other)
+    ]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
     assert not torch.equal(losses[0], losses[2])

@@ -14,9 +14,13 @@ SPACE = gymnasium.spaces.Box(-1, 1, (20,))
 def actor(ensemble: int, members: int = 3) -> NetworkActor:
     head = ValueHead(gymnasium.spaces.Discrete(6), dueling=False)
     architecture = Architecture.of(SPACE, (40, 50), head.output_size)
-    made = NetworkActor.idle(architecture, head, SPACE, members, "cpu", normalize=True, ensemble=ensemble)
+    made = NetworkActor.idle(
+        architecture, head, SPACE, members, "cpu", normalize=True, ensemble=ensemble
+    )
     torch.manual_seed(0)
-    for scale, tensor in zip((1.0, 1.0, 5.0, 5.0, 0.2, 0.2), made.network.tensors.values(), strict=True):
+    for scale, tensor in zip(
+        (1.0, 1.0, 5.0, 5.0, 0.2, 0.2), made.network.tensors.values(), strict=True
+    ):
         tensor.normal_(std=scale)
     return made
 
@@ -33,7 +37,9 @@ def test_each_layer_gets_noise_in_proportion_to_its_own_spread_and_biases_stay()
                 continue
             assert (moved[:ensemble] == 0).all()
             assert (moved[2 * ensemble :] == 0).all()
-            share = moved[own].flatten(1).std(1) / before.network.tensors[name][own].flatten(1).std(1)
+            share = moved[own].flatten(1).std(1) / before.network.tensors[name][own].flatten(1).std(
+                1
+            )
             torch.testing.assert_close(share, torch.full((ensemble,), 0.1), rtol=0.2, atol=0)
             noise = moved[own].flatten(1)
             if ensemble > 1:
@@ -46,6 +52,8 @@ def test_the_noise_follows_from_the_seed_alone() -> None:
         for weight in made.network.weights:
             weight.copy_(weight[:2].repeat(3, 1, 1))  # all members alike
         perturb_actor(made, member, 0.1, seed)
-    for mine, theirs, another in zip(first.network.weights, second.network.weights, other.network.weights, strict=True):
+    for mine, theirs, another in zip(
+        first.network.weights, second.network.weights, other.network.weights, strict=True
+    ):
         assert torch.equal(mine[:2], theirs[4:])
         assert not torch.allclose(mine[:2], another[:2], rtol=0.1)

@@ -1,4 +1,5 @@
-"""PPO's own formulas: its two clipped objectives, their gradients, its minibatches and its early stop."""
+"""PPO's own formulas: its two clipped objectives, their gradients, its minibatches and its early
+stop."""
 
 from __future__ import annotations
 
@@ -46,8 +47,10 @@ def test_value_clip_by_hand_and_its_gradient_is_zero_where_it_clips() -> None:
     # value, old, target -> loss and derivative in the value, with a clip range of 0.5
     cases = [
         (1.0, 1.0, 3.0, 2.0, -2.0),
-        (2.0, 1.0, 3.0, 1.125, 0.0),  # moved to the target by more than 0.5: (1.5 - 3)^2 / 2 is the larger error
-        (0.0, 1.0, 3.0, 4.5, -3.0),  # moved away from it: its own error is the larger one, and pulls it back
+        # moved to the target by more than 0.5: (1.5 - 3)^2 / 2 is the larger error
+        (2.0, 1.0, 3.0, 1.125, 0.0),
+        # moved away from it: its own error is the larger one, and pulls it back
+        (0.0, 1.0, 3.0, 4.5, -3.0),
         (4.0, 1.0, 3.0, 1.125, 0.0),  # past the target, whose far side it may not see
         (9.0, 1.0, 3.0, 18.0, 6.0),  # so far past that its own error is the larger one
         (1.4, 1.0, 3.0, 1.28, -1.6),  # within the range
@@ -99,7 +102,8 @@ def test_what_is_not_a_number_stays_so_in_both_objectives() -> None:
 def test_backward_is_the_gradient_of_the_papers_loss(
     make_on_policy: Make, densities: Callable[..., Any], kind: str, masked: bool
 ) -> None:
-    """The written-out derivatives against autograd through torch.distributions (equation 9, to be minimized)."""
+    """The written-out derivatives against autograd through torch.distributions (equation 9, to be
+    minimized)."""
     algorithm = make_on_policy("ppo", kind, value_clip_range=0.4)
     torch.manual_seed(0)
     networks, head = algorithm._networks, algorithm._head
@@ -116,7 +120,14 @@ def test_backward_is_the_gradient_of_the_papers_loss(
     advantage, target, value = torch.randn(3, 3, SIZE)
     weight = torch.rand(3, SIZE).softmax(1)
     batch = Minibatch(
-        observation, action, mask, log_prob + 0.3 * torch.randn(3, SIZE), advantage, target, value, weight
+        observation,
+        action,
+        mask,
+        log_prob + 0.3 * torch.randn(3, SIZE),
+        advantage,
+        target,
+        value,
+        weight,
     )
     with torch.no_grad():
         _, log_std_gradient = algorithm._backward(batch)
@@ -136,7 +147,9 @@ def test_backward_is_the_gradient_of_the_papers_loss(
     held = value + (mine_value - value).clamp(-0.4, 0.4)
     value_error = torch.maximum((mine_value - target).square(), (held - target).square())
     loss = (
-        -surrogate + hyper["value_coefficient"] * 0.5 * value_error - hyper["entropy_coefficient"] * density.entropy()
+        -surrogate
+        + hyper["value_coefficient"] * 0.5 * value_error
+        - hyper["entropy_coefficient"] * density.entropy()
     )
     (weight * loss).sum().backward()
     parameters.gather_gradient()
@@ -155,7 +168,12 @@ def test_a_value_clip_range_changes_the_critic_of_its_member_alone(
     rollout = make_rollout(free.actor)
     free.update(rollout)
     clipped.update(rollout)
-    for member, group, equal in ((0, "critic", True), (1, "critic", True), (2, "critic", False), (0, "actor", True)):
+    for member, group, equal in (
+        (0, "critic", True),
+        (1, "critic", True),
+        (2, "critic", False),
+        (0, "actor", True),
+    ):
         mine, theirs = (algorithm.member_state(member)[group] for algorithm in (clipped, free))
         # Who has no range of its own gets the same numbers, to the last bit, by another way.
         assert all(torch.equal(mine[name], theirs[name]) for name in mine) == equal
@@ -179,7 +197,9 @@ def test_values_are_clipped_around_those_of_the_start_of_the_update(
 def test_every_row_is_in_one_minibatch_in_its_members_own_order() -> None:
     rows, members = 20, 3
     number = torch.arange(members * rows, dtype=torch.float32).view(members, rows)
-    order = torch.stack([torch.randperm(rows, generator=torch.Generator().manual_seed(m)) for m in range(members)])
+    order = torch.stack(
+        [torch.randperm(rows, generator=torch.Generator().manual_seed(m)) for m in range(members)]
+    )
 
     class Head:
         action_shape, action_dtype = (2,), torch.int64
@@ -204,7 +224,9 @@ def test_every_row_is_in_one_minibatch_in_its_members_own_order() -> None:
             assert torch.equal(minibatch.observation.float(), own.unsqueeze(-1).expand(-1, -1, 6))
             assert torch.equal(minibatch.action.float(), own.unsqueeze(-1).expand(-1, -1, 2))
             assert minibatch.action_mask is not None
-            assert torch.equal(minibatch.action_mask, (own % 2 == 0).unsqueeze(-1).expand(-1, -1, 3))
+            assert torch.equal(
+                minibatch.action_mask, (own % 2 == 0).unsqueeze(-1).expand(-1, -1, 3)
+            )
             numbers = (minibatch.advantage, minibatch.target, minibatch.value, minibatch.weight)
             for index, column in enumerate(numbers, start=1):
                 assert torch.equal(column, own + 100 * index)
@@ -231,13 +253,19 @@ def test_parts_of_a_minibatch_add_up_to_its_gradient(
 
 
 @BOTH
-def test_a_member_can_stop_its_update_early(make_on_policy: Make, make_rollout: MakeRollout, kind: str) -> None:
+def test_a_member_can_stop_its_update_early(
+    make_on_policy: Make, make_rollout: MakeRollout, kind: str
+) -> None:
     free, bounded = make_on_policy("ppo", kind, epochs=8), make_on_policy("ppo", kind, epochs=8)
     bounded.set_hyperparameters(2, {"target_kl": 1e-4})
     rollout = make_rollout(free.actor)
     free.update(rollout)
     bounded.update(rollout)
-    steps = [algorithm.member_state(m)["optimizer"]["step_count"] for algorithm in (free, bounded) for m in (0, 2)]
+    steps = [
+        algorithm.member_state(m)["optimizer"]["step_count"]
+        for algorithm in (free, bounded)
+        for m in (0, 2)
+    ]
     assert steps[0] == steps[1] == steps[2] == 24
     assert 0 < steps[3] < 24
     mine, theirs = free.member_state(0)["actor"], bounded.member_state(0)["actor"]
@@ -246,9 +274,12 @@ def test_a_member_can_stop_its_update_early(make_on_policy: Make, make_rollout: 
 
 
 @BOTH
-def test_each_member_adapts_its_own_learning_rate(make_on_policy: Make, make_rollout: MakeRollout, kind: str) -> None:
-    """Six steps: the first says nothing, as the policy has not moved. Member 0 moves too far in each of the others,
-    member 1 does as it would alone, member 2 never moves far enough but is at its greatest rate from the start."""
+def test_each_member_adapts_its_own_learning_rate(
+    make_on_policy: Make, make_rollout: MakeRollout, kind: str
+) -> None:
+    """Six steps: the first says nothing, as the policy has not moved. Member 0 moves too far in
+    each of the others, member 1 does as it would alone, member 2 never moves far enough but is at
+    its greatest rate from the start."""
     plain, adaptive, resumed = (make_on_policy("ppo", kind) for _ in range(3))
     wishes = {0: {"desired_kl": 1e-9}, 2: {"desired_kl": 9.0}}
     for member, wish in wishes.items():
@@ -264,13 +295,19 @@ def test_each_member_adapts_its_own_learning_rate(make_on_policy: Make, make_rol
         resumed.load_member_state(member, adaptive.member_state(member))
     resumed.version = adaptive.version
     rollout = replace(make_rollout(adaptive.actor, 1), policy_version=1)
-    assert torch.equal(adaptive.update(rollout)["rate_factor"], resumed.update(rollout)["rate_factor"])
+    assert torch.equal(
+        adaptive.update(rollout)["rate_factor"], resumed.update(rollout)["rate_factor"]
+    )
     for member in range(3):
         mine, theirs = adaptive.member_state(member)["actor"], resumed.member_state(member)["actor"]
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    parent = {group: tensors for group, tensors in adaptive.member_state(0).items() if group != "random"}
+    parent = {
+        group: tensors for group, tensors in adaptive.member_state(0).items() if group != "random"
+    }
     resumed.load_member_state(0, parent)
-    assert resumed.member_state(0)["random"]["rate_factor"] == 1, "a child begins with its own learning rate"
+    assert resumed.member_state(0)["random"]["rate_factor"] == 1, (
+        "a child begins with its own learning rate"
+    )
     for member in wishes:
         adaptive.set_hyperparameters(member, {"desired_kl": 0.0})
     assert adaptive.member_state(0)["random"]["rate_factor"] == 1
@@ -291,7 +328,9 @@ def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(
     assert metrics["clip_fraction"].max() == 0
 
 
-def test_normalizing_values_changes_no_prediction(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_normalizing_values_changes_no_prediction(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
     algorithm = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     algorithm.update(rollout)
@@ -301,7 +340,9 @@ def test_normalizing_values_changes_no_prediction(make_on_policy: Make, make_rol
     torch.testing.assert_close(algorithm._values(rollout.observation), before, rtol=1e-4, atol=1e-3)
 
 
-def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_rewards_are_divided_by_the_deviation_of_returns(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
     algorithm = make_on_policy("ppo", "box")
     gamma = algorithm._hyperparameters["gamma"].unsqueeze(1)
     rollout = make_rollout(algorithm.actor)
@@ -322,8 +363,10 @@ def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy: Make, m
 
 @pytest.mark.parametrize(
     ("rewards", "returns"),
-    [  # two rollouts of three rows with gamma 0.5; "|" ends an episode, "x" is a row that is not valid
-        ("-8 4 100| 2 -8 -100|", [-8, 0, 100, 2, -7, -103.5]),  # a landing: with its way, and it does not leak
+    # two rollouts of three rows with gamma 0.5; "|" ends an episode, "x" is a row that is not valid
+    [
+        # a landing: with its way, and it does not leak
+        ("-8 4 100| 2 -8 -100|", [-8, 0, 100, 2, -7, -103.5]),
         ("0 0 1| 0 0 0", [0, 0, 1, 0, 0, 0]),  # a goal, at the end of a rollout
         ("0 1| 4 2 0 1|", [0, 1, 4, 4, 2, 2]),  # an episode goes on in the next rollout
         ("8 x 4 2 x 2", [8, 4, 4, 2]),  # what follows a row that is not valid begins with 0
@@ -332,12 +375,15 @@ def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy: Make, m
 def test_returns_are_those_of_vec_normalize(
     rewards: str, returns: list[float], make_on_policy: Make, make_rollout: MakeRollout
 ) -> None:
-    """VecNormalize takes G = gamma G + r into its statistics at each step, and then sets G to 0 where one ended."""
+    """VecNormalize takes G = gamma G + r into its statistics at each step, and then sets G to 0
+    where one ended."""
     scale, rows = ReturnScale(3, math.inf), rewards.split()
     for part in (rows[:3], rows[3:]):
         rollout = make_rollout(make_on_policy("ppo", "box").actor)
         rollout = replace(rollout, **{name: getattr(rollout, name)[:3] for name in ROWS})
-        ends = torch.tensor([row.endswith("|") for row in part])[:, None, None].expand_as(rollout.valid)
+        ends = torch.tensor([row.endswith("|") for row in part])[:, None, None].expand_as(
+            rollout.valid
+        )
         rollout.terminated.copy_(ends)
         rollout.truncated.zero_()
         for step, row in enumerate(part):
@@ -349,7 +395,9 @@ def test_returns_are_those_of_vec_normalize(
     torch.testing.assert_close(scale.divisor(), expected)
 
 
-def test_learning_does_not_depend_on_the_unit_of_rewards(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_learning_does_not_depend_on_the_unit_of_rewards(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
     """Clipping apart: a thousandth or a thousand is the same task."""
     small, large = (make_on_policy("ppo", "box") for _ in range(2))
     for seed in range(2):
@@ -360,27 +408,37 @@ def test_learning_does_not_depend_on_the_unit_of_rewards(make_on_policy: Make, m
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_critic_that_was_normalized_before_predicts_the_same(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_a_critic_that_was_normalized_before_predicts_the_same(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
     before = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     after = make_on_policy("ppo", "box", normalize_values=False, normalize_rewards=False)
     rollout = make_rollout(before.actor)
     before.update(replace(rollout, reward=10.0 * rollout.reward + 5.0))
     for member in range(3):
         after.load_member_state(member, before.member_state(member))
-    torch.testing.assert_close(after._values(rollout.observation), before._values(rollout.observation))
+    torch.testing.assert_close(
+        after._values(rollout.observation), before._values(rollout.observation)
+    )
     assert after._values.statistics.count.eq(0).all()
 
 
 def test_rewards_of_another_unit_begin_the_statistics_of_values(
     make_on_policy: Make, make_rollout: MakeRollout
 ) -> None:
-    """A checkpoint of 0.1 has targets of 500, which are 5 now: the critic's output is a deviation of both."""
-    before, after = make_on_policy("ppo", "box", normalize_rewards=False), make_on_policy("ppo", "box")
+    """A checkpoint of 0.1 has targets of 500, which are 5 now: the critic's output is a deviation
+    of both."""
+    before = make_on_policy("ppo", "box", normalize_rewards=False)
+    after = make_on_policy("ppo", "box")
     for update in range(2):
         rollout = make_rollout(before.actor, update)
-        before.update(replace(rollout, reward=100.0 * rollout.reward + 100.0, policy_version=update))
+        before.update(
+            replace(rollout, reward=100.0 * rollout.reward + 100.0, policy_version=update)
+        )
     for member in range(3):
         after.load_member_state(member, before.member_state(member))
     after.update(replace(rollout, reward=100.0 * rollout.reward + 100.0))
-    torch.testing.assert_close(after._values.statistics.scale(), torch.ones(3, 1).double(), rtol=0.0, atol=0.9)
+    torch.testing.assert_close(
+        after._values.statistics.scale(), torch.ones(3, 1).double(), rtol=0.0, atol=0.9
+    )
     assert after._values.statistics.mean.abs().max() < 10.0

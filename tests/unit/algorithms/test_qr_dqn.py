@@ -11,7 +11,17 @@ from torch.nn import functional
 
 from podracer_core.algorithms.qr_dqn import quantile_error
 from podracer_core.errors import InvalidInput
-from support.off_policy import ACTIONS, MEMBERS, ROWS, build, history, make_batch, plain_gradient, plain_network, train
+from support.off_policy import (
+    ACTIONS,
+    MEMBERS,
+    ROWS,
+    build,
+    history,
+    make_batch,
+    plain_gradient,
+    plain_network,
+    train,
+)
 
 QUANTILES = 4
 
@@ -26,7 +36,9 @@ def test_the_quantile_huber_loss_by_hand() -> None:
     torch.testing.assert_close(error, torch.tensor([[0.5]]))
     # With κ = 0.25 both are beyond it: the slopes are those of the absolute error.
     loss, slope, _ = quantile_error(*rows, torch.tensor([0.25]))
-    torch.testing.assert_close(loss, torch.tensor([2 * (0.25 * (0.5 - 0.125) + 0.25 * (1.5 - 0.125))]))
+    torch.testing.assert_close(
+        loss, torch.tensor([2 * (0.25 * (0.5 - 0.125) + 0.25 * (1.5 - 0.125))])
+    )
     torch.testing.assert_close(slope, torch.tensor([[[[-2 * 0.25, 2 * 0.25]]]]))
 
 
@@ -41,7 +53,8 @@ def plain_loss(quantiles: Tensor, target: Tensor) -> Tensor:
 def test_its_slope_is_autograds() -> None:
     generator = torch.Generator().manual_seed(0)
     quantiles = 2 * torch.randn(MEMBERS, 2, ROWS, QUANTILES, generator=generator)
-    target, weight = torch.randn(MEMBERS, ROWS, QUANTILES, generator=generator), torch.rand(MEMBERS, ROWS)
+    target = torch.randn(MEMBERS, ROWS, QUANTILES, generator=generator)
+    weight = torch.rand(MEMBERS, ROWS)
     quantiles.requires_grad_()
     threshold = torch.ones(MEMBERS)
     loss, slope, _ = quantile_error(quantiles, target, weight, threshold)
@@ -61,7 +74,8 @@ def test_a_gradient_step_is_that_of_plain_torch() -> None:
     for member in range(MEMBERS):
         algorithm.set_hyperparameters(member, {"max_gradient_norm": 0.0})
     train(algorithm, history(algorithm, 15))
-    batch, before = make_batch(algorithm), [algorithm.member_state(member)["actor"] for member in range(MEMBERS)]
+    batch = make_batch(algorithm)
+    before = [algorithm.member_state(member)["actor"] for member in range(MEMBERS)]
     with torch.no_grad():
         algorithm.learn(batch)
     rows = torch.arange(ROWS)
@@ -70,7 +84,9 @@ def test_a_gradient_step_is_that_of_plain_torch() -> None:
         following = slow(batch.next_observation[member]).view(ROWS, ACTIONS, QUANTILES)
         best = following[rows, following.mean(2).argmax(1)].detach()
         target = batch.reward[member].unsqueeze(1) + batch.discount[member].unsqueeze(1) * best
-        own = network(batch.observation[member]).view(ROWS, ACTIONS, QUANTILES)[rows, batch.action[member]]
+        own = network(batch.observation[member]).view(ROWS, ACTIONS, QUANTILES)[
+            rows, batch.action[member]
+        ]
         (plain_loss(own, target) * batch.weight[member]).sum().backward()
         mine = algorithm.optimizers["actor"].gradient[member]
         assert mine.abs().max() > 1e-3

@@ -1,4 +1,5 @@
-"""What learners of one cohort share: every algorithm gives all that training moves, and takes it over exactly."""
+"""What learners of one cohort share: every algorithm gives all that training moves, and takes it
+over exactly."""
 
 from __future__ import annotations
 
@@ -30,22 +31,31 @@ def same(one: Algorithm, other: Algorithm, groups: set[str] | None = None) -> bo
     for member in range(one.members):
         first, second = one.member_state(member), other.member_state(member)
         for group in groups or set(first):
-            if any(not torch.equal(tensor, second[group][name]) for name, tensor in first[group].items()):
+            if any(
+                not torch.equal(tensor, second[group][name])
+                for name, tensor in first[group].items()
+            ):
                 return False
     return True
 
 
 def mean_of(begun: FusionState, growths: list[FusionState]) -> FusionState:
-    brought = [Contribution(rank, 1, int(one.transitions.sum()), one) for rank, one in enumerate(growths)]
+    brought = [
+        Contribution(rank, 1, int(one.transitions.sum()), one) for rank, one in enumerate(growths)
+    ]
     return fuse(Mean(FusionOptions()), begun, brought)
 
 
 @pytest.mark.parametrize("normalizes", [True, False])
-@pytest.mark.parametrize(("name", "kind"), [("ppo", "box"), ("ppo", "discrete"), ("a2c", "discrete"), ("ppo", "image")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ppo", "box"), ("ppo", "discrete"), ("a2c", "discrete"), ("ppo", "image")]
+)
 def test_an_on_policy_learner_that_fuses_alone_is_as_one_that_does_not(
     make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, name: str, kind: str, normalizes: bool
 ) -> None:
-    settings = dict.fromkeys(("normalize_values", "normalize_rewards", "normalize_observations"), normalizes)
+    settings = dict.fromkeys(
+        ("normalize_values", "normalize_rewards", "normalize_observations"), normalizes
+    )
     learner, twin = (make_on_policy(name, kind, **settings) for _ in range(2))
     sharing = learner.share(0)
     present = sharing.state()
@@ -75,7 +85,9 @@ def test_an_on_policy_learner_takes_its_own_state_over_bit_for_bit(
     for member, groups in enumerate(before):
         after = learner.member_state(member)
         for group in ("actor", "critic", "optimizer", "random"):
-            assert all(torch.equal(after[group][name], tensor) for name, tensor in groups[group].items()), group
+            assert all(
+                torch.equal(after[group][name], tensor) for name, tensor in groups[group].items()
+            ), group
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -89,14 +101,18 @@ def test_an_off_policy_learner_takes_its_own_state_over_bit_for_bit(name: str) -
         assert same(learner, twin)
 
 
-def on_policy_pair(make: MakeOnPolicy, make_rollout: MakeRollout, **settings: Any) -> list[tuple[OnPolicy, Any]]:
+def on_policy_pair(
+    make: MakeOnPolicy, make_rollout: MakeRollout, **settings: Any
+) -> list[tuple[OnPolicy, Any]]:
     """Two learners of one cohort, each after two updates on rollouts of its own."""
     pair = []
     for rank in range(2):
         learner = make("ppo", "box", **settings)
         sharing = learner.share(rank)
         for update in range(2):
-            learner.update(replace(make_rollout(learner.actor, 10 * rank + update), policy_version=update))
+            learner.update(
+                replace(make_rollout(learner.actor, 10 * rank + update), policy_version=update)
+            )
         pair.append((learner, sharing))
     return pair
 
@@ -112,7 +128,10 @@ def test_learners_that_fuse_are_one_but_for_what_is_their_own(
         sharing.load(fused)
     assert same(lead, follower, {"actor", "critic", "normalizer", "algorithm"})
     for learner, moments in zip((lead, follower), own, strict=True):
-        assert all(torch.equal(learner.member_state(0)["optimizer"][name], moments[name]) for name in moments)
+        assert all(
+            torch.equal(learner.member_state(0)["optimizer"][name], moments[name])
+            for name in moments
+        )
     seen = 2 * 2 * 5 * 4
     assert lead.member_state(1)["normalizer"]["observations.count"] == seen
     assert lead.member_state(1)["normalizer"]["rewards.count"] == seen
@@ -126,10 +145,14 @@ def test_learners_that_fuse_are_one_but_for_what_is_their_own(
 def test_a_critic_is_averaged_in_units_of_reward(
     make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, normalizes: str
 ) -> None:
-    """Learners whose rewards have other scales have other units: the mean predicts the mean of what they predict."""
+    """Learners whose rewards have other scales have other units: the mean predicts the mean of what
+    they predict."""
     learners = []
     for rank in range(2):
-        settings = {f"normalize_{what}": what == normalizes for what in ("observations", "values", "rewards")}
+        settings = {
+            f"normalize_{what}": what == normalizes
+            for what in ("observations", "values", "rewards")
+        }
         learner = make_on_policy("ppo", "box", hidden_sizes=(8,), **settings)
         sharing = learner.share(rank)
         rollout = make_rollout(learner.actor, 1)
@@ -179,10 +202,8 @@ def test_the_observation_normalizer_rests_between_fusions(
 def test_ranks_begin_alike_and_draw_other_numbers(
     make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, rank: int
 ) -> None:
-    learner, alone = (
-        make_on_policy("ppo", "box", normalize_observations=False),
-        make_on_policy("ppo", "box", normalize_observations=False),
-    )
+    learner = make_on_policy("ppo", "box", normalize_observations=False)
+    alone = make_on_policy("ppo", "box", normalize_observations=False)
     learner.share(rank)
     assert same(learner, alone, {"actor", "critic"})
     rollout = make_rollout(alone.actor)
@@ -211,7 +232,11 @@ def test_off_policy_learners_that_fuse_are_one_but_for_what_is_their_own(name: s
     growths = [sharing.growth() for sharing in sharings]
     if "temperature" in learners[0].metrics:
         assert "log_temperature" in begun.parameters
-    moved = [key for key, tensor in begun.parameters.items() if not torch.equal(tensor, growths[0].parameters[key])]
+    moved = [
+        key
+        for key, tensor in begun.parameters.items()
+        if not torch.equal(tensor, growths[0].parameters[key])
+    ]
     assert {key.split(".")[0] for key in moved} >= set(learners[0].networks)
     fused = mean_of(begun, growths)
     for sharing in sharings:
@@ -219,7 +244,9 @@ def test_off_policy_learners_that_fuse_are_one_but_for_what_is_their_own(name: s
     groups = set(learners[0].member_state(0)) - OWN - {"algorithm"}
     assert same(*learners, groups)
     first, second = (sharing.state() for sharing in sharings)
-    assert all(torch.equal(tensor, second.parameters[key]) for key, tensor in first.parameters.items())
+    assert all(
+        torch.equal(tensor, second.parameters[key]) for key, tensor in first.parameters.items()
+    )
     assert learners[1].member_state(2)["algorithm"]["transition_count"] == 2 * 30 * 4
 
 
@@ -240,7 +267,9 @@ def test_a_member_that_diverged_here_goes_on_with_what_the_others_have(
     first.load(fused)
     assert lead.active.all()
     theirs = second.growth().parameters
-    assert torch.equal(first.state().parameters["actor.layers.0.weight"][1], theirs["actor.layers.0.weight"][1])
+    assert torch.equal(
+        first.state().parameters["actor.layers.0.weight"][1], theirs["actor.layers.0.weight"][1]
+    )
 
 
 def test_the_state_of_another_cohort_is_refused(make_on_policy: MakeOnPolicy) -> None:

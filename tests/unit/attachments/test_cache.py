@@ -18,7 +18,13 @@ import pytest
 
 from podracer_core.attachments.cache import FileCache
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.errors import DataCorrupted, Exhausted, InvalidInput, PermissionRefused, Unavailable
+from podracer_core.errors import (
+    DataCorrupted,
+    Exhausted,
+    InvalidInput,
+    PermissionRefused,
+    Unavailable,
+)
 from support.code import make_zip, stored
 
 MIB = 1 << 20
@@ -82,7 +88,9 @@ def test_an_empty_file(cache: FileCache) -> None:
 
 
 @pytest.mark.parametrize("chunks", [[b"abcd"], [b"ab"], [b"abc", b"d"], [b"abx"], []])
-def test_other_bytes_than_announced_leave_nothing(cache: FileCache, root: Path, chunks: list[bytes]) -> None:
+def test_other_bytes_than_announced_leave_nothing(
+    cache: FileCache, root: Path, chunks: list[bytes]
+) -> None:
     with pytest.raises(DataCorrupted, match="expected 3 with"):
         cache.add(stored(b"abc"), chunks)
     assert entries(root) == set()
@@ -121,9 +129,15 @@ def test_what_is_held_stays_and_the_next_goes(cache: FileCache, root: Path) -> N
 
 
 def test_no_room(cache: FileCache, root: Path) -> None:
-    with pytest.raises(Exhausted, match=r"no room for 11.0 MiB: 0.0 MiB of 10.0 MiB are in use .PODRACER_CACHE_SIZE"):
+    with pytest.raises(
+        Exhausted,
+        match=r"no room for 11.0 MiB: 0.0 MiB of 10.0 MiB are in use .PODRACER_CACHE_SIZE",
+    ):
         add(cache, content("x", 11 * MIB))
-    with cache.hold(add(cache, content("a", 6 * MIB))), pytest.raises(Exhausted, match="are in use"):
+    with (
+        cache.hold(add(cache, content("a", 6 * MIB))),
+        pytest.raises(Exhausted, match="are in use"),
+    ):
         add(cache, content("b", 6 * MIB))
     add(cache, content("b", 6 * MIB))
     assert len(entries(root)) == 1
@@ -149,7 +163,10 @@ def test_archives_are_unpacked_once(cache: FileCache, root: Path) -> None:
         lambda code: (code / "pkg" / "__pycache__").mkdir(),
         lambda code: (code / "pkg" / "b.py").unlink(),
         lambda code: (code / "pkg" / "b.py").rename(code / "b.py"),
-        lambda code: [(code / "pkg").rename(code / ".." / "b"), (code / "pkg").symlink_to(code / ".." / "b")],
+        lambda code: [
+            (code / "pkg").rename(code / ".." / "b"),
+            (code / "pkg").symlink_to(code / ".." / "b"),
+        ],
         lambda code: [(code / "empty").unlink(), os.mkfifo(code / "empty")],
         lambda code: rewrite(next(code.parent.glob("*.zip")), b"2"),
     ],
@@ -206,7 +223,9 @@ def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path)
             use()
 
 
-def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(cache: FileCache, folder: Path, root: Path) -> None:
+def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(
+    cache: FileCache, folder: Path, root: Path
+) -> None:
     """As an emptyDir under fsGroup is: root's, and 2777."""
     folder.mkdir(parents=True)
     folder.chmod(0o2777)
@@ -215,7 +234,9 @@ def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(cache: FileCach
     assert list(folder.iterdir()) == [root]
 
 
-def test_another_users_folder_is_refused(cache: FileCache, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_folder_is_refused(
+    cache: FileCache, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.mkdir(parents=True)
     owner = folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
@@ -235,8 +256,11 @@ def test_a_link_in_place_of_a_folder_is_refused(
         add(cache, b"abc")
 
 
-def test_what_user_code_has_shut_can_be_removed(cache: FileCache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs as the user that the cache is of. Root may read everything, so `open` says what others hear."""
+def test_what_user_code_has_shut_can_be_removed(
+    cache: FileCache, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs as the user that the cache is of. Root may read everything, so `open` says what
+    others hear."""
     packed = make_zip(("pkg/inner/b.py", content("x", 6 * MIB)))
     file = add(cache, packed, "code.zip")
     cache.hold_unpacked(file).close()
@@ -340,7 +364,9 @@ def killed(running: subprocess.Popen[str]) -> None:
     running.stdout.close()
 
 
-def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(cache: FileCache, root: Path) -> None:
+def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(
+    cache: FileCache, root: Path
+) -> None:
     running = process(WRITER, root.parent)
     assert running.stdout is not None
     assert running.stdout.readline() == "writing\n"

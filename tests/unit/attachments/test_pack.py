@@ -16,7 +16,12 @@ from podracer_core.attachments.pack import code_files, pack_code
 from podracer_core.errors import InvalidInput
 from support.code import write_files
 
-FILES = {"__init__.py": "", "envs.py": "class MyEnv: ...\n", "maps/small.txt": "#.#\n", "ünïcode.txt": "ä"}
+FILES = {
+    "__init__.py": "",
+    "envs.py": "class MyEnv: ...\n",
+    "maps/small.txt": "#.#\n",
+    "ünïcode.txt": "ä",
+}
 ENTRY_POINT = "my_pkg.envs:MyEnv"
 
 
@@ -30,7 +35,12 @@ def names(packed: bytes) -> list[str]:
 
 
 def test_a_package_folder_stands_in_the_archive_by_its_name(package: Path) -> None:
-    expected = ["my_pkg/__init__.py", "my_pkg/envs.py", "my_pkg/maps/small.txt", "my_pkg/ünïcode.txt"]
+    expected = [
+        "my_pkg/__init__.py",
+        "my_pkg/envs.py",
+        "my_pkg/maps/small.txt",
+        "my_pkg/ünïcode.txt",
+    ]
     assert names(pack_code(package, ENTRY_POINT)) == expected
 
 
@@ -45,20 +55,27 @@ def test_a_folder_that_holds_packages_does_not(package: Path) -> None:
 def test_the_same_content_gives_the_same_bytes(package: Path, tmp_path: Path) -> None:
     first = pack_code(package, ENTRY_POINT)
     copy = tmp_path / "elsewhere" / "my_pkg"
-    for name in reversed(FILES):  # another order of creation, other times, and what does not belong to it
+    # another order of creation, other times, and what does not belong to it
+    for name in reversed(FILES):
         write_files(copy, {name: FILES[name]})
     os.utime(copy / "envs.py", (1, 1))
     (copy / "envs.py").chmod(0o600)
-    write_files(copy, {".git/config": "x", ".hidden": "x", "__pycache__/envs.pyc": "x", "maps/old.pyc": "x"})
+    write_files(
+        copy, {".git/config": "x", ".hidden": "x", "__pycache__/envs.pyc": "x", "maps/old.pyc": "x"}
+    )
     assert pack_code(copy, ENTRY_POINT) == first
     (copy / "maps" / "small.txt").write_text("#..\n")
     assert pack_code(copy, ENTRY_POINT) != first
 
 
 def test_the_state_folder_of_podracer_is_left_out(package: Path) -> None:
-    """`code: .` where `podracer run` makes its runs/: tokens must not go along, nor what was uploaded before."""
+    """`code: .` where `podracer run` makes its runs/: tokens must not go along, nor what was
+    uploaded before."""
     first = pack_code(package, ENTRY_POINT)
-    write_files(package / "runs", {"lock": "1", "tokens/client": "x", "orchestrator.sqlite": "", "objects/a": "x"})
+    write_files(
+        package / "runs",
+        {"lock": "1", "tokens/client": "x", "orchestrator.sqlite": "", "objects/a": "x"},
+    )
     assert pack_code(package, ENTRY_POINT) == first
 
 
@@ -103,9 +120,15 @@ def _many_ways(package: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (_link_outside, "leak.txt is a link to {parent}/secret.txt, outside of {parent}/my_pkg: copy what"),
+        (
+            _link_outside,
+            "leak.txt is a link to {parent}/secret.txt, outside of {parent}/my_pkg: copy what",
+        ),
         (_link_to_itself, "maps/again is a link to a folder that it lies in"),
-        (lambda package: (package / "gone.txt").symlink_to("nowhere"), "gone.txt is a link to nothing"),
+        (
+            lambda package: (package / "gone.txt").symlink_to("nowhere"),
+            "gone.txt is a link to nothing",
+        ),
         (lambda package: (package / "round").symlink_to("round"), "round is a link to nothing"),
         (lambda package: os.mkfifo(package / "pipe"), "pipe is neither a file nor a folder"),
         (lambda package: (package / "a\\b").touch(), "cannot stand in an archive"),
@@ -114,9 +137,22 @@ def _many_ways(package: Path) -> None:
         (_many_ways, "my_pkg has more than 10_000 folders, which is the limit"),
         (shutil.rmtree, "cannot read"),
     ],
-    ids=["outside", "itself", "nothing", "circle", "pipe", "backslash", "newline", "deep", "ways", "gone"],
+    ids=[
+        "outside",
+        "itself",
+        "nothing",
+        "circle",
+        "pipe",
+        "backslash",
+        "newline",
+        "deep",
+        "ways",
+        "gone",
+    ],
 )
-def test_what_cannot_be_sent_is_refused(package: Path, spoil: Callable[[Path], object], problem: str) -> None:
+def test_what_cannot_be_sent_is_refused(
+    package: Path, spoil: Callable[[Path], object], problem: str
+) -> None:
     spoil(package)
     with pytest.raises(InvalidInput) as refused:
         pack_code(package, ENTRY_POINT)
@@ -124,7 +160,9 @@ def test_what_cannot_be_sent_is_refused(package: Path, spoil: Callable[[Path], o
     assert [violation.field for violation in refused.value.violations] == ["environment.code"]
 
 
-def test_a_file_that_cannot_be_read_is_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_refused(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "envs.py")
     with pytest.raises(InvalidInput, match=r"my_pkg/envs.py cannot be read: permission denied"):
         pack_code(package, ENTRY_POINT)
@@ -143,37 +181,52 @@ def test_a_file_that_changes_meanwhile(package: Path, monkeypatch: pytest.Monkey
         pack_code(package, ENTRY_POINT)
 
 
-@pytest.mark.parametrize(("entry_point", "module"), [("other.envs:MyEnv", "other"), ("my_pk:MyEnv", "my_pk")])
-def test_the_module_of_the_entry_point_must_be_there(package: Path, entry_point: str, module: str) -> None:
-    with pytest.raises(InvalidInput, match=f"does not hold the module {module} of {entry_point}: expected"):
+@pytest.mark.parametrize(
+    ("entry_point", "module"), [("other.envs:MyEnv", "other"), ("my_pk:MyEnv", "my_pk")]
+)
+def test_the_module_of_the_entry_point_must_be_there(
+    package: Path, entry_point: str, module: str
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=f"does not hold the module {module} of {entry_point}: expected"
+    ):
         pack_code(package, entry_point)
 
 
 def test_a_package_folder_without_init_says_so(package: Path) -> None:
     (package / "__init__.py").unlink()
-    with pytest.raises(InvalidInput, match=r"or the package folder my_pkg itself, with an __init__.py"):
+    with pytest.raises(
+        InvalidInput, match=r"or the package folder my_pkg itself, with an __init__.py"
+    ):
         pack_code(package, ENTRY_POINT)
 
 
-def test_one_message_names_size_limit_and_the_largest_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_message_names_size_limit_and_the_largest_files(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_files(package, {"data/large.bin": bytes(3 << 20), "data/small.bin": bytes(1 << 20)})
     monkeypatch.setattr(pack, "MAX_UNPACKED_BYTES", 2 << 20)
     with pytest.raises(InvalidInput) as refused:
         pack_code(package, ENTRY_POINT)
     assert refused.value.message.startswith(
-        f"{package} has 4.0 MiB, the limit is 2.0 MiB; its largest files: my_pkg/data/large.bin (3.0 MiB), "
-        "my_pkg/data/small.bin (1.0 MiB), "
+        f"{package} has 4.0 MiB, the limit is 2.0 MiB; its largest files: my_pkg/data/large.bin "
+        "(3.0 MiB), my_pkg/data/small.bin (1.0 MiB), "
     )
 
 
 def test_too_many_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "MAX_FILES", 3)
-    with pytest.raises(InvalidInput, match=r"has more than 3 files, which is the limit; its largest files: my_pkg/"):
+    with pytest.raises(
+        InvalidInput, match=r"has more than 3 files, which is the limit; its largest files: my_pkg/"
+    ):
         pack_code(package, ENTRY_POINT)
 
 
 def test_a_large_archive(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(package, {"data/noise.bin": os.urandom(1 << 20)})
     monkeypatch.setattr(pack, "MAX_PACKED_BYTES", 1 << 19)
-    with pytest.raises(InvalidInput, match=r"packs to more than 1.0 MiB, the limit is 0.5 MiB; its largest files: my_"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"packs to more than 1.0 MiB, the limit is 0.5 MiB; its largest files: my_",
+    ):
         pack_code(package, ENTRY_POINT)

@@ -14,7 +14,9 @@ from support.code import make_zip, stored
 
 PACKED = make_zip(("my_pkg/__init__.py", b""))
 CODE, TABLE = stored(PACKED, "code.zip"), stored(b"a,b\n", "prices.csv")
-SPEC = EnvironmentSpec(entry_point="my_pkg:MyEnv", kwargs={"size": 3}, code=CODE, data={"table": TABLE})
+SPEC = EnvironmentSpec(
+    entry_point="my_pkg:MyEnv", kwargs={"size": 3}, code=CODE, data={"table": TABLE}
+)
 
 
 @pytest.fixture
@@ -46,7 +48,9 @@ def test_code_that_must_not_be_unpacked_is_told(cache: FileCache) -> None:
     packed = make_zip(("/etc/passwd", b"x"))
     cache.add(stored(packed, "code.zip"), [packed]).close()
     with pytest.raises(InvalidInput, match="'/etc/passwd' is an absolute path"):
-        place_environment(EnvironmentSpec(entry_point="a:B", code=stored(packed, "code.zip")), cache)
+        place_environment(
+            EnvironmentSpec(entry_point="a:B", code=stored(packed, "code.zip")), cache
+        )
 
 
 def test_an_environment_without_files_touches_no_cache(cache: FileCache, tmp_path: Path) -> None:

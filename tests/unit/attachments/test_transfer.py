@@ -77,7 +77,9 @@ def test_a_file_comes_across_once(cache: FileCache, source: Path) -> None:
         ([header(size_bytes=1 << 30), Request(data=b"x")], Exhausted, "no room for 1024.0 MiB"),
     ],
 )  # fmt: skip
-def test_what_is_refused(cache: FileCache, requests: list[Request], kind: type[Exception], problem: str) -> None:
+def test_what_is_refused(
+    cache: FileCache, requests: list[Request], kind: type[Exception], problem: str
+) -> None:
     with pytest.raises(kind, match=problem):
         FileReceiver(cache).receive(iter(requests))
     assert cache.hold(FILE) is None
@@ -97,7 +99,9 @@ def test_only_so_many_at_once_and_the_caller_tries_again(
         go_on.wait(10)
         yield Request(data=letter)
 
-    threads = [threading.Thread(target=receiver.receive, args=(slow(letter),)) for letter in (b"a", b"b")]
+    threads = [
+        threading.Thread(target=receiver.receive, args=(slow(letter),)) for letter in (b"a", b"b")
+    ]
     for thread in threads:
         thread.start()
         assert begun.acquire(timeout=10)

@@ -32,8 +32,14 @@ def test_what_was_packed_comes_out(tmp_path: Path) -> None:
     (code / "my_pkg" / "run.sh").chmod(0o755)
     packed = pack_code(code, "my_pkg:Env")
     target = unpacked(packed, tmp_path)
-    assert {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*.*")} == files
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (target / "my_pkg").iterdir() if path.is_file()}
+    assert {
+        str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*.*")
+    } == files
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (target / "my_pkg").iterdir()
+        if path.is_file()
+    }
     assert modes == {"__init__.py": 0o444, "run.sh": 0o555}
     assert announced_bytes(tmp_path / "code.zip") == sum(map(len, files.values()))
 
@@ -44,7 +50,9 @@ def test_folders_in_an_archive_come_by_themselves(tmp_path: Path) -> None:
 
 
 def test_a_program_does_not_run_as_its_owner(tmp_path: Path) -> None:
-    target = unpacked(make_zip(("run.sh", b"1"), kind=stat.S_IFREG | stat.S_ISUID | 0o755), tmp_path)
+    target = unpacked(
+        make_zip(("run.sh", b"1"), kind=stat.S_IFREG | stat.S_ISUID | 0o755), tmp_path
+    )
     assert stat.S_IMODE((target / "run.sh").stat().st_mode) == 0o555
 
 
@@ -77,7 +85,8 @@ def _far_away() -> bytes:
 
 
 def _before_the_beginning() -> bytes:
-    """Its directory is said to lie further behind than it does, and so its file before the archive."""
+    """Its directory is said to lie further behind than it does, and so its file before the
+    archive."""
     packed = bytearray(make_zip(("a.py", b"1")))
     struct.pack_into("<L", packed, len(packed) - 6, 0x7FFF)
     return bytes(packed)
@@ -107,7 +116,8 @@ def _before_the_beginning() -> bytes:
         (make_zip(("a.py", b"1"), ("a.py", b"2")), "'a.py' is there twice"),
         (make_zip(("a", b"1"), ("a/b.py", b"2")), "'a/b.py' is a file and a folder"),
         (make_zip(("a/b.py", b"2"), ("a", b"1")), "'a' is a file and a folder"),
-        (make_zip(("a.py", b"1"), method=zipfile.ZIP_BZIP2), "packed by another method than deflate"),
+        (make_zip(("a.py", b"1"), method=zipfile.ZIP_BZIP2), "packed by another method than "
+                                                             "deflate"),
         (_encrypted(), "is encrypted"),
         (_lying_about_sizes(10), "'a.py' cannot be unpacked: Bad CRC-32"),
         (_lying_about_sizes(2 << 20), "'a.py' unpacks to less than it announces"),
@@ -121,7 +131,9 @@ def _before_the_beginning() -> bytes:
         (make_zip(("a.py", b"1")) + b"trailing", "it is not a zip file"),
     ],
 )  # fmt: skip
-def test_attacks_are_refused_and_write_nothing_outside(packed: bytes, problem: str, tmp_path: Path) -> None:
+def test_attacks_are_refused_and_write_nothing_outside(
+    packed: bytes, problem: str, tmp_path: Path
+) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     with pytest.raises(InvalidInput) as refused:
@@ -162,7 +174,9 @@ def test_too_many_folders(tmp_path: Path) -> None:
     assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_a_large_archive_or_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_archive_or_directory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = make_zip(*((f"{index}.py", b"") for index in range(20)))
     with monkeypatch.context() as patch:
         patch.setattr(unpack, "MAX_PACKED_BYTES", 100)

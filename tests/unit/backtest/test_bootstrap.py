@@ -7,7 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from podracer_core.backtest.performance import sharpe_ratio
-from podracer_core.statistics.bootstrap import RESAMPLES, bootstrap_interval, mean_block_length, resamples
+from podracer_core.statistics.bootstrap import (
+    RESAMPLES,
+    bootstrap_interval,
+    mean_block_length,
+    resamples,
+)
 
 
 def mean(returns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -20,11 +25,13 @@ def test_resamples_are_blocks_of_the_series() -> None:
     assert rows.shape == (RESAMPLES, 50)
     assert rows.min() == 0
     assert rows.max() == 49
-    # A block goes on to the next row, round the end; a new one begins with probability 1/10, and by chance (1 in 50)
-    # does so where the old one would have gone on.
+    # A block goes on to the next row, round the end; a new one begins with probability 1/10, and by
+    # chance (1 in 50) does so where the old one would have gone on.
     goes_on = (rows[:, 1:] == (rows[:, :-1] + 1) % 50).mean()
     assert goes_on == pytest.approx(0.9 + 0.1 / 50, abs=0.005)
-    assert np.bincount(rows.ravel(), minlength=50) / rows.size == pytest.approx(np.full(50, 0.02), abs=0.002)
+    assert np.bincount(rows.ravel(), minlength=50) / rows.size == pytest.approx(
+        np.full(50, 0.02), abs=0.002
+    )
 
 
 def test_the_interval_of_independent_returns_is_the_normal_one() -> None:
@@ -37,8 +44,8 @@ def test_the_interval_of_independent_returns_is_the_normal_one() -> None:
 
 
 def test_blocks_grow_with_dependence() -> None:
-    """AR(1) with ρ = 0.7. Its best length is (2 ρ / (1 - ρ²))^(2/3) · n^(1/3) = 1.96 · 12.6 = 24.7 days: ΣkR(k) over
-    all k is 2ρ / (1 - ρ)² and ΣR(k) is (1 + ρ) / (1 - ρ) times the variance."""
+    """AR(1) with ρ = 0.7. Its best length is (2 ρ / (1 - ρ²))^(2/3) · n^(1/3) = 1.96 · 12.6 = 24.7
+    days: ΣkR(k) over all k is 2ρ / (1 - ρ)² and ΣR(k) is (1 + ρ) / (1 - ρ) times the variance."""
     generator = np.random.default_rng(5)
     noise = generator.normal(size=2000)
     dependent = np.empty(2000)

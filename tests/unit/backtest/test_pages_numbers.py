@@ -7,14 +7,22 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from podracer_core.backtest.performance import Drawdown, drawdowns, largest_drawdown, monthly_returns, sharpe_ratio
+from podracer_core.backtest.performance import (
+    Drawdown,
+    drawdowns,
+    largest_drawdown,
+    monthly_returns,
+    sharpe_ratio,
+)
 from podracer_core.backtest.record import BacktestRecord, record_from_messages, record_to_messages
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 
 
 def test_months_by_hand() -> None:
-    times = np.array(["2018-12-28", "2018-12-31", "2019-01-02", "2019-01-31", "2019-03-01"], "datetime64[us]")
+    times = np.array(
+        ["2018-12-28", "2018-12-31", "2019-01-02", "2019-01-31", "2019-03-01"], "datetime64[us]"
+    )
     found = monthly_returns(times, np.array([100.0, 110.0, 99.0, 121.0, 60.5]))
     assert found == {
         (2018, 12): pytest.approx(0.10),

@@ -51,7 +51,10 @@ def test_where_the_largest_fall_is() -> None:
 
 
 def test_bars_of_a_day_are_compounded() -> None:
-    times = np.array(["2020-01-02T10:00", "2020-01-02T15:00", "2020-01-03T10:00", "2020-01-03T15:00"], "datetime64[us]")
+    times = np.array(
+        ["2020-01-02T10:00", "2020-01-02T15:00", "2020-01-03T10:00", "2020-01-03T15:00"],
+        "datetime64[us]",
+    )
     # The first day's 100 → 110 counts, then 110 → 99 (by way of 120).
     assert daily_returns(times, np.array([100.0, 110.0, 120.0, 99.0])) == pytest.approx([0.1, -0.1])
     # Daily bars: the first close is what the account began with.

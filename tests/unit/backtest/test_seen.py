@@ -20,7 +20,9 @@ DAYS = days_of(ROWS)
 
 def market(folder: Path, bars: int = 10) -> Market:
     path = write_csv(folder / f"{bars}.csv", [row for row in ROWS if row["time"] in DAYS[:bars]])
-    return prepare(StockTradingConfig.from_options({"table": str(path), "indicators": []}), torch.device("cpu"))
+    return prepare(
+        StockTradingConfig.from_options({"table": str(path), "indicators": []}), torch.device("cpu")
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,11 @@ def market(folder: Path, bars: int = 10) -> Market:
         ({"train_end": DAYS[3], "validation_end": DAYS[5]}, range(4), range(4, 6)),
         ({"train_end": DAYS[3]}, range(4), range(4, 10)),
         ({"train_end": DAYS[3], "split": "all"}, range(10), range(10)),
-        ({"train_end": DAYS[3], "evaluation_start": DAYS[7], "evaluation_end": DAYS[8]}, range(4), range(7, 9)),
+        (
+            {"train_end": DAYS[3], "evaluation_start": DAYS[7], "evaluation_end": DAYS[8]},
+            range(4),
+            range(7, 9),
+        ),
         ({"train_end": DAYS[3], "evaluation_start": "2040-01-01"}, range(4), range(0)),
     ],
 )
@@ -46,7 +52,10 @@ def test_what_came_since_is_new(tmp_path: Path) -> None:
     told = dated(kwargs, former)
     assert (told["train_end"][:10], told["validation_end"][:10]) == (DAYS[2], DAYS[5])
     trained, selected = seen_bars(told, longer, former.times[-1])
-    assert (np.flatnonzero(trained).tolist(), np.flatnonzero(selected).tolist()) == ([0, 1, 2], [3, 4, 5])
+    assert (np.flatnonzero(trained).tolist(), np.flatnonzero(selected).tolist()) == (
+        [0, 1, 2],
+        [3, 4, 5],
+    )
     own = {"train_end": DAYS[1], "validation_end": DAYS[3]}
     assert dated(own, former) == own
     trained, _ = seen_bars({"train_end": DAYS[1], "split": "all"}, longer, former.times[-1])

@@ -1,5 +1,5 @@
-"""Back-tests through the environment's own broker: equal to an evaluation, reproduced from the trades, blind to what
-comes."""
+"""Back-tests through the environment's own broker: equal to an evaluation, reproduced from the
+trades, blind to what comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.backtest.record import BacktestRecord, equity_csv, holdings_csv, replay, trades_csv
+from podracer_core.backtest.record import (
+    BacktestRecord,
+    equity_csv,
+    holdings_csv,
+    replay,
+    trades_csv,
+)
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
@@ -55,7 +61,9 @@ def closes(environment: StockTrading) -> np.ndarray[Any, np.dtype[np.float64]]:
     return environment.market.close[environment.bars.start : environment.bars.stop].numpy()
 
 
-def replayed(record: BacktestRecord, environment: StockTrading) -> np.ndarray[Any, np.dtype[np.float64]]:
+def replayed(
+    record: BacktestRecord, environment: StockTrading
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     return replay(trades_csv(record), 50_000, record.tickers, record.times, closes(environment))
 
 
@@ -63,7 +71,9 @@ def replayed(record: BacktestRecord, environment: StockTrading) -> np.ndarray[An
 def test_a_policy_is_played_as_an_evaluation_plays_it(table: Path, fill: str) -> None:
     environment = made(table, fill=fill)
     record = play_policy(Contrarian(), environment)
-    (result,) = GreedyEvaluator(lambda _: made(table, fill=fill), all_alike=True).evaluate(Contrarian(), [3])
+    (result,) = GreedyEvaluator(lambda _: made(table, fill=fill), all_alike=True).evaluate(
+        Contrarian(), [3]
+    )
     assert (record.value[-1] / 50_000 - 1) * 100 == pytest.approx(result.returns[0], rel=1e-5)
     assert len(record.times) == result.lengths[0] + 1
     assert (record.traded > 0).any()
@@ -72,7 +82,9 @@ def test_a_policy_is_played_as_an_evaluation_plays_it(table: Path, fill: str) ->
     assert replayed(record, environment) == pytest.approx(record.value, rel=1e-9)
     assert environment.watch is None
     assert result.statistic is not None
-    assert record.performance.sharpe_ratio == pytest.approx(result.statistic.statistics["sharpe_ratio"], rel=1e-3)
+    assert record.performance.sharpe_ratio == pytest.approx(
+        result.statistic.statistics["sharpe_ratio"], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -98,7 +110,10 @@ def test_noise_on_the_future_changes_no_past_decision(table: Path, tmp_path: Pat
     honest = made(table)
     start = str(honest.market.times[honest.bars.start + bar + 1])[:10]
     environment = made(_noisy(tmp_path / "noise.csv", start))
-    for play in (lambda each: play_policy(Contrarian(), each), *(_baseline(name) for name in BASELINES)):
+    for play in (
+        lambda each: play_policy(Contrarian(), each),
+        *(_baseline(name) for name in BASELINES),
+    ):
         past, other = play(honest), play(environment)
         assert past.orders[: bar + 1].tolist() == other.orders[: bar + 1].tolist()
         assert past.value[: bar + 1].tolist() == other.value[: bar + 1].tolist()
@@ -106,14 +121,21 @@ def test_noise_on_the_future_changes_no_past_decision(table: Path, tmp_path: Pat
 
 
 def test_from_a_day_to_a_day_with_the_training_splits_scale(table: Path) -> None:
-    whole, part = made(table), made(table, evaluation_start=str(DAYS[100]), evaluation_end=str(DAYS[119]))
+    whole = made(table)
+    part = made(table, evaluation_start=str(DAYS[100]), evaluation_end=str(DAYS[119]))
     times = part.market.times[part.bars.start : part.bars.stop]
     assert [str(time)[:10] for time in times] == [str(day) for day in DAYS[100:120]]
     assert torch.equal(part.market.features, whole.market.features)
     for wrong, message in (
-        ({"evaluation_start": "2099-01-01"}, "evaluation_start is 2099-01-01: usable bars run from"),
+        (
+            {"evaluation_start": "2099-01-01"},
+            "evaluation_start is 2099-01-01: usable bars run from",
+        ),
         ({"evaluation_end": "1999-01-01"}, "evaluation_end is 1999-01-01: usable bars run from"),
-        ({"evaluation_start": str(DAYS[100]), "evaluation_end": str(DAYS[100])}, "there are 1 bars, and two"),
+        (
+            {"evaluation_start": str(DAYS[100]), "evaluation_end": str(DAYS[100])},
+            "there are 1 bars, and two",
+        ),
         ({"evaluation_start": "yesterday"}, "evaluation_start is 'yesterday'; a date such as"),
     ):
         with pytest.raises(InvalidInput, match=message):
@@ -148,7 +170,9 @@ def _baseline(name: str) -> Any:
 def _noisy(path: Path, start: str) -> Path:
     """The table with prices from `start` on multiplied by noise."""
     generator = np.random.default_rng(1)
-    return write_csv(path, [_scaled(row, float(generator.uniform(0.97, 1.03)), start) for row in ROWS])
+    return write_csv(
+        path, [_scaled(row, float(generator.uniform(0.97, 1.03)), start) for row in ROWS]
+    )
 
 
 def _scaled(row: Row, factor: float, start: str) -> Row:

@@ -15,7 +15,14 @@ import gpu
 
 
 def record(row: str, system: str = "ours", date: str = "2026-01-01", **more: Any) -> dict[str, Any]:
-    about = {"row": row, "system": system, "date": date, "commit": "new", "figures": {}, "chip": "H"}
+    about = {
+        "row": row,
+        "system": system,
+        "date": date,
+        "commit": "new",
+        "figures": {},
+        "chip": "H",
+    }
     return about | {"return": 1.0, "peak_memory_mib": 1} | more
 
 
@@ -26,32 +33,53 @@ def run_tiny(monkeypatch: pytest.MonkeyPatch, results: Path, *rows: str) -> None
 
 
 def test_what_was_never_measured_comes_first_then_older_code_then_older_figures() -> None:
-    rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort", "start", "ant_speed", "sac")]
+    rows = [
+        row for row in gpu.ROWS if row.name in ("cartpole", "cohort", "start", "ant_speed", "sac")
+    ]
     older = [
-        record(row, date=date, commit="old") for row, date in zip(("cohort", "cohort", "ant_speed"), "243", strict=True)
+        record(row, date=date, commit="old")
+        for row, date in zip(("cohort", "cohort", "ant_speed"), "243", strict=True)
     ]
     records = [record("cartpole", date="3"), record("start", date="2"), *older]
-    assert [row.name for row in gpu.queue(rows, records, "new")] == ["sac", "ant_speed", "cohort", "start", "cartpole"]
+    assert [row.name for row in gpu.queue(rows, records, "new")] == [
+        "sac",
+        "ant_speed",
+        "cohort",
+        "start",
+        "cartpole",
+    ]
 
 
 def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")])
+    monkeypatch.setattr(
+        sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")]
+    )
     gpu.main()
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[4:]}
     assert (
-        list(lines) == [row.name for row in gpu.ROWS] and "rsl_rl yet" in lines["go1"] and "too long" in lines["hopper"]
+        list(lines) == [row.name for row in gpu.ROWS]
+        and "rsl_rl yet" in lines["go1"]
+        and "too long" in lines["hopper"]
     )
 
 
-def test_the_table_has_medians_of_the_newest_records_of_a_chip(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_medians_of_the_newest_records_of_a_chip(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort")]
     paces = [*(("overlapping", pace) for pace in (9e9, 50e6, 70e6, 80e6)), ("PureJaxRL", 50e6)]
     records = [record("cartpole", name, figures={"steps/s": value}) for name, value in paces]
-    gpu._report(rows, [record("cartpole", "overlapping", chip="old", figures={"steps/s": 1.0}), *records], True)
+    gpu._report(
+        rows,
+        [record("cartpole", "overlapping", chip="old", figures={"steps/s": 1.0}), *records],
+        True,
+    )
     targets = json.loads(capsys.readouterr().out.splitlines()[-1])["targets"]
-    met = {name.split(": ")[1]: (target["value"], target["met"]) for name, target in targets.items()}
+    met = {
+        name.split(": ")[1]: (target["value"], target["met"]) for name, target in targets.items()
+    }
     assert met["overlapping, steps/s"] == (70e6, True)
     assert met["overlapping, steps/s ÷ cartpole PureJaxRL"] == (1.4, True)
     assert met["lock-step, steps/s ÷ cartpole lock-step"] == (None, False)
@@ -79,6 +107,10 @@ def test_a_run_after_one_that_was_cut_begins_with_the_other_rows(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("row", [row for row in gpu.ROWS if row.systems], ids=lambda row: row.name)
-def test_every_row_runs_in_tiny_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: gpu.Row) -> None:
+def test_every_row_runs_in_tiny_form(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: gpu.Row
+) -> None:
     run_tiny(monkeypatch, tmp_path / "gpu.jsonl", row.name)
-    assert {each["system"] for each in gpu.read_lines(tmp_path / "gpu.jsonl")} == {*row.systems} - {"PureJaxRL"}
+    assert {each["system"] for each in gpu.read_lines(tmp_path / "gpu.jsonl")} == {*row.systems} - {
+        "PureJaxRL"
+    }

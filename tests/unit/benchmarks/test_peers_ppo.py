@@ -1,4 +1,5 @@
-"""What benchmarks/peers_ppo.py plans, keeps and concludes; that its processes measure is shown by running it."""
+"""What benchmarks/peers_ppo.py plans, keeps and concludes; that its processes measure is shown by
+running it."""
 
 from __future__ import annotations
 
@@ -28,13 +29,23 @@ SETTING = Setting(speed_s=20.0, limit_s=None, threads=2, peers=Path("none"))
 
 def speed(environment: str, system: str, seed: int, steps_per_second: float) -> Run:
     (blank,) = Entry("speed", TASKS[environment], system, seed).blank_runs(SETTING)
-    return replace(blank, figures={"steps_per_second": steps_per_second, "memory_mb": 1.0, "processes": 1})
+    return replace(
+        blank, figures={"steps_per_second": steps_per_second, "memory_mb": 1.0, "processes": 1}
+    )
 
 
 def solved(environment: str, system: str, seed: int, *seconds: float | None) -> list[Run]:
     blank = Entry("target", TASKS[environment], system, seed).blank_runs(SETTING)
-    rest: dict[str, Any] = {"training_seconds": 1.0, "env_steps": 1, "steps_per_second": 1.0, "memory_mb": 1.0}
-    return [replace(run, figures={"seconds": each, **rest}) for run, each in zip(blank, seconds, strict=True)]
+    rest: dict[str, Any] = {
+        "training_seconds": 1.0,
+        "env_steps": 1,
+        "steps_per_second": 1.0,
+        "memory_mb": 1.0,
+    }
+    return [
+        replace(run, figures={"seconds": each, **rest})
+        for run, each in zip(blank, seconds, strict=True)
+    ]
 
 
 def targets_of(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -47,7 +58,9 @@ def test_our_job_is_valid_and_has_the_recipe(environment: str) -> None:
     job = our_job(Entry("target", TASKS[environment], "ours", 3), 1000.0, 900.0)
     spec = parse_job(json.dumps(job))
     validate(spec)
-    assert hyperparameters(BEST[environment]).keys() == {dimension.hyperparameter for dimension in spec.search.space}
+    assert hyperparameters(BEST[environment]).keys() == {
+        dimension.hyperparameter for dimension in spec.search.space
+    }
     assert hyperparameters(BEST[environment]).keys() <= find_algorithm("ppo").defaults().keys()
     assert (spec.seed, spec.objective.target_return, spec.evaluation.episodes) == (3, 1000.0, 100)
 
@@ -69,9 +82,12 @@ def test_other_settings_make_another_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not set(keys) & {run.key for run in entry.blank_runs(SETTING)}
 
 
-def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     runs = [speed("Ant-v5", "ours", seed, 6000.0 + 1000 * seed) for seed in range(3)]
-    runs += [speed("Ant-v5", "sb3_same", seed, 2000.0 + 1000 * seed) for seed in range(3)]  # 3, 2.33, 2
+    # 3, 2.33, 2
+    runs += [speed("Ant-v5", "sb3_same", seed, 2000.0 + 1000 * seed) for seed in range(3)]
     runs += [speed("Ant-v5", "sbx_same", seed, 1000.0) for seed in range(3)]  # 6, 7, 8
     runs += [speed("Ant-v5", "sb3_published", seed, 1000.0) for seed in range(3)]
     found = targets_of(runs, capsys)
@@ -79,7 +95,9 @@ def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(capsys: pytest
     assert found["c_Ant-v5_steps_per_second"]["value"] == pytest.approx(7.0)
 
 
-def test_a_peer_that_fails_counts_with_its_limit_and_ours_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_peer_that_fails_counts_with_its_limit_and_ours_not_at_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     runs = [*solved("Ant-v5", "ours", 0, 30.0, None), *solved("Ant-v5", "sb3_same", 0, 120.0, None)]
     runs += solved("Ant-v5", "sbx_published", 0, None, None)
     found = targets_of(runs, capsys)
@@ -97,12 +115,22 @@ def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch: pytest.Mon
     told = Measured(events, peak_bytes=5_000_000, processes=2, timed_out=True)
     monkeypatch.setattr(ppo_measure, "run_measured", lambda *args, **kwargs: told)
     first, second = measure(Entry("target", TASKS["Ant-v5"], "sbx_published", 0), SETTING)
-    assert (first.seconds, first.figures["training_seconds"], first.figures["steps_per_second"]) == (110.0, 100.0, 500)
-    assert (second.seconds, second.figures["seconds"], second.figures["env_steps"]) == (900.0, None, 440_000)
+    assert (
+        first.seconds,
+        first.figures["training_seconds"],
+        first.figures["steps_per_second"],
+    ) == (110.0, 100.0, 500)
+    assert (second.seconds, second.figures["seconds"], second.figures["env_steps"]) == (
+        900.0,
+        None,
+        440_000,
+    )
     assert second.figures["steps_per_second"] == 500.0
 
 
-def test_a_peer_that_ends_before_its_time_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_ends_before_its_time_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("sbx_published.log").write_text("no such thing")
     told = Measured([(10.0, {"event": "training"})], timed_out=False)

@@ -34,8 +34,15 @@ def test_the_pace_is_the_median_of_what_was_told_after_it_had_settled() -> None:
 
     other: tuple[float, dict[str, Any]] = (9.0, {"event": "note"})
     shown = [told(1.0, 0.0), told(2.0, 10.0), told(3.0, 10.0), other]
-    assert pipeline.steady_pace(Measured([*shown, told(6.0, 90.0), told(7.0, 90.0), told(9.0, 100.0)]), 4.0) == 95.0
-    assert pipeline.steady_pace(Measured(shown), 4.0) == 10.0, "it was over before: all measurements count"
+    assert (
+        pipeline.steady_pace(
+            Measured([*shown, told(6.0, 90.0), told(7.0, 90.0), told(9.0, 100.0)]), 4.0
+        )
+        == 95.0
+    )
+    assert pipeline.steady_pace(Measured(shown), 4.0) == 10.0, (
+        "it was over before: all measurements count"
+    )
     with pytest.raises(SystemExit):
         pipeline.steady_pace(Measured([told(1.0, 0.0)]), 1.0)
 

@@ -1,4 +1,5 @@
-"""What benchmarks/recorded_curves.py keeps, and the arithmetic of replays; that it trains is shown by running it."""
+"""What benchmarks/recorded_curves.py keeps, and the arithmetic of replays; that it trains is shown
+by running it."""
 
 from __future__ import annotations
 
@@ -41,12 +42,20 @@ def test_the_algorithms_are_those_of_auto() -> None:
 
 def test_a_cohort_has_one_algorithm() -> None:
     groups = chunks(configurations(PENDULUM, 11), 3)
-    assert [[each.number for each in group] for group in groups] == [[0, 3, 6], [9], [1, 4, 7], [10], [2, 5, 8]]
+    assert [[each.number for each in group] for group in groups] == [
+        [0, 3, 6],
+        [9],
+        [1, 4, 7],
+        [10],
+        [2, 5, 8],
+    ]
 
 
 def test_a_finished_curve_is_found_again_also_behind_a_torn_line(tmp_path: Path) -> None:
     looks = (Look(0, 0.0, (1.0, 2.0)), Look(64, 0.25, (3.0, 4.5)))
-    first = Curve("Pendulum-v1", 0, "abc", "ppo", {"gamma": 0.9, "hidden_sizes": [8, 8]}, 16, 0.5, looks)
+    first = Curve(
+        "Pendulum-v1", 0, "abc", "ppo", {"gamma": 0.9, "hidden_sizes": [8, 8]}, 16, 0.5, looks
+    )
     second = replace(first, number=1)
     results = tmp_path / "runs" / "curves.jsonl"
     append_curves(results, [first])
@@ -58,10 +67,13 @@ def test_a_finished_curve_is_found_again_also_behind_a_torn_line(tmp_path: Path)
 
 
 def test_rank_correlation_by_hand() -> None:
-    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)  # 1 - 6 · 2 / 24
+    # 1 - 6 · 2 / 24
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
     # Ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3: 4.5 / √(4.5 · 5).
-    assert spearman(np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(0.9486833)
+    assert spearman(
+        np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    ) == pytest.approx(0.9486833)
     assert spearman(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == 0.0
 
 
@@ -102,7 +114,12 @@ def test_methods_on_curves_that_never_cross() -> None:
     draw = rising(12)
     assert methods.wide(draw, 9, 63) == (8, 7)
     assert methods.deep(draw, 9, 63) == (2, 9)  # agents 0 and 1 to the end, agent 2 for the rest
-    assert methods.halving(draw, 9, 63) == methods.shrunken(draw, 9, 63) == methods.oracle(draw, 9, 63) == (8, 27)
+    assert (
+        methods.halving(draw, 9, 63)
+        == methods.shrunken(draw, 9, 63)
+        == methods.oracle(draw, 9, 63)
+        == (8, 27)
+    )
     # At look 3 the worse four of eight end; the others have 60 - 24 looks, which is 9 each.
     assert methods.tournament(draw, 8, 60) == (7, 12)
 
@@ -115,11 +132,13 @@ def test_halving_stops_what_begins_slowly() -> None:
 
 
 def test_asha_promotes_whenever_a_third_has_been_surpassed() -> None:
-    # Two at a time. 2 and 3 end as the third and fourth and go on, then 4 and 5. Of 2, 3 and 4 the last goes on to the
-    # end. That makes 6 · 3 + 4 · 6 + 18 = 60 looks; 5 has earned the last rung too, but 3 are left.
+    # Two at a time. 2 and 3 end as the third and fourth and go on, then 4 and 5. Of 2, 3 and 4 the
+    # last goes on to the end. That makes 6 · 3 + 4 · 6 + 18 = 60 looks; 5 has earned the last rung
+    # too, but 3 are left.
     assert methods.asha(rising(9), 9, 63) == (5, 9)
     assert methods.asha(rising(6), 9, 78) == (5, 27)
-    # For 12 looks there are three agents' first rungs; 3 looks do not pay for a promotion, but for a fourth agent.
+    # For 12 looks there are three agents' first rungs; 3 looks do not pay for a promotion, but for
+    # a fourth agent.
     assert methods.asha(rising(9), 9, 12) == (3, 3)
 
 
@@ -132,16 +151,21 @@ def test_a_leader_with_more_episodes_is_shrunken_less() -> None:
         few_variance=np.full((2, 28), float(FEW)),
         many_variance=np.full((2, 28), float(MANY)),
     )
-    # Agent 1 leads by few episodes, so it is judged by many: then it is at -0.2 and agent 0 still at 0.
+    # Agent 1 leads by few episodes, so it is judged by many: then it is at -0.2 and agent 0 still
+    # at 0.
     assert methods.shrunken(unsure, 2, 60) == (0, 27)
 
 
 def test_replays_of_curves_that_never_cross() -> None:
     ends = np.arange(12, dtype=float)
-    returns = np.linspace(0.0, 1.0, LOOKS + 1)[None, :, None] * ends[:, None, None] + np.zeros((1, 1, EPISODES))
+    returns = np.linspace(0.0, 1.0, LOOKS + 1)[None, :, None] * ends[:, None, None] + np.zeros(
+        (1, 1, EPISODES)
+    )
     outcome = replay(Recording(returns, ends, defaults=3), 8, 2, range(4))
     assert all(values.shape == (4,) for values in outcome.worth.values())
     for method in methods.METHODS:
         assert outcome.estimate(method) <= outcome.estimate(ORACLE) <= 1.0
     assert outcome.estimate("successive halving") == pytest.approx(outcome.estimate(ORACLE))
-    assert [values.tolist() for values in outcome.correlations.values()] == [pytest.approx([1.0] * 4)] * 3
+    assert [values.tolist() for values in outcome.correlations.values()] == [
+        pytest.approx([1.0] * 4)
+    ] * 3

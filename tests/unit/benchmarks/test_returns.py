@@ -1,4 +1,5 @@
-"""What benchmarks/returns.py keeps and concludes; that its processes train is shown by running it."""
+"""What benchmarks/returns.py keeps and concludes; that its processes train is shown by running
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def run(system: str = "ours", seed: int = 0, *returns: float, task: str = "Hoppe
 
 def test_an_agent_that_was_trained_is_found_again_also_behind_a_torn_line(tmp_path: Path) -> None:
     results, record = tmp_path / "runs" / "results.jsonl", tmp_path / "record.jsonl"
-    first, second, third = run("ours", 0, 1.0, 2.0), run("ours", 1, 3.0, 4.0), run("sb3", 0, 5.0, 6.0)
+    first = run("ours", 0, 1.0, 2.0)
+    second = run("ours", 1, 3.0, 4.0)
+    third = run("sb3", 0, 5.0, 6.0)
     Runs(record).add([third])
     Runs(results).add([first])
     with results.open("a") as file:
@@ -47,17 +50,29 @@ def test_a_long_run_holds_a_short_one(tmp_path: Path) -> None:
     runs.add([short])
     assert runs.find(*long.key, 4000) == long
     assert runs.find(*long.key, 2000) == short
-    assert (long.score, short.score, long.first_at(5.0), long.first_at(8.0)) == (5.0, 1.5, 3000, None)
+    assert (long.score, short.score, long.first_at(5.0), long.first_at(8.0)) == (
+        5.0,
+        1.5,
+        3000,
+        None,
+    )
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
-    assert interquartile_mean(np.array([[100.0, 1.0, 2.0, 3.0, -50.0], [0.0, 0.0, 3.0, 6.0, 9.0]])).tolist() == [2, 3]
+    assert interquartile_mean(
+        np.array([[100.0, 1.0, 2.0, 3.0, -50.0], [0.0, 0.0, 3.0, 6.0, 9.0]])
+    ).tolist() == [2, 3]
     assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == 3.0  # of three seeds none
 
 
 def test_the_interval_holds_the_estimate_and_draws_within_each_task() -> None:
     one = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert (one.value, one.low >= 1, one.high <= 5, one.low < 3 < one.high) == (3.0, True, True, True)
+    assert (one.value, one.low >= 1, one.high <= 5, one.low < 3 < one.high) == (
+        3.0,
+        True,
+        True,
+        True,
+    )
     # A task always has its share, so two tasks without any spread have none together.
     both = estimate([1.0] * 4, [3.0] * 4)
     assert (both.value, both.low, both.high) == (2.0, 2.0, 2.0)
@@ -74,14 +89,18 @@ def test_the_target_is_missed_by_one_task_whose_interval_is_below(
         }
         for task in ARGUMENTS
     }
-    found["Ant-v5"]["ours"] = [replace(one, looks=[(1000, worst + one.seed)]) for one in found["Ant-v5"]["ours"]]
+    found["Ant-v5"]["ours"] = [
+        replace(one, looks=[(1000, worst + one.seed)]) for one in found["Ant-v5"]["ours"]
+    ]
     report(found, 1000)
     closing = json.loads(capsys.readouterr().out.splitlines()[-1])
     target = closing["targets"]["tasks_with_an_interval_below_sb3"]
     assert (target["value"], target["met"]) == (0 if met else 1, met)
 
 
-def test_nothing_is_concluded_before_all_tasks_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_concluded_before_all_tasks_are_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     report({"Ant-v5": {"ours": [run("ours", 0, 1.0, task="Ant-v5")], "sb3": []}}, 1000)
     closing = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert closing["targets"]["tasks_with_an_interval_below_sb3"]["value"] is None

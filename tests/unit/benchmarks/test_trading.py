@@ -1,4 +1,5 @@
-"""What benchmarks/trading.py plans, keeps and concludes; that its processes train is shown by running it."""
+"""What benchmarks/trading.py plans, keeps and concludes; that its processes train is shown by
+running it."""
 
 from __future__ import annotations
 
@@ -38,8 +39,14 @@ def test_a_season_trains_before_the_year_before_it() -> None:
         "2018-12-31",
         "2019-12-31",
     )
-    assert Season(2017, "auto").arguments({}, 1)["train_end"] == "2016-06-30", "there is not a year before that"
-    assert (arguments["buy_cost"], arguments["sell_cost"], arguments["score"]) == (0.001, 0.002, "sharpe_ratio")
+    assert Season(2017, "auto").arguments({}, 1)["train_end"] == "2016-06-30", (
+        "there is not a year before that"
+    )
+    assert (arguments["buy_cost"], arguments["sell_cost"], arguments["score"]) == (
+        0.001,
+        0.002,
+        "sharpe_ratio",
+    )
 
 
 @pytest.mark.parametrize("name", ["tournament", "single"])
@@ -113,7 +120,13 @@ DAYS = days_of(ROWS)
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     table = write_csv(tmp_path_factory.mktemp("market") / "prices.csv", ROWS)
     ends = {"train_end": DAYS[90], "validation_end": DAYS[120], "score": "sharpe_ratio"}
-    return {"table": str(table), "indicators": ["macd", "rsi"], "max_stock": 500, "sell_cost": 0.002, **ends}
+    return {
+        "table": str(table),
+        "indicators": ["macd", "rsi"],
+        "max_stock": 500,
+        "sell_cost": 0.002,
+        **ends,
+    }
 
 
 def test_a_peers_account_goes_as_the_environments(arguments: dict[str, Any]) -> None:

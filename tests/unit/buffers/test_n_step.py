@@ -1,4 +1,5 @@
-"""Returns of several steps: where they stop, what they bootstrap from, and which of them are unknown."""
+"""Returns of several steps: where they stop, what they bootstrap from, and which of them are
+unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from support.transitions import draw, filled, rollouts, told
 
 
 def by_hand() -> tuple[Replay, Rollout]:
-    """One environment, rewards 1, 2, 4 … 128; terminated after the third step, cut off after the sixth."""
+    """One environment, rewards 1, 2, 4 … 128; terminated after the third step, cut off after the
+    sixth."""
     rollout = next(rollouts((1, 1, 8, 8), 1, terminated=0.0, truncated=0.0))
     rollout.reward.view(-1).copy_(2.0 ** torch.arange(8))
     rollout.terminated[2] = rollout.truncated[5] = True
@@ -38,8 +40,8 @@ def test_returns_of_three_steps_by_hand() -> None:
     step = told(drawn.observation)[0]
     assert sorted(step.unique().tolist()) == list(expected)
     for at, reward, discount, following in zip(
-        step.tolist(), drawn.reward[0].tolist(), drawn.discount[0].tolist(), told(drawn.next_observation)[0].tolist(),
-        strict=True,
+        step.tolist(), drawn.reward[0].tolist(), drawn.discount[0].tolist(),
+        told(drawn.next_observation)[0].tolist(), strict=True,
     ):  # fmt: skip
         assert (reward, discount) == expected[int(at)][:2]
         assert expected[int(at)][2] in (None, following)
@@ -62,7 +64,9 @@ def test_a_return_over_a_gap_has_no_weight() -> None:
     shape = (1, 1, 4, 12)
     parts = [*rollouts(shape, 1, 0.0, 0.0), *rollouts(shape, 1, 0.0, 0.0, first=50)]
     drawn = draw(filled(shape, parts), 200, steps=3)
-    assert torch.equal(drawn.weight, (~torch.isin(told(drawn.observation), torch.tensor([1.0, 2.0, 3.0]))).float())
+    assert torch.equal(
+        drawn.weight, (~torch.isin(told(drawn.observation), torch.tensor([1.0, 2.0, 3.0]))).float()
+    )
 
 
 @pytest.mark.parametrize("steps", [2, 5, 40])
@@ -75,7 +79,10 @@ def test_returns_equal_a_loop_over_time_also_where_the_ring_begins_anew(steps: i
     gamma = torch.tensor([0.9, 0.4])
     members = torch.arange(2)
     drawn = replay.sample(200, replay_keys(members), members, gamma, steps)
-    rows = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("reward", "terminated", "truncated")}
+    rows = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name in ("reward", "terminated", "truncated")
+    }
     for member in range(2):
         for index in range(200):
             first = int(told(drawn.observation)[member, index])
@@ -90,9 +97,13 @@ def test_returns_equal_a_loop_over_time_also_where_the_ring_begins_anew(steps: i
                 if terminated or truncated or row - first == steps or row == 35:
                     break
             assert drawn.reward[member, index].item() == pytest.approx(total, rel=1e-5)
-            assert drawn.discount[member, index].item() == pytest.approx(0.0 if terminated else discount, rel=1e-5)
+            assert drawn.discount[member, index].item() == pytest.approx(
+                0.0 if terminated else discount, rel=1e-5
+            )
             if not terminated:
-                assert told(drawn.next_observation)[member, index] == (row - 0.5 if truncated else row)
+                assert told(drawn.next_observation)[member, index] == (
+                    row - 0.5 if truncated else row
+                )
     assert (drawn.weight == 1).all()
 
 

@@ -1,4 +1,5 @@
-"""Prioritized sampling: the tree of sums, and the probabilities and weights of the replay buffer."""
+"""Prioritized sampling: the tree of sums, and the probabilities and weights of the replay
+buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ LEAVES = pytest.mark.parametrize("leaves", [5, 64, 65, 4096, 5000])
 
 
 def counted(tree: PriorityTree, total: int, members: int) -> torch.Tensor:
-    """How often each leaf is found where whole priorities add up to `total`, asked once in each of its units."""
+    """How often each leaf is found where whole priorities add up to `total`, asked once in each of
+    its units."""
     part = ((torch.arange(total) + 0.5) / total).expand(members, -1)
     leaf, _ = tree.find(part)
     return torch.stack([row.bincount(minlength=int(leaf.max()) + 1) for row in leaf])
@@ -26,7 +28,9 @@ def whole(members: int, leaves: int) -> torch.Tensor:
     priority = torch.randint(5, (leaves,), generator=generator).float()
     priority[0] = priority[-1] = 0.0
     priority[1] = 3.0
-    return torch.stack([priority[torch.randperm(leaves, generator=generator)] for _ in range(members)])
+    return torch.stack(
+        [priority[torch.randperm(leaves, generator=generator)] for _ in range(members)]
+    )
 
 
 @LEAVES
@@ -147,14 +151,17 @@ def own_number(drawn: Transitions) -> torch.Tensor:
 
 
 def test_probabilities_and_importance_weights_by_hand() -> None:
-    # Priorities 1 … 8 of N = 8 transitions: P(i) = i / 36, (N P(i))^-0.5 over its greatest, that of i = 1: i^-0.5
+    # Priorities 1 … 8 of N = 8 transitions: P(i) = i / 36, (N P(i))^-0.5 over its greatest, that of
+    # i = 1: i^-0.5
     buffer = replay()
     priority = torch.stack([torch.arange(1.0, 9), torch.arange(8.0, 0, -1), torch.full((8,), 0.3)])
     prioritize(buffer, priority)
     drawn = draw(buffer, 3600)
     number = own_number(drawn)
     counts = torch.stack([row.bincount(minlength=8) for row in number]).float()
-    torch.testing.assert_close(counts, 3600 * priority / priority.sum(1, keepdim=True), rtol=0, atol=1.001)
+    torch.testing.assert_close(
+        counts, 3600 * priority / priority.sum(1, keepdim=True), rtol=0, atol=1.001
+    )
     torch.testing.assert_close(drawn.weight[:2], priority[:2].gather(1, number[:2]).rsqrt())
     torch.testing.assert_close(drawn.weight[2], torch.ones(3600))
 
@@ -164,14 +171,17 @@ def test_with_the_full_exponent_the_weights_undo_the_priorities(exponent: float)
     buffer = replay()
     prioritize(buffer, torch.tensor([[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8]] * MEMBERS))
     drawn = draw(buffer, 5_100, exponent)
-    weighted = torch.stack([drawn.weight[:, number == own_number(drawn)[0]].sum(1) for number in range(8)], 1)
+    weighted = torch.stack(
+        [drawn.weight[:, number == own_number(drawn)[0]].sum(1) for number in range(8)], 1
+    )
     share = weighted[0] / weighted[0].sum()
     expected = torch.tensor([2.0**i for i in range(8)]).pow(1 - exponent)
     torch.testing.assert_close(share, expected / expected.sum(), rtol=0.03, atol=0)
 
 
 def test_every_part_of_a_batch_is_drawn_from() -> None:
-    """One draw from each of B equal parts: with B = 8 equal priorities every transition is there once."""
+    """One draw from each of B equal parts: with B = 8 equal priorities every transition is there
+    once."""
     drawn = draw(replay(), 8)
     for member in range(MEMBERS):
         assert own_number(drawn)[member].sort().values.tolist() == list(range(8))
@@ -188,7 +198,9 @@ def test_new_transitions_come_with_the_greatest_priority_and_old_ones_go() -> No
     buffer.add(rollout(8))  # the first four rows are overwritten, and with them their priorities
     counts = torch.stack([row.bincount(minlength=24) for row in own_number(draw(buffer, 1600))])
     assert (counts[:, :8] == 0).all()
-    torch.testing.assert_close(counts[:, 8:].float(), torch.full((MEMBERS, 16), 100.0), rtol=0, atol=1.001)
+    torch.testing.assert_close(
+        counts[:, 8:].float(), torch.full((MEMBERS, 16), 100.0), rtol=0, atol=1.001
+    )
 
 
 def test_rows_whose_successor_a_lost_worker_took_with_it_are_not_drawn() -> None:
@@ -220,7 +232,9 @@ def test_transitions_that_are_loaded_keep_their_priorities() -> None:
     drawn = draw(loaded, 1200)
     for member in (0, 2):
         counts = own_number(drawn)[member].bincount(minlength=8).float()
-        torch.testing.assert_close(counts, 1200 * priority[member] / priority[member].sum(), rtol=0, atol=1.001)
+        torch.testing.assert_close(
+            counts, 1200 * priority[member] / priority[member].sum(), rtol=0, atol=1.001
+        )
     assert (drawn.weight[1] == 0).all()
     loaded.add(rollout(4))  # what is new comes with the greatest that the member ever had
     counts = own_number(draw(loaded, 520))[0].bincount(minlength=16).float()
@@ -228,7 +242,9 @@ def test_transitions_that_are_loaded_keep_their_priorities() -> None:
 
 
 def test_transitions_without_priorities_begin_alike() -> None:
-    state = {name: value for name, value in replay().member_state(0).items() if "priority" not in name}
+    state = {
+        name: value for name, value in replay().member_state(0).items() if "priority" not in name
+    }
     loaded = Replay(16, rollout(0), prioritized=True)
     loaded.load_member_states([state, None, None])
     assert own_number(draw(loaded, 8))[0].sort().values.tolist() == list(range(8))

@@ -1,4 +1,5 @@
-"""The replay buffer, filled with rows that say who they are: none is lost or doubled, each leads where it led."""
+"""The replay buffer, filled with rows that say who they are: none is lost or doubled, each leads
+where it led."""
 
 from __future__ import annotations
 
@@ -12,8 +13,11 @@ from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import replay_keys
 from support.transitions import Shape, draw, filled, number, rollouts, told
 
-# Members, environments, steps of a rollout, capacity; the steps do not divide the rows, 7 + 1 and so on.
-SHAPES = pytest.mark.parametrize("shape", [(3, 4, 5, 26), (2, 3, 3, 24), (1, 2, 1, 14), (3, 1, 8, 10)])
+# Members, environments, steps of a rollout, capacity; the steps do not divide the rows, 7 + 1 and
+# so on.
+SHAPES = pytest.mark.parametrize(
+    "shape", [(3, 4, 5, 26), (2, 3, 3, 24), (1, 2, 1, 14), (3, 1, 8, 10)]
+)
 
 
 def newest(parts: list[Rollout], rows: int) -> dict[str, torch.Tensor]:
@@ -52,7 +56,9 @@ def test_everything_that_is_stored_can_be_drawn_and_nothing_else(shape: Shape) -
         drawn = draw(replay)
         expected = newest(parts[:count], len(replay))["reward"]
         for member in range(shape[0]):
-            assert drawn.reward[member].unique().tolist() == sorted(expected[:, member].flatten().tolist())
+            assert drawn.reward[member].unique().tolist() == sorted(
+                expected[:, member].flatten().tolist()
+            )
         assert torch.equal(drawn.observation[..., 0], drawn.reward)
         assert torch.equal(drawn.observation[..., 1], -drawn.reward)
         assert torch.equal(drawn.action[..., 0], drawn.reward)
@@ -63,11 +69,16 @@ def test_everything_that_is_stored_can_be_drawn_and_nothing_else(shape: Shape) -
 def test_every_row_leads_to_its_true_successor(shape: Shape) -> None:
     parts = list(rollouts(shape, 9))
     drawn = draw(filled(shape, parts))
-    ends = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("terminated", "truncated")}
+    ends = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name in ("terminated", "truncated")
+    }
     member = torch.arange(shape[0]).view(-1, 1).expand_as(drawn.reward)
     step = told(drawn.observation).long()
     environment = (drawn.reward % 100 / 10).long()
-    terminated, truncated = (ends[name][step, member, environment] for name in ("terminated", "truncated"))
+    terminated, truncated = (
+        ends[name][step, member, environment] for name in ("terminated", "truncated")
+    )
     assert torch.equal(drawn.discount, torch.where(terminated, 0.0, 0.5))
     cut_off = truncated & ~terminated
     assert cut_off.any()
@@ -111,27 +122,40 @@ def test_shared_members_draw_from_everybody() -> None:
     for member in range(3):
         found, counts = drawn.reward[member].unique(return_counts=True)
         assert found.shape == (48,)
-        assert ((counts - 1000).square().sum() / 1000) < 84.0  # 47 degrees of freedom, one in a thousand
+        # 47 degrees of freedom, one in a thousand
+        assert ((counts - 1000).square().sum() / 1000) < 84.0
     assert not torch.equal(drawn.reward[0], drawn.reward[1])
     live = drawn.discount > 0
     step = told(drawn.next_observation)
-    assert ((step - told(drawn.observation))[live].unique().sort().values == torch.tensor([0.5, 1.0])).all()
-    assert torch.equal((drawn.next_observation[..., 0] % 1000 // 10)[live], (drawn.reward % 1000 // 10)[live])
+    assert (
+        (step - told(drawn.observation))[live].unique().sort().values == torch.tensor([0.5, 1.0])
+    ).all()
+    assert torch.equal(
+        (drawn.next_observation[..., 0] % 1000 // 10)[live], (drawn.reward % 1000 // 10)[live]
+    )
 
 
 @pytest.mark.parametrize(("batch_size", "own_rows"), [(8, 4), (7, 4), (1, 1)])
 def test_half_of_each_mixed_batch_is_the_members_own(batch_size: int, own_rows: int) -> None:
-    """Rounded up. A row lies at (row * M + member) * E + environment, so that place and reward name one transition."""
+    """Rounded up. A row lies at (row * M + member) * E + environment, so that place and reward name
+    one transition."""
     members, envs = 3, 2
     shape = (members, envs, 4, 16)
     replay, alone = (filled(shape, list(rollouts(shape, 5)), own_part=part) for part in (0.5, 1.0))
     gamma, batches = torch.full((members,), 0.5), 3000
-    arguments = replay_keys(torch.arange(members)), torch.zeros(members, dtype=torch.int64), gamma, 1, batches
+    arguments = (
+        replay_keys(torch.arange(members)),
+        torch.zeros(members, dtype=torch.int64),
+        gamma,
+        1,
+        batches,
+    )
     drawn, again, own = (each.sample(batch_size, *arguments) for each in (replay, replay, alone))
     assert torch.equal(drawn.reward, again.reward)
     owner = (drawn.reward % 1000).div(100, rounding_mode="floor").long()
     assert torch.equal(owner, drawn.place.div(envs, rounding_mode="floor") % members)
-    owner, numbers = owner.view(members, batches, batch_size), drawn.reward.view(members, batches, batch_size)
+    owner = owner.view(members, batches, batch_size)
+    numbers = drawn.reward.view(members, batches, batch_size)
     assert (owner[..., :own_rows] == torch.arange(members).view(-1, 1, 1)).all()
     # The same numbers draw the same transitions of its own as without the others.
     assert torch.equal(numbers[..., :own_rows], own.reward.view_as(numbers)[..., :own_rows])
@@ -140,7 +164,8 @@ def test_half_of_each_mixed_batch_is_the_members_own(batch_size: int, own_rows: 
             _, counts = numbers[member, :, own_rows:].unique(return_counts=True)
             mean = batches * others / 48  # 8 rows, 3 members, 2 environments
             assert counts.shape == (48,)
-            assert ((counts - mean).square().sum() / mean) < 84.0  # 47 degrees of freedom, one in a thousand
+            # 47 degrees of freedom, one in a thousand
+            assert ((counts - mean).square().sum() / mean) < 84.0
 
 
 def test_a_member_with_few_rows_draws_its_own_half_from_these() -> None:
@@ -158,7 +183,8 @@ def test_a_member_with_few_rows_draws_its_own_half_from_these() -> None:
 
 
 def test_a_successor_that_was_overwritten_aside_has_no_weight() -> None:
-    # Everything is cut off: 20 rows of 2 environments, but room aside for 2 rollouts of 4 steps only, 16 rows.
+    # Everything is cut off: 20 rows of 2 environments, but room aside for 2 rollouts of 4 steps
+    # only, 16 rows.
     shape = (1, 2, 4, 40)
     drawn = draw(filled(shape, list(rollouts(shape, 6, terminated=0.0, truncated=1.0))), 2000)
     step = told(drawn.observation)
@@ -215,7 +241,8 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_al
     example = next(rollouts((3, 4, 5, 26), 1))
     with pytest.raises(InvalidInput, match="replay_capacity") as caught:
         Replay(100_000_000, example)
-    # 3 members * 100,000,000 * (2 numbers seen + 1 done, 4 bytes each, + 15), and a sixteenth of 8 bytes aside
+    # 3 members * 100,000,000 * (2 numbers seen + 1 done, 4 bytes each, + 15), and a sixteenth of 8
+    # bytes aside
     assert "7.7 GiB" in caught.value.message
     assert "3.0 GiB" in caught.value.message
     assert "100,000,000 transitions for each of 3 members" in caught.value.message

@@ -1,4 +1,5 @@
-"""Transitions are cut into parts that do not change while more is stored, and come together again as they were."""
+"""Transitions are cut into parts that do not change while more is stored, and come together again
+as they were."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ PART_BYTES = 100  # of two rows
 
 
 def hashes(parts: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
-    whole = {name: {key: tensor.contiguous() for key, tensor in part.items()} for name, part in parts.items()}
-    return {name: hashlib.sha256(safetensors.torch.save(part)).hexdigest() for name, part in whole.items()}
+    whole = {
+        name: {key: tensor.contiguous() for key, tensor in part.items()}
+        for name, part in parts.items()
+    }
+    return {
+        name: hashlib.sha256(safetensors.torch.save(part)).hexdigest()
+        for name, part in whole.items()
+    }
 
 
 def test_parts_come_together_as_they_were_and_most_stay_as_they_are() -> None:
@@ -36,7 +43,9 @@ def test_parts_come_together_as_they_were_and_most_stay_as_they_are() -> None:
         after = hashes(parts)
         again = [name for name, value in after.items() if before.get(name) == value]
         stay = before.keys() & after.keys() - {"tail"}
-        assert len(again) >= len(stay) - 2, "but for the oldest, of which a row has gone, and the newest"
+        assert len(again) >= len(stay) - 2, (
+            "but for the oldest, of which a row has gone, and the newest"
+        )
         before = after
     assert int(state["first_row"]) == 45 - 20
 
@@ -47,11 +56,15 @@ def test_a_member_that_goes_on_elsewhere_cuts_at_the_same_places() -> None:
     for part in parts[:9]:
         through.add(part)
     resumed = Replay(SHAPE[3], parts[0])
-    resumed.load_member_states([from_parts(to_parts(through.member_state(m), PART_BYTES)) for m in range(2)])
+    resumed.load_member_states(
+        [from_parts(to_parts(through.member_state(m), PART_BYTES)) for m in range(2)]
+    )
     for part in parts[9:]:
         through.add(part)
         resumed.add(part)
-        one, other = (hashes(to_parts(each.member_state(0), PART_BYTES)) for each in (through, resumed))
+        one, other = (
+            hashes(to_parts(each.member_state(0), PART_BYTES)) for each in (through, resumed)
+        )
         assert one == other
 
 

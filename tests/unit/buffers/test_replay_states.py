@@ -1,4 +1,5 @@
-"""A member's transitions leave a replay buffer and go into another one: what they lead to goes with them."""
+"""A member's transitions leave a replay buffer and go into another one: what they lead to goes with
+them."""
 
 from __future__ import annotations
 
@@ -100,7 +101,9 @@ def test_states_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         replay.load_member_states(list(states))
     assert replay.fits(states[0])
-    with pytest.raises(InvalidInput, match="member 0's transitions are of another number of environments"):
+    with pytest.raises(
+        InvalidInput, match="member 0's transitions are of another number of environments"
+    ):
         round_trip(list(states), (2, 5, 2, 48))
     pixels = Replay(48, next(rollouts(shape, 1, dtype=torch.uint8)))
     assert not pixels.fits(states[0])

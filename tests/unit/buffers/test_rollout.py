@@ -12,7 +12,8 @@ HORIZON, MEMBERS, ENVS = 5, 2, 3
 
 
 def filled() -> Rollout:
-    """Every number is different; two episodes end, one of them by truncation, one world is broken."""
+    """Every number is different; two episodes end, one of them by truncation, one world is
+    broken."""
     rollout = allocate_rollout(HORIZON, MEMBERS, ENVS, ((4, 2), torch.float32), ((), torch.int64))
     start = 0
     for name in ("observation", "action", "log_prob", "reward"):
@@ -58,11 +59,15 @@ def test_tensors_round_trip_bit_for_bit() -> None:
 
 
 def test_action_masks_round_trip() -> None:
-    rollout = allocate_rollout(HORIZON, MEMBERS, ENVS, ((2,), torch.float32), ((), torch.int64), mask_size=4)
+    rollout = allocate_rollout(
+        HORIZON, MEMBERS, ENVS, ((2,), torch.float32), ((), torch.int64), mask_size=4
+    )
     assert rollout.action_mask is not None
     assert rollout.action_mask.shape == (6, 2, 3, 4)
     assert rollout.action_mask.all()
-    rollout.action_mask.copy_(torch.rand(6, 2, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5)
+    rollout.action_mask.copy_(
+        torch.rand(6, 2, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    )
     back = Rollout.from_tensors(rollout.to_tensors())
     assert torch.equal(back.action_mask, rollout.action_mask)
     without = filled()
@@ -83,5 +88,7 @@ def test_damaged_tensors_are_refused() -> None:
         Rollout.from_tensors(tensors | {"final_rows": tensors["final_rows"][1:]})
     with pytest.raises(InvalidInput, match=r"action_mask has shape \(5, 2, 3, 4\)"):
         Rollout.from_tensors(tensors | {"action_mask": torch.ones(5, 2, 3, 4, dtype=torch.bool)})
-    with pytest.raises(InvalidInput, match=r"action_mask is torch\.float32 with 4 axes, not bool with 4"):
+    with pytest.raises(
+        InvalidInput, match=r"action_mask is torch\.float32 with 4 axes, not bool with 4"
+    ):
         Rollout.from_tensors(tensors | {"action_mask": torch.ones(6, 2, 3, 4)})

@@ -1,4 +1,5 @@
-"""The H-term's memory: whole episodes and segments are found as a plain loop finds them, and nothing else is."""
+"""The H-term's memory: whole episodes and segments are found as a plain loop finds them, and
+nothing else is."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def test_whole_episodes_by_hand() -> None:
     #        row      0  1  2  3  4  5  6
     # environment 0:  a  a  a| b  b| c  c   a: 1 + 2 + 3 = 6, b: 4 + 5 = 9, c has not ended
     # environment 1:  d| e  e  e  e  e  e|  d: 10, e: 20 + … + 70 = 270
-    reward = torch.tensor([[1.0, 10], [2, 20], [3, 30], [4, 40], [5, 50], [6, 60], [7, 70]]).unsqueeze(1)
+    reward = torch.tensor(
+        [[1.0, 10], [2, 20], [3, 30], [4, 40], [5, 50], [6, 60], [7, 70]]
+    ).unsqueeze(1)
     ended = torch.zeros(7, 1, 2, dtype=torch.bool)
     ended[2, 0, 0] = ended[4, 0, 0] = ended[0, 0, 1] = ended[6, 0, 1] = True
     pieces = filled(reward, ended, horizon=3, rows=7).episodes()
@@ -71,8 +74,11 @@ def test_whole_episodes_by_hand() -> None:
 def test_segments_by_hand() -> None:
     #        row      0  1  2  3  4  5  6   segments of 2, counted back from the end
     # environment 0:  -  a  a| b  b| c  c   a: 2 + 3, b: 4 + 5, c: 6 + 7; row 0 is left over
-    # environment 1:  d  d  x  -  e  e|  -  row 2 is broken: d: 10 + 20, e: 50 + 60; rows 3 and 6 are left over
-    reward = torch.tensor([[1.0, 10], [2, 20], [3, 30], [4, 40], [5, 50], [6, 60], [7, 70]]).unsqueeze(1)
+    # environment 1:  d  d  x  -  e  e|  -  row 2 is broken: d: 10 + 20, e: 50 + 60; rows 3 and 6
+    #                 are left over
+    reward = torch.tensor(
+        [[1.0, 10], [2, 20], [3, 30], [4, 40], [5, 50], [6, 60], [7, 70]]
+    ).unsqueeze(1)
     ended = torch.zeros(7, 1, 2, dtype=torch.bool)
     ended[2, 0, 0] = ended[4, 0, 0] = ended[5, 0, 1] = True
     valid = torch.ones_like(ended)
@@ -83,20 +89,29 @@ def test_segments_by_hand() -> None:
         **dict.fromkeys((3, 4), (3, 4, 9.0)),
         **dict.fromkeys((5, 6), (5, 6, 13.0)),
     }
-    assert looked_up(pieces, 0, 1) == {**dict.fromkeys((0, 1), (0, 1, 30.0)), **dict.fromkeys((4, 5), (4, 5, 110.0))}
+    assert looked_up(pieces, 0, 1) == {
+        **dict.fromkeys((0, 1), (0, 1, 30.0)),
+        **dict.fromkeys((4, 5), (4, 5, 110.0)),
+    }
 
 
-def episodes_by_loop(reward: list[float], ended: list[bool], valid: list[bool]) -> dict[int, tuple[int, int, float]]:
+def episodes_by_loop(
+    reward: list[float], ended: list[bool], valid: list[bool]
+) -> dict[int, tuple[int, int, float]]:
     found, start = {}, 0
     for row, end in enumerate(ended):
         if end:
             if all(valid[start : row + 1]):
-                found |= dict.fromkeys(range(start, row + 1), (start, row, sum(reward[start : row + 1])))
+                found |= dict.fromkeys(
+                    range(start, row + 1), (start, row, sum(reward[start : row + 1]))
+                )
             start = row + 1
     return found
 
 
-def segments_by_loop(reward: list[float], ended: list[bool], valid: list[bool]) -> dict[int, tuple[int, int, float]]:
+def segments_by_loop(
+    reward: list[float], ended: list[bool], valid: list[bool]
+) -> dict[int, tuple[int, int, float]]:
     runs: list[list[int]] = [[]]
     for row, end in enumerate(ended):
         if valid[row]:
@@ -111,7 +126,8 @@ def segments_by_loop(reward: list[float], ended: list[bool], valid: list[bool]) 
     return found
 
 
-@pytest.mark.parametrize("steps", [4, 11, 26, 57])  # fewer than the ring has, and several times round
+# fewer than the ring has, and several times round
+@pytest.mark.parametrize("steps", [4, 11, 26, 57])
 @pytest.mark.parametrize("by_loop", [episodes_by_loop, segments_by_loop])
 def test_pieces_are_those_that_a_loop_finds(steps: int, by_loop: Reference) -> None:
     rows = 20
@@ -124,12 +140,18 @@ def test_pieces_are_those_that_a_loop_finds(steps: int, by_loop: Reference) -> N
         for environment in range(ENVS):
             column = (slice(oldest, None), member, environment)
             lists = [values[column].tolist() for values in (reward, ended, valid)]
-            if by_loop is episodes_by_loop and oldest and not ended[oldest - 1, member, environment]:
+            if (
+                by_loop is episodes_by_loop
+                and oldest
+                and not ended[oldest - 1, member, environment]
+            ):
                 # The oldest episode has lost its first rows: not whole.
                 lost = lists[1].index(True) + 1 if True in lists[1] else len(lists[1])
                 lists[2][:lost] = [False] * lost
             expected, mine = by_loop(*lists), looked_up(pieces, member, environment)
-            assert {row: piece[:2] for row, piece in mine.items()} == {r: piece[:2] for r, piece in expected.items()}
+            assert {row: piece[:2] for row, piece in mine.items()} == {
+                r: piece[:2] for r, piece in expected.items()
+            }
             assert all(mine[row][2] == pytest.approx(piece[2]) for row, piece in expected.items())
             found += len(expected)
     assert found
@@ -146,7 +168,10 @@ def test_what_is_taken_is_what_was_stored_however_long_the_rollouts(horizon: int
     row = torch.tensor([[0, 5, 63], [1, 62, 2], [3, 3, 4]])
     environment = torch.tensor([[0, 1, 2], [3, 0, 1], [2, 3, 0]])
     expected = [
-        [numbered(steps - rows + r, m, e) for r, e in zip(row[m].tolist(), environment[m].tolist(), strict=True)]
+        [
+            numbered(steps - rows + r, m, e)
+            for r, e in zip(row[m].tolist(), environment[m].tolist(), strict=True)
+        ]
         for m in range(MEMBERS)
     ]
     for _ in range(2):
@@ -163,7 +188,9 @@ def test_what_is_taken_is_what_was_stored_however_long_the_rollouts(horizon: int
 def test_action_masks_are_kept() -> None:
     rollout = allocate_rollout(6, 2, 3, ((2,), torch.float32), ((), torch.int64), mask_size=5)
     assert rollout.action_mask is not None
-    rollout.action_mask.copy_(torch.rand(7, 2, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.5)
+    rollout.action_mask.copy_(
+        torch.rand(7, 2, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+    )
     trajectories = Trajectories(rollout, capacity=18, least_rows=1)
     trajectories.add(rollout)
     row, environment = torch.tensor([[4, 0], [5, 2]]), torch.tensor([[2, 1], [0, 2]])
@@ -187,23 +214,52 @@ def test_of_many_environments_only_some_are_kept_for_long_enough() -> None:
 def test_an_episode_without_its_beginning_is_not_whole() -> None:
     reward, ended = torch.ones(6, 1, 1), torch.zeros(6, 1, 1, dtype=torch.bool)
     ended[2] = ended[5] = True
-    assert filled(reward, ended, 6, 6, first_step=0).episodes().closing.flatten().tolist() == [0, 0, 1, 0, 0, 1]
-    assert filled(reward, ended, 6, 6, first_step=7).episodes().closing.flatten().tolist() == [0, 0, 0, 0, 0, 1]
+    assert filled(reward, ended, 6, 6, first_step=0).episodes().closing.flatten().tolist() == [
+        0,
+        0,
+        1,
+        0,
+        0,
+        1,
+    ]
+    assert filled(reward, ended, 6, 6, first_step=7).episodes().closing.flatten().tolist() == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_nothing_goes_on_across_a_rollout_that_was_lost(ends: bool) -> None:
-    """Two of three rollouts arrive. The second may begin in the middle of an episode, also where the first ended."""
+    """Two of three rollouts arrive. The second may begin in the middle of an episode, also where
+    the first ended."""
     reward, ended = torch.ones(9, 1, 1), torch.zeros(9, 1, 1, dtype=torch.bool)
     ended[2], ended[7] = ends, True
     first, _, third = rollouts(reward, ended, 3)
     trajectories = Trajectories(first, capacity=6, least_rows=1)
     trajectories.add(first)
     trajectories.add(third)
-    assert trajectories.episodes().closing.flatten().tolist() == [False, False, ends, False, False, False]
+    assert trajectories.episodes().closing.flatten().tolist() == [
+        False,
+        False,
+        ends,
+        False,
+        False,
+        False,
+    ]
     # The newest row before the gap leads nowhere unless it ended its episode.
     assert trajectories.count.tolist() == [6 if ends else 5]
-    assert trajectories.segments(3).closing.flatten().tolist() == [False, False, ends, False, False, False]
+    assert trajectories.segments(3).closing.flatten().tolist() == [
+        False,
+        False,
+        ends,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_broken_rows_poison_nothing() -> None:
@@ -221,7 +277,8 @@ def test_other_sizes_and_too_little_memory_are_refused(monkeypatch: pytest.Monke
     trajectories = filled(reward, ended, 5, 5)
     with pytest.raises(InvalidInput, match="3 x 2 environments does not fit trajectories of 3 x 4"):
         trajectories.add(next(rollouts(reward[:, :, :2], ended[:, :, :2], 5)))
-    monkeypatch.setattr("podracer_core.buffers.rollout.require_memory", lambda *_, **__: None)  # there is room for it
+    # there is room for it
+    monkeypatch.setattr("podracer_core.buffers.rollout.require_memory", lambda *_, **__: None)
     monkeypatch.setattr("podracer_core.buffers.memory.free_bytes", lambda device: 1000)
     with pytest.raises(InvalidInput, match="smaller h_term") as error:
         filled(reward, ended, 5, 5)

@@ -1,4 +1,5 @@
-"""CUDA IPC: the protocol on memory that a dictionary stands in for, and on a GPU between two real processes."""
+"""CUDA IPC: the protocol on memory that a dictionary stands in for, and on a GPU between two real
+processes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers import cuda_ipc
-from podracer_core.carriers.cuda_ipc import HANDLE_BYTES, CudaIpc, DeviceMemory, RuntimeMemory, device_uuid
+from podracer_core.carriers.cuda_ipc import (
+    HANDLE_BYTES,
+    CudaIpc,
+    DeviceMemory,
+    RuntimeMemory,
+    device_uuid,
+)
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.slots import SlotReader, SlotWriter
 from podracer_core.carriers.staging import CarrierFailed, SlotLayout
@@ -51,7 +58,9 @@ class Pair:
         self.encoder = TensorEncoder(slots=self.writer)
         self.decoder = TensorDecoder()
         self.returns: list[tensor_pb2.SlotReturn] = []
-        self.decoder.use_slots(SlotReader(CudaIpc.receiving(LAYOUT, CPU, self.memory)), self.returns.append)
+        self.decoder.use_slots(
+            SlotReader(CudaIpc.receiving(LAYOUT, CPU, self.memory)), self.returns.append
+        )
 
     def message(self) -> tensor_pb2.Tensor:
         return self.encoder.encode({"x": torch.arange(100.0)})[0]["x"]
@@ -75,7 +84,9 @@ def test_even_small_tensors_stay_on_the_device_and_its_memory_is_opened_once() -
         pair.writer.take_back(returned)
         pair.returns.clear()
     assert pair.memory.opened == 1
-    assert pair.memory.synchronized == 12, "each side waits for its copies before it speaks of the slot"
+    assert pair.memory.synchronized == 12, (
+        "each side waits for its copies before it speaks of the slot"
+    )
 
 
 def test_handles_and_devices_that_are_not_the_streams_are_refused() -> None:
@@ -141,14 +152,20 @@ def test_between_two_processes() -> None:
     device = torch.device("cuda", 0)
     returns: list[tensor_pb2.SlotReturn] = []
     decoder = TensorDecoder()
-    decoder.use_slots(SlotReader(CudaIpc.receiving(SlotLayout(1 << 20, 2), device, RuntimeMemory())), returns.append)
+    decoder.use_slots(
+        SlotReader(CudaIpc.receiving(SlotLayout(1 << 20, 2), device, RuntimeMemory())),
+        returns.append,
+    )
     with subprocess.Popen(
         [sys.executable, "-c", EXPORTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as exporter:
         assert exporter.stdin is not None
         assert exporter.stdout is not None
         for index in range(5):
-            parts = [tensor_pb2.Tensor.FromString(bytes.fromhex(part)) for part in exporter.stdout.readline().split()]
+            parts = [
+                tensor_pb2.Tensor.FromString(bytes.fromhex(part))
+                for part in exporter.stdout.readline().split()
+            ]
             assert decoder.begin(dict(zip("xy", parts, strict=True)))
             back: dict[str, Any] = decoder.take()
             assert back["x"].device == device

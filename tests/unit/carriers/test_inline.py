@@ -1,4 +1,5 @@
-"""Tensors through messages: bit for bit, whatever their type and size, and nothing that does not add up."""
+"""Tensors through messages: bit for bit, whatever their type and size, and nothing that does not
+add up."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def through_bytes(message: tensor_pb2.Tensor) -> tensor_pb2.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (2, 3, 4)], ids=str)
-def test_every_dtype_and_shape_comes_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_dtype_and_shape_comes_back_bit_for_bit(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     tensor = (torch.randn(shape) * 50).to(dtype)
     back = decode_tensor(through_bytes(encode_tensor(tensor)))
     assert back.dtype == dtype
@@ -38,7 +41,9 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(dtype: torch.dtype, shape:
 
 def test_special_values_keep_their_bits() -> None:
     tensor = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
-    assert torch.equal(decode_tensor(encode_tensor(tensor)).view(torch.int32), tensor.view(torch.int32))
+    assert torch.equal(
+        decode_tensor(encode_tensor(tensor)).view(torch.int32), tensor.view(torch.int32)
+    )
 
 
 def test_a_view_with_strides_is_sent_as_it_reads() -> None:
@@ -71,7 +76,9 @@ def test_what_is_decoded_is_the_receivers_own() -> None:
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1 << 40, 1 << 40], inline=b"\0"),
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[(1 << 31) - 1] * 7 + [0]),
         tensor_pb2.Tensor(
-            dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1], shared_memory=tensor_pb2.SharedMemorySlot(segment="x")
+            dtype=tensor_pb2.DATA_TYPE_UINT8,
+            shape=[1],
+            shared_memory=tensor_pb2.SharedMemorySlot(segment="x"),
         ),
     ],
     ids=[
@@ -98,7 +105,11 @@ def test_a_dtype_without_a_form_on_the_wire_is_refused() -> None:
 
 
 def test_small_tensors_go_inline_and_large_ones_in_chunks() -> None:
-    tensors = {"small": torch.arange(5), "large": torch.randn(700_000), "after": torch.ones(3, dtype=torch.bool)}
+    tensors = {
+        "small": torch.arange(5),
+        "large": torch.randn(700_000),
+        "after": torch.ones(3, dtype=torch.bool),
+    }
     messages, chunks = TensorEncoder().encode(tensors)
     assert messages["small"].WhichOneof("data") == messages["after"].WhichOneof("data") == "inline"
     assert messages["large"].WhichOneof("data") == "chunked"
@@ -137,7 +148,9 @@ def test_what_was_encoded_may_change_afterwards() -> None:
 
 def test_payload_numbers_never_repeat_on_a_stream() -> None:
     encoder = TensorEncoder()
-    numbers = [encoder.encode({"x": torch.zeros(300_000)})[0]["x"].chunked.payload_id for _ in range(3)]
+    numbers = [
+        encoder.encode({"x": torch.zeros(300_000)})[0]["x"].chunked.payload_id for _ in range(3)
+    ]
     assert len(set(numbers)) == 3
 
 
@@ -197,7 +210,9 @@ def test_a_header_of_another_size_than_its_shape_is_refused() -> None:
 
 def test_a_header_of_too_many_tensors_is_refused() -> None:
     messages = {str(index): encode_tensor(torch.zeros(0)) for index in range(MAX_TENSORS + 1)}
-    with pytest.raises(InvalidInput, match=f"has {MAX_TENSORS + 1} tensors, more than {MAX_TENSORS}"):
+    with pytest.raises(
+        InvalidInput, match=f"has {MAX_TENSORS + 1} tensors, more than {MAX_TENSORS}"
+    ):
         TensorDecoder().begin(messages)
 
 

@@ -12,7 +12,13 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers import negotiation
 from podracer_core.carriers.cuda_ipc import DeviceMemory
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, Payload, carrier_name, choose
+from podracer_core.carriers.negotiation import (
+    CarrierOffering,
+    Endpoint,
+    Payload,
+    carrier_name,
+    choose,
+)
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.staging import CarrierFailed, Place, Staging
 from podracer_core.errors import Exhausted, InvalidInput
@@ -41,7 +47,9 @@ def agree(
 
 
 @pytest.mark.parametrize("opener_sends", [False, True])
-def test_one_folder_means_shared_memory_in_a_file_of_the_sender(tmp_path: Path, opener_sends: bool) -> None:
+def test_one_folder_means_shared_memory_in_a_file_of_the_sender(
+    tmp_path: Path, opener_sends: bool
+) -> None:
     """Each has a folder of its own beside the other's; no file stays."""
     folders = {sends: tmp_path / str(sends) for sends in (False, True)}
     for folder in folders.values():
@@ -54,7 +62,9 @@ def test_one_folder_means_shared_memory_in_a_file_of_the_sender(tmp_path: Path, 
     writer, reader = reversed(stagings) if not opener_sends else stagings
     assert writer is not None
     assert reader is not None
-    assert [path.parent for path in tmp_path.glob("*/*")] == ([folders[True]] if opener_sends else [])
+    assert [path.parent for path in tmp_path.glob("*/*")] == (
+        [folders[True]] if opener_sends else []
+    )
     place, message = Place(0, 0, 1 << 20, 1), tensor_pb2.Tensor()
     writer.write(place, torch.full((1 << 20,), 5, dtype=torch.uint8))
     writer.refer(message, place)
@@ -64,11 +74,15 @@ def test_one_folder_means_shared_memory_in_a_file_of_the_sender(tmp_path: Path, 
     writer.close()
 
 
-def test_two_folders_of_one_name_mean_inline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_folders_of_one_name_mean_inline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As two containers that both call theirs /dev/shm."""
     for name in ("one/here", "other/there"):
         (tmp_path / name).mkdir(parents=True)
-    choice, opened, answered = agree(receiving(tmp_path / "one/here"), endpoint(tmp_path / "other/there"))
+    choice, opened, answered = agree(
+        receiving(tmp_path / "one/here"), endpoint(tmp_path / "other/there")
+    )
     assert (choice.kind, opened, answered) == (INLINE, None, None)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not caplog.messages, "that is nothing to complain about"
@@ -77,7 +91,9 @@ def test_two_folders_of_one_name_mean_inline(tmp_path: Path, caplog: pytest.LogC
 def test_the_opener_limits_the_slots(tmp_path: Path) -> None:
     for max_slots, in_flight, expected in ((0, 8, 2), (1, 8, 1), (8, 3, 3), (64, 0, 1)):
         offering = CarrierOffering(endpoint(tmp_path), max_slots)
-        choice, staging = choose(offering.message, endpoint(tmp_path), Payload(1 << 20, 1, in_flight))
+        choice, staging = choose(
+            offering.message, endpoint(tmp_path), Payload(1 << 20, 1, in_flight)
+        )
         assert choice.slot_count == expected
         assert staging is not None
         staging.close()
@@ -91,7 +107,11 @@ def test_small_payloads_stay_inline(tmp_path: Path) -> None:
 
 def test_an_offer_without_carriers_is_answered_inline(tmp_path: Path) -> None:
     unknown = tensor_pb2.CarrierOffer(kinds=[tensor_pb2.CARRIER_KIND_REFERENCE])
-    for offer in (tensor_pb2.CarrierOffer(), unknown, CarrierOffering(endpoint(tmp_path), inline_only=True).message):
+    for offer in (
+        tensor_pb2.CarrierOffer(),
+        unknown,
+        CarrierOffering(endpoint(tmp_path), inline_only=True).message,
+    ):
         choice, staging = choose(offer, endpoint(tmp_path), PAYLOAD)
         assert (choice.kind, staging) == (INLINE, None)
 
@@ -150,7 +170,9 @@ def test_a_choice_that_was_not_offered_or_cannot_be_had_is_refused(tmp_path: Pat
         "cannot open": tensor_pb2.CarrierChoice(
             kind=SHARED_MEMORY, segment=segment, slot_size_bytes=4096, slot_count=1
         ),
-        "no name": tensor_pb2.CarrierChoice(kind=SHARED_MEMORY, segment="../x", slot_size_bytes=4096, slot_count=1),
+        "no name": tensor_pb2.CarrierChoice(
+            kind=SHARED_MEMORY, segment="../x", slot_size_bytes=4096, slot_count=1
+        ),
         "slots of": tensor_pb2.CarrierChoice(kind=SHARED_MEMORY, segment=segment),
         "3 slots were chosen, 2 offered": tensor_pb2.CarrierChoice(
             kind=SHARED_MEMORY, segment=segment, slot_size_bytes=4096, slot_count=3
@@ -164,7 +186,12 @@ def test_a_choice_that_was_not_offered_or_cannot_be_had_is_refused(tmp_path: Pat
 
 def test_kinds_have_names() -> None:
     kinds = (INLINE, SHARED_MEMORY, CUDA_IPC, tensor_pb2.CARRIER_KIND_REFERENCE)
-    assert [carrier_name(kind) for kind in kinds] == ["inline", "shared memory", "CUDA IPC", "carrier 4"]
+    assert [carrier_name(kind) for kind in kinds] == [
+        "inline",
+        "shared memory",
+        "CUDA IPC",
+        "carrier 4",
+    ]
 
 
 class OfDevice(DeviceMemory):
@@ -193,7 +220,9 @@ class TestCudaIpc:
         monkeypatch.setattr("podracer_core.carriers.cuda_ipc.device_uuid", uuid)
 
     def gpu(self, folder: Path, index: int, *, full: bool = False) -> Endpoint:
-        return endpoint(folder, device=torch.device("cuda", index), device_memory=OfDevice(full=full))
+        return endpoint(
+            folder, device=torch.device("cuda", index), device_memory=OfDevice(full=full)
+        )
 
     def test_one_device_is_better_than_one_folder(self, tmp_path: Path) -> None:
         choice, opened, answered = agree(self.gpu(tmp_path, 0), self.gpu(tmp_path, 0))
@@ -209,7 +238,9 @@ class TestCudaIpc:
             assert answered is not None
             answered.close()
 
-    def test_a_full_device_falls_back(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_full_device_falls_back(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         choice, _, answered = agree(self.gpu(tmp_path, 0), self.gpu(tmp_path, 0, full=True))
         assert choice.kind == SHARED_MEMORY
         assert answered is not None

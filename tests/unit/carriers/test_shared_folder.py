@@ -1,4 +1,5 @@
-"""Files that processes find each other by: kept as long as their process lives, and removed afterwards."""
+"""Files that processes find each other by: kept as long as their process lives, and removed
+afterwards."""
 
 from __future__ import annotations
 
@@ -41,12 +42,17 @@ def test_a_file_is_there_for_this_user_alone_until_it_is_closed(tmp_path: Path) 
     assert not names(tmp_path)
 
 
-def test_what_killed_processes_left_is_swept_and_what_living_ones_hold_is_not(tmp_path: Path) -> None:
+def test_what_killed_processes_left_is_swept_and_what_living_ones_hold_is_not(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "podracer-notes").touch()
     (tmp_path / "somebody_elses").touch()
     makers = [
         subprocess.Popen(
-            [sys.executable, "-c", MAKER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", MAKER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]
@@ -90,7 +96,9 @@ def test_sweeping_never_takes_a_file_from_who_makes_it(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EDQUOT], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.ENOMEM, errno.EDQUOT], ids=errno.errorcode.get
+)
 def test_a_full_folder_is_an_error_and_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
@@ -121,14 +129,25 @@ def test_a_nonce_proves_that_a_folder_is_shared(tmp_path: Path) -> None:
     assert SharedFolder(here).holds(file.name, b"12345678")
     assert not SharedFolder(here).holds(file.name, b"12345679")
     assert not SharedFolder(here).holds(file.name, b"1234567")
-    assert SharedFolder(beside).holds(file.name, b"12345678"), "a pod's containers have a folder each"
+    assert SharedFolder(beside).holds(file.name, b"12345678"), (
+        "a pod's containers have a folder each"
+    )
     assert not SharedFolder(there).holds(file.name, b"12345678")
     file.close()
     assert not SharedFolder(here).holds(file.name, b"12345678")
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "../secret", "/etc/passwd", "podracer-nonce-xyz", f"podracer-key-{'0' * 32}", "a\0b"]
+    "name",
+    [
+        "",
+        "..",
+        "../secret",
+        "/etc/passwd",
+        "podracer-nonce-xyz",
+        f"podracer-key-{'0' * 32}",
+        "a\0b",
+    ],
 )
 def test_only_names_of_ours_are_looked_for(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="no name of a shared file"):

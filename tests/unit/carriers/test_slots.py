@@ -1,4 +1,5 @@
-"""Staging slots over shared memory: bit for bit, never more than there are, and nothing off the wire is believed."""
+"""Staging slots over shared memory: bit for bit, never more than there are, and nothing off the
+wire is believed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ Slot = tensor_pb2.SharedMemorySlot
 class Pair:
     """Both ends of a stream in one process, each with a mapping of its own."""
 
-    def __init__(self, folder: Path, slot_size_bytes: int = 64 * LARGE, slot_count: int = 2) -> None:
+    def __init__(
+        self, folder: Path, slot_size_bytes: int = 64 * LARGE, slot_count: int = 2
+    ) -> None:
         layout = SlotLayout(slot_size_bytes, slot_count)
         self.staging = SharedMemory.create(SharedFolder(folder), layout)
         attached = SharedMemory.attach(SharedFolder(folder), self.staging.segment, layout)
@@ -48,7 +51,10 @@ class Pair:
     def send(self, tensors: dict[str, torch.Tensor]) -> dict[str, tensor_pb2.Tensor]:
         """The header as it comes off the wire; chunks follow by themselves."""
         messages, self.chunks = self.encoder.encode(tensors)
-        return {name: tensor_pb2.Tensor.FromString(one.SerializeToString()) for name, one in messages.items()}
+        return {
+            name: tensor_pb2.Tensor.FromString(one.SerializeToString())
+            for name, one in messages.items()
+        }
 
     def receive(
         self, messages: dict[str, tensor_pb2.Tensor], into: dict[str, torch.Tensor] | None = None
@@ -74,7 +80,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_crosses_bit_for_bit(pair: Pair, dtype: torch.dtype) -> None:
-    tensors = {"x": (torch.randn(3, 7, 1031) * 50).to(dtype), "y": (torch.randn(LARGE + 1) * 50).to(dtype)}
+    tensors = {
+        "x": (torch.randn(3, 7, 1031) * 50).to(dtype),
+        "y": (torch.randn(LARGE + 1) * 50).to(dtype),
+    }
     messages = pair.send(tensors)
     assert {one.WhichOneof("data") for one in messages.values()} == {"shared_memory"}
     back = pair.receive(messages)
@@ -162,12 +171,19 @@ def test_a_slot_serves_again_once_it_has_come_back(pair: Pair) -> None:
 
 def test_destinations_are_filled_whatever_the_carrier_and_their_strides(pair: Pair) -> None:
     tensors = {
-        "staged": torch.randn(100, 100), "inline": torch.randn(10, 10), "chunked": torch.randn(600, 600),
-        "elsewhere": torch.randn(100, 100),
+        "staged": torch.randn(100, 100), "inline": torch.randn(10, 10),
+        "chunked": torch.randn(600, 600), "elsewhere": torch.randn(100, 100),
     }  # fmt: skip
     for strided in (False, True):
-        ring = {name: torch.zeros(*one.shape, 2) if strided else torch.zeros_like(one) for name, one in tensors.items()}
-        into = {name: one[..., 1] if strided else one for name, one in ring.items() if name != "elsewhere"}
+        ring = {
+            name: torch.zeros(*one.shape, 2) if strided else torch.zeros_like(one)
+            for name, one in tensors.items()
+        }
+        into = {
+            name: one[..., 1] if strided else one
+            for name, one in ring.items()
+            if name != "elsewhere"
+        }
         messages = pair.send(tensors)
         assert {name: one.WhichOneof("data") for name, one in messages.items()} == {
             "staged": "shared_memory", "inline": "inline", "chunked": "chunked", "elsewhere": "shared_memory"
@@ -274,7 +290,9 @@ class TestReturns:
             assert returns == expected
             pair.writer.close()
 
-    @pytest.mark.parametrize(("slot", "generation"), [(0, 2), (0, 0), (0, -1), (1, 1), (-1, 1), (2, 1), (1 << 30, 1)])
+    @pytest.mark.parametrize(
+        ("slot", "generation"), [(0, 2), (0, 0), (0, -1), (1, 1), (-1, 1), (2, 1), (1 << 30, 1)]
+    )
     def test_of_what_was_never_handed_over(self, slot: int, generation: int) -> None:
         table = SlotTable(2)
         table.acquire(0)
@@ -345,9 +363,13 @@ class TestSegments:
 
     def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(PreconditionFailed):
-            SharedMemory.attach(SharedFolder(tmp_path), f"podracer-segment-{'0' * 32}", SlotLayout(4096, 1))
+            SharedMemory.attach(
+                SharedFolder(tmp_path), f"podracer-segment-{'0' * 32}", SlotLayout(4096, 1)
+            )
 
-    def test_one_that_cannot_be_mapped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_cannot_be_mapped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def no_memory(*_: object) -> None:
             raise OSError(12, "Cannot allocate memory")
 
@@ -356,7 +378,9 @@ class TestSegments:
             SharedMemory.create(SharedFolder(tmp_path), SlotLayout(4096, 1))
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize(("size", "count"), [(0, 1), (4095, 1), (-64, 1), (4096, 0), (4096, 65), (4096, -1)])
+    @pytest.mark.parametrize(
+        ("size", "count"), [(0, 1), (4095, 1), (-64, 1), (4096, 0), (4096, 65), (4096, -1)]
+    )
     def test_a_layout_that_there_cannot_be(self, size: int, count: int) -> None:
         with pytest.raises(InvalidInput, match="slots of"):
             SlotLayout(size, count)

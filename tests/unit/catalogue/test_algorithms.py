@@ -1,4 +1,5 @@
-"""The table of algorithms: every row is sound, wrong values are named, and each algorithm acts only where it can."""
+"""The table of algorithms: every row is sound, wrong values are named, and each algorithm acts only
+where it can."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ OFF = [name for name, info in BUILT_IN.items() if not info.on_policy]
 
 BOUNDED, UNBOUNDED = BoxSpace(-1.0, 1.0, (3,)), BoxSpace(-math.inf, math.inf, (3,))
 HALF_BOUNDED = BoxSpace((-1.0, -1.0), (1.0, math.inf), (2,))
-DISCRETE, MULTI_DISCRETE, BITS = DiscreteSpace(2), MultiDiscreteSpace((3, 2)), MultiBinarySpace((5,))
+DISCRETE = DiscreteSpace(2)
+MULTI_DISCRETE = MultiDiscreteSpace((3, 2))
+BITS = MultiBinarySpace((5,))
 CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"}
 DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac"}
 
@@ -57,7 +60,9 @@ def check_row(knob: Hyperparameter) -> None:
         assert knob.scope != "member", "members differ in ranges"
         knob.check(knob.search.value)
     elif knob.search is not None:
-        assert isinstance(knob.search, Interval), "two values of what a cohort shares would take cohorts apart"
+        assert isinstance(knob.search, Interval), (
+            "two values of what a cohort shares would take cohorts apart"
+        )
         assert knob.scope == "member", "a range of what a cohort shares would take cohorts apart"
         assert knob.search.low < knob.search.high
         assert knob.search.contains(knob.default), "a job's first agents have the defaults"
@@ -153,8 +158,14 @@ def test_wrong_values_off_policy(name: str, value: object) -> None:
         ({"name": "My.Own"}, "no name of an algorithm"),
         ({"implementation": "my_package.mine"}, "not package.module:Class"),
         ({"hyperparameters": OFF_POLICY + OFF_POLICY[:1]}, "two hyperparameters learning_rate"),
-        ({"hyperparameters": adapted(OFF_POLICY, "me", gamma=2.0)}, "gamma must be a number from 0 to 1"),
-        ({"hyperparameters": (replace(OFF_POLICY[4], scope="member"),)}, "real numbers only, not in int"),
+        (
+            {"hyperparameters": adapted(OFF_POLICY, "me", gamma=2.0)},
+            "gamma must be a number from 0 to 1",
+        ),
+        (
+            {"hyperparameters": (replace(OFF_POLICY[4], scope="member"),)},
+            "real numbers only, not in int",
+        ),
     ],
 )
 def test_an_algorithm_that_cannot_be_right(change: dict[str, Any], complaint: str) -> None:
@@ -203,16 +214,31 @@ def test_who_acts_where(space: Space, names: set[str]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "space", "complaint"),
     [
-        ("ppo", DictSpace(()), r"ppo cannot act in Dict\(\); it acts in Box, Discrete, MultiDiscrete and MultiBinary$"),
+        (
+            "ppo",
+            DictSpace(()),
+            r"ppo cannot act in Dict\(\); it acts in Box, Discrete, MultiDiscrete and MultiBinary$",
+        ),
         ("ppo", BoxSpace(0.0, 255.0, (3,), "uint8"), "Box of uint8"),
         ("ppo", BoxSpace(0.0, 1.0, (0,)), "empty"),
         ("ppo", MultiBinarySpace((2, 2)), r"MultiBinary\(2, 2\); it acts in a vector of bits"),
-        ("td3", UNBOUNDED, r"td3 cannot act in Box\(3,\) without bounds; it needs finite bounds, .*; ppo or a2c can"),
+        (
+            "td3",
+            UNBOUNDED,
+            r"td3 cannot act in Box\(3,\) without bounds; it needs finite bounds, .*; ppo or a2c "
+            r"can",
+        ),
         ("sac", HALF_BOUNDED, "finite bounds"),
-        ("dqn", MULTI_DISCRETE, r"dqn cannot act in MultiDiscrete\(\[3, 2\]\); it acts in Discrete; ppo can"),
+        (
+            "dqn",
+            MULTI_DISCRETE,
+            r"dqn cannot act in MultiDiscrete\(\[3, 2\]\); it acts in Discrete; ppo can",
+        ),
     ],
 )
-def test_who_cannot_act_is_told_why_and_who_can(algorithm: str, space: Space, complaint: str) -> None:
+def test_who_cannot_act_is_told_why_and_who_can(
+    algorithm: str, space: Space, complaint: str
+) -> None:
     with pytest.raises(InvalidInput, match=complaint) as caught:
         check_action_space(algorithm, space)
     assert caught.value.violations[0].field == "search.algorithms"

@@ -13,8 +13,10 @@ from podracer_core.environments.stock_trading_info import StockTradingConfig
 
 # Stock trading's are the fields of a dataclass: its own tests compare them.
 NAMED = [name for name in BUILT_IN if name != "StockTrading-v0"]
-OURS = ("num_envs", "device", "max_episode_steps")  # every environment takes these; jobs set them elsewhere
-CONFIGS = {"StockTrading-v0": StockTradingConfig}  # of those that take their arguments as `**options`
+# every environment takes these; jobs set them elsewhere
+OURS = ("num_envs", "device", "max_episode_steps")
+# of those that take their arguments as `**options`
+CONFIGS = {"StockTrading-v0": StockTradingConfig}
 
 
 @pytest.mark.parametrize("environment_id", NAMED)

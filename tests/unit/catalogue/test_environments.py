@@ -1,4 +1,5 @@
-"""Names of environments: the built-in table, what is accepted unseen, and how a wrong name is answered."""
+"""Names of environments: the built-in table, what is accepted unseen, and how a wrong name is
+answered."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from podracer_core.catalogue.environments import ENTRY_POINT_GROUP, EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import (
+    ENTRY_POINT_GROUP,
+    EnvironmentSpec,
+    find_environment,
+)
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.environments.classic_control_info import BUILT_IN as CLASSIC_CONTROL
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
@@ -46,16 +51,21 @@ def test_an_id_of_a_users_module_is_left_to_inspection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "nearest"), [("CartPole-v7", "CartPole-v1"), ("Pendulum", "Pendulum-v1"), ("acrobot-v1", "Acrobot-v1")]
+    ("wrong", "nearest"),
+    [("CartPole-v7", "CartPole-v1"), ("Pendulum", "Pendulum-v1"), ("acrobot-v1", "Acrobot-v1")],
 )
 def test_a_wrong_id_is_answered_with_the_nearest(wrong: str, nearest: str) -> None:
-    with pytest.raises(InvalidInput, match=f"unknown environment '{wrong}'; did you mean .*{nearest}") as caught:
+    with pytest.raises(
+        InvalidInput, match=f"unknown environment '{wrong}'; did you mean .*{nearest}"
+    ) as caught:
         find_environment(wrong)
     assert caught.value.reason == "UNKNOWN_ENVIRONMENT"
     assert caught.value.violations[0].field == "environment.id"
 
 
-def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert find_environment("FrozenLake-v1").needs_inspection
     with pytest.raises(InvalidInput, match="did you mean Pendulum-v1"):
@@ -85,7 +95,10 @@ def test_installed_environments_are_found(monkeypatch: pytest.MonkeyPatch) -> No
         ({"id": "CartPole-v1", "code": FILE}, "environment.code: needs an entry_point"),
         ({"entry_point": "a:B", "code": FILE, "code_path": "x"}, "not both"),
         ({"id": "CartPole-v1", "data": {"a b": "x"}}, "data.a b: is not the name of an argument"),
-        ({"id": "CartPole-v1", "data": {"a": "x"}, "kwargs": {"a": 1}}, "data.a: is also in environment.kwargs"),
+        (
+            {"id": "CartPole-v1", "data": {"a": "x"}, "kwargs": {"a": 1}},
+            "data.a: is also in environment.kwargs",
+        ),
     ],
 )
 def test_specs_that_cannot_be_right(fields: dict[str, object], complaint: str) -> None:
@@ -94,7 +107,9 @@ def test_specs_that_cannot_be_right(fields: dict[str, object], complaint: str) -
 
 
 def test_spec_as_json() -> None:
-    spec = EnvironmentSpec(entry_point="a.b:C", code_path="/x", kwargs={"size": [1, 2]}, max_episode_steps=7)
+    spec = EnvironmentSpec(
+        entry_point="a.b:C", code_path="/x", kwargs={"size": [1, 2]}, max_episode_steps=7
+    )
     assert EnvironmentSpec(**spec.to_json()) == spec
     assert spec.name == "a.b:C"
 
@@ -121,15 +136,29 @@ def test_files_in_the_store_have_to_be_brought_first() -> None:
 
 
 def test_what_a_checkpoint_remembers() -> None:
-    spec = EnvironmentSpec(entry_point="a:B", code=FILE, kwargs={"n": [1]}, data={"table": FILE, "map": "/x"})
+    spec = EnvironmentSpec(
+        entry_point="a:B", code=FILE, kwargs={"n": [1]}, data={"table": FILE, "map": "/x"}
+    )
     assert EnvironmentSpec.from_metadata(json.loads(json.dumps(spec.to_metadata()))) == spec
-    old = {"id": "CartPole-v1", "entry_point": "", "code_path": "", "kwargs": {}, "max_episode_steps": None}
+    old = {
+        "id": "CartPole-v1",
+        "entry_point": "",
+        "code_path": "",
+        "kwargs": {},
+        "max_episode_steps": None,
+    }
     assert EnvironmentSpec.from_metadata(old) == EnvironmentSpec(id="CartPole-v1")
 
 
 @pytest.mark.parametrize(
     ("name", "ending"),
-    [("prices.csv", ".csv"), ("a.2019.csv", ".2019.csv"), ("x.tar.gz", ".tar.gz"), ("x", ""), ("", "")],
+    [
+        ("prices.csv", ".csv"),
+        ("a.2019.csv", ".2019.csv"),
+        ("x.tar.gz", ".tar.gz"),
+        ("x", ""),
+        ("", ""),
+    ],
 )
 def test_a_local_copy_has_the_ending_of_the_file(name: str, ending: str) -> None:
     assert replace(FILE, name=name).local_name == FILE.sha256 + ending
@@ -137,9 +166,11 @@ def test_a_local_copy_has_the_ending_of_the_file(name: str, ending: str) -> None
 
 def test_the_catalogue_is_light() -> None:
     program = (
-        "import sys, podracer_core.catalogue.algorithms; from podracer_core.catalogue import environments, spaces;"
-        "environments.find_environment('CartPole-v1');"
+        "import sys, podracer_core.catalogue.algorithms; from podracer_core.catalogue import "
+        "environments, spaces;environments.find_environment('CartPole-v1');"
         "print(*({'torch', 'numpy', 'gymnasium'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == ""

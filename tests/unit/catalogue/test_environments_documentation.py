@@ -23,6 +23,13 @@ def test_its_links_lead_somewhere() -> None:
 
 
 def _row(info: EnvironmentInfo) -> str:
-    spaces = (describe(space) if space else "by its arguments" for space in (info.observation_space, info.action_space))
+    spaces = (
+        describe(space) if space else "by its arguments"
+        for space in (info.observation_space, info.action_space)
+    )
     limit = f"{info.max_episode_steps:,}" if info.max_episode_steps else "by its arguments"
-    return f"| {' | '.join([f'`{info.id}`', info.description, *spaces, limit, ', '.join(info.devices)])} |"
+    return (
+        "| "
+        f"{' | '.join([f'`{info.id}`', info.description, *spaces, limit, ', '.join(info.devices)])} "
+        "|"
+    )

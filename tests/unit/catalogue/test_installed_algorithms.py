@@ -1,4 +1,5 @@
-"""An installed package brings an algorithm, and everything finds it; a broken one is named and does no harm."""
+"""An installed package brings an algorithm, and everything finds it; a broken one is named and does
+no harm."""
 
 from __future__ import annotations
 
@@ -74,14 +75,18 @@ class TestASoundOne:
             environment_description=environment_pb2.EnvironmentDescription(
                 action_space=environment_pb2.Space(discrete=environment_pb2.DiscreteSpace(n=2))
             ),
-            search=evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="mine")]),
+            search=evolution_pb2.Search(
+                algorithms=[evolution_pb2.AlgorithmShare(algorithm="mine")]
+            ),
         )
         assert read_competition(spec).space.shares == {"mine": 1.0}
         assert shape_of("mine", {"boldness": 0.1}) == ("mine", ())
 
     def test_a_pod_trains_it(self) -> None:
         agent = agent_pb2.AgentSpec(
-            name="a", algorithm="mine", hyperparameters={"boldness": agent_pb2.HyperparameterValue(number=0.25)}
+            name="a",
+            algorithm="mine",
+            hyperparameters={"boldness": agent_pb2.HyperparameterValue(number=0.25)},
         )
         cohort = cohort_from_message(cohort_pb2.CohortSpec(algorithm="mine", members=[agent]))
         assert cohort.members[0].hyperparameters == {"boldness": 0.25}
@@ -104,7 +109,11 @@ class TestASoundOne:
             "boldness must be a number from",
         ),
         (MINE, "INFO = {}", "is a dict; expected an AlgorithmInfo"),
-        ({"mien": "my_package.catalogue:INFO"}, CATALOGUE, "is named 'mine'; the entry point must have the same name"),
+        (
+            {"mien": "my_package.catalogue:INFO"},
+            CATALOGUE,
+            "is named 'mine'; the entry point must have the same name",
+        ),
         ({"ppo": "my_package.catalogue:INFO"}, CATALOGUE, "the name is a built-in algorithm's"),
     ],
 )
@@ -134,7 +143,9 @@ def test_a_broken_one_leaves_the_others_alone(install: Install) -> None:
 def test_two_of_one_name_are_both_refused(install: Install) -> None:
     install("my-package", MINE, catalogue=CATALOGUE)
     install("other-package", {"mine": "other_package.catalogue:INFO"}, catalogue=CATALOGUE)
-    with pytest.raises(InvalidInput, match=r"other-package 1\.2 offers one of the same name|my-package 1\.2 offers"):
+    with pytest.raises(
+        InvalidInput, match=r"other-package 1\.2 offers one of the same name|my-package 1\.2 offers"
+    ):
         find_algorithm("mine")
     assert len(broken_algorithms()) == 2
 
@@ -143,7 +154,10 @@ def test_two_of_one_name_are_both_refused(install: Install) -> None:
     ("implementation", "problem"),
     [
         ("", "my_package.mine:Mine cannot be imported: AttributeError"),
-        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import no_such_module",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("class Mine: pass", "is no podracer_core.algorithms.algorithm.Algorithm"),
     ],
 )
@@ -151,5 +165,7 @@ def test_a_class_that_cannot_be_had(implementation: str, problem: str, install: 
     install("my-package", MINE, catalogue=CATALOGUE, mine=implementation)
     with pytest.raises(InvalidInput) as caught:
         algorithm_class("mine")
-    assert caught.value.message.startswith("algorithm 'mine' of package my-package 1.2: my_package.mine:Mine ")
+    assert caught.value.message.startswith(
+        "algorithm 'mine' of package my-package 1.2: my_package.mine:Mine "
+    )
     assert problem in caught.value.message

@@ -76,7 +76,9 @@ def test_what_is_no_space_is_refused() -> None:
     ],
 )
 def test_environments(spec: EnvironmentSpec) -> None:
-    message = environment_pb2.EnvironmentSpec.FromString(environment_to_message(spec).SerializeToString())
+    message = environment_pb2.EnvironmentSpec.FromString(
+        environment_to_message(spec).SerializeToString()
+    )
     back = environment_from_message(message)
     assert back == spec
     if spec.kwargs:
@@ -98,7 +100,11 @@ def test_arguments_that_json_does_not_know_are_refused(number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "local", [{"entry_point": "a:B", "code_path": "/x"}, {"id": "CartPole-v1", "data": {"table": "/x/prices.csv"}}]
+    "local",
+    [
+        {"entry_point": "a:B", "code_path": "/x"},
+        {"id": "CartPole-v1", "data": {"table": "/x/prices.csv"}},
+    ],
 )
 def test_what_is_only_here_has_no_form_on_the_wire(local: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="upload it first"):
@@ -106,12 +112,17 @@ def test_what_is_only_here_has_no_form_on_the_wire(local: dict[str, Any]) -> Non
 
 
 def test_a_reference_that_cannot_be_right_is_named() -> None:
-    message = environment_to_message(EnvironmentSpec(entry_point="a:B", code=CODE, data={"table": TABLE}))
+    message = environment_to_message(
+        EnvironmentSpec(entry_point="a:B", code=CODE, data={"table": TABLE})
+    )
     message.data["table"].sha256 = "nonsense"
     message.data["table"].name = "../prices.csv"
     with pytest.raises(InvalidInput) as refused:
         environment_from_message(message)
-    assert [violation.field for violation in refused.value.violations] == ["data.table.sha256", "data.table.name"]
+    assert [violation.field for violation in refused.value.violations] == [
+        "data.table.sha256",
+        "data.table.name",
+    ]
 
 
 def test_a_description() -> None:
@@ -122,7 +133,12 @@ def test_a_description() -> None:
     message = description_to_message(spec, info.observation_space, info.action_space, 500)
     assert space_from_message(message.action_space) == DiscreteSpace(2)
     assert (message.max_episode_steps, message.backend) == (500, "torch")
-    assert description_to_message(spec, info.observation_space, info.action_space, None).max_episode_steps == 0
+    assert (
+        description_to_message(
+            spec, info.observation_space, info.action_space, None
+        ).max_episode_steps
+        == 0
+    )
     assert not message.deterministic_evaluation
     assert message.preparation == ""
 
@@ -141,7 +157,9 @@ def test_a_long_preparation_is_cut_off() -> None:
 
 @pytest.mark.parametrize("value", [0.5, 3, True, False, "tanh", (64, 32), ()], ids=str)
 def test_hyperparameters(value: HyperparameterValue) -> None:
-    message = agent_pb2.HyperparameterValue.FromString(hyperparameter_to_message(value).SerializeToString())
+    message = agent_pb2.HyperparameterValue.FromString(
+        hyperparameter_to_message(value).SerializeToString()
+    )
     back = hyperparameter_from_message(message)
     assert back == value
     assert type(back) is type(value)

@@ -1,4 +1,5 @@
-"""The flat row of an observation: the same as Gymnasium's, with a name and a place for each part."""
+"""The flat row of an observation: the same as Gymnasium's, with a name and a place for each
+part."""
 
 from __future__ import annotations
 
@@ -14,11 +15,16 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput
 
 ROBOT = spaces.Dict(
-    speed=spaces.Box(-1e5, 1e5, (2,), np.float64), gear=spaces.Discrete(3, start=1), armed=spaces.MultiBinary(2)
+    speed=spaces.Box(-1e5, 1e5, (2,), np.float64),
+    gear=spaces.Discrete(3, start=1),
+    armed=spaces.MultiBinary(2),
 )
 NESTED = spaces.Dict(
     [
-        ("z", spaces.Tuple([ROBOT, spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 5], [0, -1]])])),
+        (
+            "z",
+            spaces.Tuple([ROBOT, spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 5], [0, -1]])]),
+        ),
         ("empty", spaces.Box(0, 1, (0, 4))),
         ("camera", spaces.Box(0, 255, (2, 2, 3), np.uint8)),
         ("a", spaces.Box(-1, 1, ())),
@@ -26,7 +32,9 @@ NESTED = spaces.Dict(
 )
 
 
-@pytest.mark.parametrize("space", [ROBOT, NESTED, spaces.Discrete(5, start=-2), spaces.Box(0, 1, ())], ids=str)
+@pytest.mark.parametrize(
+    "space", [ROBOT, NESTED, spaces.Discrete(5, start=-2), spaces.Box(0, 1, ())], ids=str
+)
 def test_rows_are_those_of_gymnasium(space: gymnasium.Space[Any]) -> None:
     own = from_gymnasium(space)
     space.seed(0)
@@ -52,7 +60,14 @@ def test_parts_have_names_and_places() -> None:
         ("empty", 17, 0), ("camera", 17, 12), ("a", 29, 1),
     ]  # fmt: skip
     gear = parts_of(from_gymnasium(ROBOT))[1]
-    assert gear.to_json() == {"name": "gear", "offset": 2, "size": 3, "shape": [], "kind": "one_hot", "first": [1]}
+    assert gear.to_json() == {
+        "name": "gear",
+        "offset": 2,
+        "size": 3,
+        "shape": [],
+        "kind": "one_hot",
+        "first": [1],
+    }
 
 
 def test_what_is_empty_is_a_constant() -> None:
@@ -63,7 +78,8 @@ def test_what_is_empty_is_a_constant() -> None:
 
 def test_text_is_left_out() -> None:
     rows, _ = flat_rows(
-        from_gymnasium(spaces.Dict(numbers=spaces.Box(0, 9, (2,)))), {"numbers": [1, 2], "mission": "go"}
+        from_gymnasium(spaces.Dict(numbers=spaces.Box(0, 9, (2,)))),
+        {"numbers": [1, 2], "mission": "go"},
     )
     assert rows.tolist() == [[1.0, 2.0]]
 
@@ -78,8 +94,14 @@ GOOD = {"speed": np.zeros(2), "gear": 1, "armed": [0, 1]}
         ({"gear": 1.5}, "gear: expected a whole number from 1 to 3, got 1.5"),
         ({"gear": "N"}, "gear: expected numbers, got an array of <U1"),
         ({"speed": np.zeros(3)}, r"speed: expected the shape \[2\] or \[B, 2\], got \[3\]"),
-        ({"speed": np.zeros((4, 2))}, r"expected one row of each part or B rows of each, got .*\[4, 2\] of speed"),
-        ({"more": 1}, r"expected Dict\(.*gear: Discrete\(3\).*\), got the parts speed, gear, armed, more"),
+        (
+            {"speed": np.zeros((4, 2))},
+            r"expected one row of each part or B rows of each, got .*\[4, 2\] of speed",
+        ),
+        (
+            {"more": 1},
+            r"expected Dict\(.*gear: Discrete\(3\).*\), got the parts speed, gear, armed, more",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(changed: dict[str, Any], message: str) -> None:
@@ -92,7 +114,10 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], message: str) -> No
     [
         (spaces.Box(-1, 1, (4,)), ""),
         (spaces.Box(-1, 1, ()), "the policy sees observation (1 number)"),
-        (spaces.Box(0, 255, (84, 84, 4), np.uint8), "the policy sees an image 84×84×4 by convolutions"),
+        (
+            spaces.Box(0, 255, (84, 84, 4), np.uint8),
+            "the policy sees an image 84×84×4 by convolutions",
+        ),
         (ROBOT, "the policy sees speed (2 numbers), gear (one-hot, 3 numbers), armed (2 numbers)"),
         (
             spaces.Dict(camera=spaces.Box(0, 255, (84, 84, 4), np.uint8)),

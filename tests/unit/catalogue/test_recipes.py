@@ -25,27 +25,46 @@ ANT = {
 
 
 @pytest.mark.parametrize(("kind", "device", "recipe"), CELLS)
-def test_every_cell_is_possible_and_has_its_evidence(kind: str, device: str, recipe: Recipe) -> None:
+def test_every_cell_is_possible_and_has_its_evidence(
+    kind: str, device: str, recipe: Recipe
+) -> None:
     assert (DOCS / recipe.evidence).is_file()
     for algorithm, values in recipe.hyperparameters.items():
         for name, value in values.items():
             knob = ALGORITHMS[algorithm].hyperparameter(name)
             knob.check(list(value) if isinstance(value, tuple) else value)
-            assert not isinstance(knob.search, Interval), f"{name} is searched: a job's agents would all have {value}"
-    tasks = [each for each in BUILT_IN.values() if find_recipe(EnvironmentSpec(each.id), device) is recipe]
+            assert not isinstance(knob.search, Interval), (
+                f"{name} is searched: a job's agents would all have {value}"
+            )
+    tasks = [
+        each
+        for each in BUILT_IN.values()
+        if find_recipe(EnvironmentSpec(each.id), device) is recipe
+    ]
     assert tasks or kind == "processes"
     for action_space in {each.action_space for each in tasks} - {None}:
-        validate_spaces(Search().filled(recipe, action_space), tasks[0].observation_space or action_space, action_space)
+        validate_spaces(
+            Search().filled(recipe, action_space),
+            tasks[0].observation_space or action_space,
+            action_space,
+        )
 
 
 def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
     assert find_recipe(EnvironmentSpec("Ant-v5"), "cuda:1") is RECIPES["mujoco"]["cuda"]
-    assert find_recipe(EnvironmentSpec("Ant-v5", isolation="process"), "cuda") is RECIPES["processes"]["cuda"]
-    assert find_recipe(EnvironmentSpec("StockTrading-v0"), "cpu") is RECIPES["StockTrading-v0"]["cpu"]
+    assert (
+        find_recipe(EnvironmentSpec("Ant-v5", isolation="process"), "cuda")
+        is RECIPES["processes"]["cuda"]
+    )
+    assert (
+        find_recipe(EnvironmentSpec("StockTrading-v0"), "cpu") is RECIPES["StockTrading-v0"]["cpu"]
+    )
     own = EnvironmentSpec(entry_point="mine:Mine")
     assert find_recipe(own, "cuda") is RECIPES["processes"]["cuda"]
     assert find_recipe(own, "cuda", is_batched=True) is RECIPES["torch"]["cuda"]
-    assert [RECIPES["mujoco"]["cuda"].envs_per_member(members, on_policy=True) for members in (1, 8)] == [8192, 1024]
+    assert [
+        RECIPES["mujoco"]["cuda"].envs_per_member(members, on_policy=True) for members in (1, 8)
+    ] == [8192, 1024]
 
 
 def test_train_has_the_recipe_of_its_device_unless_start_or_the_caller_says_otherwise() -> None:
@@ -66,6 +85,10 @@ def test_a_job_is_filled_in_where_it_leaves_a_value_open() -> None:
     own = (Dimension("horizon", Fixed(64)), Dimension("hidden_sizes", Fixed((8,)), "ppo"))
     kept = Search(space=own).filled(recipe, actions)
     assert kept.space[:2] == own
-    assert {each.key for each in kept.space[2:]} == {"ppo.epochs", "ppo.desired_kl", "ppo.activation"}
+    assert {each.key for each in kept.space[2:]} == {
+        "ppo.epochs",
+        "ppo.desired_kl",
+        "ppo.activation",
+    }
     assert Search().filled(RECIPES["mujoco"]["cpu"], actions) == Search()
     assert Search().filled(recipe, None) == Search(), "auto knows its algorithms by the actions"

@@ -15,7 +15,10 @@ from podracer_core.catalogue.sampling import perturb, sample
 positive = st.floats(1e-12, 1e12)
 real = st.floats(-1e12, 1e12)
 VALUES = st.one_of(
-    real, st.integers(-100, 100), st.text(max_size=3), st.lists(st.integers(1, 9), max_size=3).map(tuple)
+    real,
+    st.integers(-100, 100),
+    st.text(max_size=3),
+    st.lists(st.integers(1, 9), max_size=3).map(tuple),
 )
 
 
@@ -24,7 +27,12 @@ def intervals(draw: st.DrawFn) -> Interval:
     logarithmic = draw(st.booleans())
     if draw(st.booleans()):
         low, high = sorted(draw(st.tuples(*[st.floats(0.0, 1.0)] * 2)))
-        return Interval(min(low, math.nextafter(high, 0.0)) if high else 0.0, high or 1.0, logarithmic, near_one=True)
+        return Interval(
+            min(low, math.nextafter(high, 0.0)) if high else 0.0,
+            high or 1.0,
+            logarithmic,
+            near_one=True,
+        )
     low, high = sorted(draw(st.tuples(*[positive if logarithmic else real] * 2)))
     return Interval(low, max(high, math.nextafter(low, math.inf)), logarithmic)
 
@@ -81,8 +89,13 @@ def test_at_an_end_it_moves_inwards() -> None:
 
 
 def test_where_both_neighbours_are_outside_they_are_clipped() -> None:
-    assert {perturb(Interval(0.95, 0.999), 0.98, Random(seed)) for seed in range(50)} == {0.95, 0.999}
-    assert {perturb(Interval(1e-4, 1e-2), 0.1, Random(seed)) for seed in range(50)} == {1e-2}, "a founder's own"
+    assert {perturb(Interval(0.95, 0.999), 0.98, Random(seed)) for seed in range(50)} == {
+        0.95,
+        0.999,
+    }
+    assert {perturb(Interval(1e-4, 1e-2), 0.1, Random(seed)) for seed in range(50)} == {1e-2}, (
+        "a founder's own"
+    )
     assert perturb(IntegerInterval(8, 64), 1000, Random(0)) == round(64 * 0.8)
 
 
@@ -100,15 +113,22 @@ def test_near_one_the_distance_from_it_moves_by_a_fifth(
     low: float, high: float, value: float, expected: list[float]
 ) -> None:
     search = Interval(low, high, logarithmic=True, near_one=True)
-    assert sorted({perturb(search, value, Random(seed)) for seed in range(50)}) == pytest.approx(expected)
+    assert sorted({perturb(search, value, Random(seed)) for seed in range(50)}) == pytest.approx(
+        expected
+    )
 
 
 def test_near_one_every_decade_of_the_distance_has_its_share() -> None:
-    """Half of what is drawn from 0.9 to 0.999 is above 0.99; of an even range that would be an eleventh."""
+    """Half of what is drawn from 0.9 to 0.999 is above 0.99; of an even range that would be an
+    eleventh."""
     search, random = Interval(0.9, 0.999, logarithmic=True, near_one=True), Random(0)
-    assert sum(sample(search, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(0.5, abs=0.03)
+    assert sum(sample(search, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(
+        0.5, abs=0.03
+    )
     even = Interval(0.9, 0.999, near_one=True)
-    assert sum(sample(even, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(1 / 11, abs=0.03)
+    assert sum(sample(even, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(
+        1 / 11, abs=0.03
+    )
 
 
 def test_a_choice_moves_to_the_one_beside_it() -> None:

@@ -31,7 +31,9 @@ SPACES: list[Space] = [
     MultiDiscreteSpace((3, 2)),
     MultiDiscreteSpace((3, 2), (1, 0)),
     MultiBinarySpace((5,)),
-    DictSpace((("z", BoxSpace(-1.0, 1.0, (3,))), ("a", TupleSpace((DiscreteSpace(2), DiscreteSpace(3)))))),
+    DictSpace(
+        (("z", BoxSpace(-1.0, 1.0, (3,))), ("a", TupleSpace((DiscreteSpace(2), DiscreteSpace(3)))))
+    ),
 ]
 
 
@@ -43,7 +45,8 @@ def test_json_there_and_back(space: Space) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"kind": "text"}, {"kind": "box", "low": 0}, {"kind": "discrete", "n": "x", "start": 0}]
+    "value",
+    [{}, {"kind": "text"}, {"kind": "box", "low": 0}, {"kind": "discrete", "n": "x", "start": 0}],
 )
 def test_anything_else_is_refused(value: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
@@ -60,16 +63,26 @@ def test_box() -> None:
 
 
 def test_descriptions() -> None:
-    assert [describe(space) for space in SPACES[3:6]] == ["Discrete(4)", "Discrete(4)", "MultiDiscrete([3, 2])"]
+    assert [describe(space) for space in SPACES[3:6]] == [
+        "Discrete(4)",
+        "Discrete(4)",
+        "MultiDiscrete([3, 2])",
+    ]
     assert describe(SPACES[-1]) == "Dict(z: Box(3,), a: Tuple(Discrete(2), Discrete(3)))"
 
 
 def test_what_decides_whether_a_network_fits() -> None:
-    """Bounds of observations do not, and those of actions may be rounded, as in a catalogue and in float32."""
-    exact, rounded = BoxSpace(-4.8, 4.8, (2,)), BoxSpace((-4.800000190734863,) * 2, (4.800000190734863,) * 2, (2,))
+    """Bounds of observations do not, and those of actions may be rounded, as in a catalogue and in
+    float32."""
+    exact = BoxSpace(-4.8, 4.8, (2,))
+    rounded = BoxSpace((-4.800000190734863,) * 2, (4.800000190734863,) * 2, (2,))
     assert (
-        form_of(exact, bounds=True) == form_of(rounded, bounds=True) != form_of(BoxSpace(-4.8, 4.9, (2,)), bounds=True)
+        form_of(exact, bounds=True)
+        == form_of(rounded, bounds=True)
+        != form_of(BoxSpace(-4.8, 4.9, (2,)), bounds=True)
     )
     unbounded = DictSpace((("seen", BoxSpace(-math.inf, math.inf, (2,), "float64")),))
     assert form_of(unbounded, bounds=False) == form_of(DictSpace((("seen", exact),)), bounds=False)
-    assert form_of(exact, bounds=False) != form_of(BoxSpace(0.0, 255.0, (2,), "uint8"), bounds=False)
+    assert form_of(exact, bounds=False) != form_of(
+        BoxSpace(0.0, 255.0, (2,), "uint8"), bounds=False
+    )

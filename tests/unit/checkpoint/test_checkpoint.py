@@ -47,11 +47,21 @@ def store(tmp_path: Path) -> ObjectStore:
     return FolderStore(tmp_path / "store")
 
 
-def _equal(left: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]]) -> bool:
+def _equal(
+    left: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]]
+) -> bool:
     def bits(groups: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[object, ...]]:
-        for group, name in sorted((label, name) for label, tensors in groups.items() for name in tensors):
+        for group, name in sorted(
+            (label, name) for label, tensors in groups.items() for name in tensors
+        ):
             tensor = groups[group][name].detach().contiguous()
-            yield group, name, tensor.dtype, tuple(tensor.shape), bytes(tensor.view(-1).view(torch.uint8).tolist())
+            yield (
+                group,
+                name,
+                tensor.dtype,
+                tuple(tensor.shape),
+                bytes(tensor.view(-1).view(torch.uint8).tolist()),
+            )
 
     return list(left) == list(right) and list(bits(left)) == list(bits(right))
 
@@ -64,7 +74,9 @@ def test_round_trip_of_every_kind_of_tensor(store: ObjectStore) -> None:
     assert torch.__version__.startswith(loaded.libraries["torch"])  # which says no "+cu130"
     assert reference.prefix == PREFIX
     assert reference.size_bytes == sum(info.size_bytes for info in store.list(PREFIX))
-    assert all(not tensor.requires_grad for group in loaded.groups.values() for tensor in group.values())
+    assert all(
+        not tensor.requires_grad for group in loaded.groups.values() for tensor in group.values()
+    )
 
 
 def test_loaded_tensors_can_be_written_to(store: ObjectStore) -> None:
@@ -86,7 +98,10 @@ def test_the_manifest_is_written_last_and_without_it_nothing_counts(
     put = store.put
     monkeypatch.setattr(store, "put", lambda key, data: (put(key, data), written.append(key))[1])
     save_checkpoint(store, PREFIX, GROUPS, METADATA)
-    assert written == [*(f"{PREFIX}{group}.safetensors" for group in GROUPS), f"{PREFIX}{FILE_NAME}"]
+    assert written == [
+        *(f"{PREFIX}{group}.safetensors" for group in GROUPS),
+        f"{PREFIX}{FILE_NAME}",
+    ]
     store.delete(f"{PREFIX}{FILE_NAME}")
     with pytest.raises(NotFound, match=r"manifest\.json"):
         load_checkpoint(store, PREFIX)
@@ -94,7 +109,9 @@ def test_the_manifest_is_written_last_and_without_it_nothing_counts(
         load_checkpoint(store, PREFIX, "0" * 64)
 
 
-def test_an_interrupted_save_can_be_repeated(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_can_be_repeated(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put, calls = store.put, itertools.count()
 
     def killed(key: str, data: bytes) -> None:
@@ -129,7 +146,10 @@ def test_the_same_content_has_the_same_reference(store: ObjectStore) -> None:
     ],
 )
 def test_refuses_what_cannot_be_stored_before_anything_is_written(
-    store: ObjectStore, groups: dict[str, dict[str, Tensor]], metadata: dict[str, object], prefix: str
+    store: ObjectStore,
+    groups: dict[str, dict[str, Tensor]],
+    metadata: dict[str, object],
+    prefix: str,
 ) -> None:
     with pytest.raises(InvalidInput):
         save_checkpoint(store, prefix, groups, metadata)
@@ -160,7 +180,9 @@ class TestDamage:
     def test_one_bit_flipped(self, store: ObjectStore, sha256: str) -> None:
         data = store.get(self.KEY)
         for position in range(0, len(data), 37):
-            store.put(self.KEY, data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
+            store.put(
+                self.KEY, data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :]
+            )
             self._assert_refused(store, None, self.KEY)
 
     def test_foreign(self, store: ObjectStore, sha256: str) -> None:
@@ -174,7 +196,8 @@ class TestDamage:
     def test_another_manifest(self, store: ObjectStore, sha256: str) -> None:
         other = "projects/p/jobs/j/agents/b/checkpoints/100-3/"
         save_checkpoint(store, other, {"actor": {"w": torch.zeros(1)}}, METADATA)
-        for name in ("actor.safetensors", FILE_NAME):  # all of another agent's checkpoint, whole in itself
+        # all of another agent's checkpoint, whole in itself
+        for name in ("actor.safetensors", FILE_NAME):
             store.put(f"{PREFIX}{name}", store.get(f"{other}{name}"))
         self._assert_refused(store, sha256, f"{PREFIX}{FILE_NAME}")
 

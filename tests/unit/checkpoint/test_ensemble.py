@@ -44,7 +44,8 @@ def one_thread() -> None:
 
 class TestRules:
     def test_the_mean_of_actions(self) -> None:
-        actions = torch.tensor([[[0.5, -1.0]], [[1.0, 0.0]], [[0.0, 4.0]]])  # three policies, one row, two numbers
+        # three policies, one row, two numbers
+        actions = torch.tensor([[[0.5, -1.0]], [[1.0, 0.0]], [[0.0, 4.0]]])
         assert torch.equal(combine(actions, "mean"), torch.tensor([[0.5, 1.0]]))
 
     def test_most_votes_win_and_the_best_policy_decides_between_as_many(self) -> None:
@@ -57,7 +58,8 @@ class TestRules:
                 [1, 1, 1, 0],
             ]
         )
-        # 1 has three of five; 1 and 2 have two each, and the second policy says 1, twice; all differ: the best decides.
+        # 1 has three of five; 1 and 2 have two each, and the second policy says 1, twice; all
+        # differ: the best decides.
         assert combine(choices, "vote").tolist() == [1, 1, 1, 4]
 
     def test_each_dimension_has_its_own_vote(self) -> None:
@@ -78,7 +80,9 @@ class TestRules:
             gymnasium.spaces.MultiBinary(2),
         ):
             assert ensemble_rule(space, "") == ensemble_rule(space, "vote") == "vote"
-            with pytest.raises(InvalidInput, match="choices, which have no mean: use vote") as refused:
+            with pytest.raises(
+                InvalidInput, match="choices, which have no mean: use vote"
+            ) as refused:
                 ensemble_rule(space, "mean")
             assert refused.value.reason == "ENSEMBLE_RULE"
         with pytest.raises(InvalidInput, match="real numbers, of which no two are alike: use mean"):
@@ -89,7 +93,8 @@ class TestRules:
 
 class TestActing:
     def test_policies_of_several_algorithms_and_shapes(self) -> None:
-        """Two networks are alike and act in one call, the others in one each; the order is the ranking's."""
+        """Two networks are alike and act in one call, the others in one each; the order is the
+        ranking's."""
         policies = [
             random_policy("ppo", OBSERVATIONS, BOX, 1, **SMALL),
             random_policy("sac", OBSERVATIONS, BOX, 2, **SMALL),
@@ -102,7 +107,9 @@ class TestActing:
         blocks = torch.randn(6, 32, 3)
         alone = torch.stack([load_actor(policy).repeat(6).greedy(blocks) for policy in policies])
         assert torch.equal(ensemble.repeat(6).greedy(blocks), alone.double().mean(0).float())
-        assert torch.equal(ensemble.repeat(6).greedy(blocks), ensemble.repeat(2).repeat(3).greedy(blocks))
+        assert torch.equal(
+            ensemble.repeat(6).greedy(blocks), ensemble.repeat(2).repeat(3).greedy(blocks)
+        )
 
     def test_a_tie_goes_to_the_better_policy_whichever_network_it_has(self) -> None:
         actions = gymnasium.spaces.Discrete(5)
@@ -122,22 +129,32 @@ class TestActing:
 
     @pytest.mark.parametrize(
         "actions",
-        [gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[0, 5, 1]), gymnasium.spaces.MultiBinary(4)],
+        [
+            gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[0, 5, 1]),
+            gymnasium.spaces.MultiBinary(4),
+        ],
         ids=["multi_discrete", "multi_binary"],
     )
     def test_several_choices_at_once(self, actions: Any) -> None:
-        policies = [random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)]
+        policies = [
+            random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)
+        ]
         observation = torch.randn(1, 32, 3)
         alone = torch.stack([load_actor(policy).greedy(observation)[0] for policy in policies])
         expected = [
-            [_winner([int(choices[row, column]) for choices in alone]) for column in range(alone.shape[2])]
+            [
+                _winner([int(choices[row, column]) for choices in alone])
+                for column in range(alone.shape[2])
+            ]
             for row in range(32)
         ]
         assert load_ensemble(policies).greedy(observation)[0].tolist() == expected
 
     def test_masks_are_obeyed(self) -> None:
         actions = gymnasium.spaces.Discrete(6)
-        policies = [random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)]
+        policies = [
+            random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)
+        ]
         mask = torch.rand(2, 32, 6) < 0.4
         mask[..., 5] |= ~mask.any(-1)
         observation = torch.randn(2, 32, 3)
@@ -169,7 +186,9 @@ class TestRefusals:
         return refused.value
 
     def test_other_spaces(self, policy: Checkpoint) -> None:
-        other = random_policy("ppo", OBSERVATIONS, gymnasium.spaces.Box(-1.0, 1.0, (1,)), 2, **SMALL)
+        other = random_policy(
+            "ppo", OBSERVATIONS, gymnasium.spaces.Box(-1.0, 1.0, (1,)), 2, **SMALL
+        )
         error = self.refused(policy, other)
         assert error.reason == "ENSEMBLE_SPACES"
         assert "Box(-2.0, 2.0, (1,), float32)" in error.message
@@ -197,7 +216,9 @@ class TestRefusals:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
 @pytest.mark.parametrize("form", ["torch_export", "torchscript", "onnx"])
-@pytest.mark.parametrize("actions", [BOX, gymnasium.spaces.Discrete(4, start=2)], ids=["mean", "vote"])
+@pytest.mark.parametrize(
+    "actions", [BOX, gymnasium.spaces.Discrete(4, start=2)], ids=["mean", "vote"]
+)
 def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: Any) -> None:
     other = "sac" if actions is BOX else "dqn"
     policies = [
@@ -224,7 +245,9 @@ def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: 
         if actions is BOX:
             assert torch.allclose(module(observation), alone.mean(0), atol=1e-6)
         else:
-            assert module(observation).tolist() == [_winner(column) for column in alone.t().tolist()]
+            assert module(observation).tolist() == [
+                _winner(column) for column in alone.t().tolist()
+            ]
 
 
 def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -> None:
@@ -236,7 +259,9 @@ def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -
         "value_coefficient": 0.5,
         "normalize_rewards": False,
     }
-    policies = trained_policies("CartPole-v1", list(range(6)), updates=6, horizon=32, envs=32, **knobs)
+    policies = trained_policies(
+        "CartPole-v1", list(range(6)), updates=6, horizon=32, envs=32, **knobs
+    )
     spec, seeds = EnvironmentSpec(id="CartPole-v1"), list(range(1000, 1100))
     alone = [evaluate_checkpoints([policy], spec, seeds) for policy in policies]
     ranked = sorted(range(6), key=lambda index: -alone[index].mean)
@@ -260,9 +285,13 @@ class TestPacking:
         assert set(again.groups) == {"actor", "normalizer"}
         for group, tensors in again.groups.items():
             assert tensors.keys() == policy.groups[group].keys()
-            assert all(torch.equal(tensor, policy.groups[group][name]) for name, tensor in tensors.items())
+            assert all(
+                torch.equal(tensor, policy.groups[group][name]) for name, tensor in tensors.items()
+            )
         assert again.metadata == json.loads(json.dumps(policy.metadata))
-        assert torch.equal(load_policy(again)(torch.ones(2, 3)), load_policy(policy)(torch.ones(2, 3)))
+        assert torch.equal(
+            load_policy(again)(torch.ones(2, 3)), load_policy(policy)(torch.ones(2, 3))
+        )
 
     @pytest.mark.parametrize("data", [b"", b"junk", bytes(range(256)) * 8])
     def test_any_other_file_is_refused(self, tmp_path: Path, data: bytes) -> None:

@@ -1,5 +1,5 @@
-"""An exported policy acts like the one in the checkpoint, in a process that has torch (or onnxruntime) and nothing of
-ours; one that does not is refused."""
+"""An exported policy acts like the one in the checkpoint, in a process that has torch (or
+onnxruntime) and nothing of ours; one that does not is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ from support.policies import random_policy, with_origin, with_original_space
 Space = gymnasium.Space[Any]
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
 ACTIONS: dict[str, Space] = {
-    "box": gymnasium.spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)),
+    "box": gymnasium.spaces.Box(
+        np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)
+    ),
     "discrete": gymnasium.spaces.Discrete(4, start=2),
     "multi_discrete": gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[0, 5, 1]),
     "multi_binary": gymnasium.spaces.MultiBinary(3),
@@ -77,7 +79,8 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def stored(actions: str, folder: Path) -> Checkpoint:
-    """Of an agent with weights that matter and a normalizer that has seen something, through a store and back."""
+    """Of an agent with weights that matter and a normalizer that has seen something, through a
+    store and back."""
     torch.set_num_threads(1)
     action_space = ACTIONS[actions]
     cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), SHARED)
@@ -100,10 +103,18 @@ def stored(actions: str, folder: Path) -> Checkpoint:
     return load_checkpoint(store, "checkpoint/", groups=POLICY_GROUPS)
 
 
-@pytest.mark.parametrize("kinds", [[FIRST], pytest.param(OTHERS, marks=pytest.mark.thorough)], ids=["box", "choices"])
-@pytest.mark.parametrize(("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt"), ("onnx", ".onnx")])
-def test_an_export_acts_alike_without_podracer(tmp_path: Path, kinds: list[str], format_: Any, suffix: str) -> None:
-    observation = 3.0 * torch.randn(7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize(
+    "kinds", [[FIRST], pytest.param(OTHERS, marks=pytest.mark.thorough)], ids=["box", "choices"]
+)
+@pytest.mark.parametrize(
+    ("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt"), ("onnx", ".onnx")]
+)
+def test_an_export_acts_alike_without_podracer(
+    tmp_path: Path, kinds: list[str], format_: Any, suffix: str
+) -> None:
+    observation = 3.0 * torch.randn(
+        7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1)
+    )
     if format_ == "onnx":
         np.save(given := tmp_path / "given.npy", observation.numpy())
     else:
@@ -114,7 +125,9 @@ def test_an_export_acts_alike_without_podracer(tmp_path: Path, kinds: list[str],
         assert compared.largest_difference <= 1e-5
         assert compared.observations == 128
     child = ONNX_CHILD if format_ == "onnx" else CHILD
-    subprocess.run([sys.executable, "-I", "-c", child, given, *checkpoints], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-I", "-c", child, given, *checkpoints], check=True, timeout=120
+    )
     for path, checkpoint in checkpoints.items():
         if format_ == "onnx":
             actions = [torch.from_numpy(action) for action in np.load(f"{path}.npz").values()]
@@ -124,7 +137,8 @@ def test_an_export_acts_alike_without_podracer(tmp_path: Path, kinds: list[str],
         for action, size in zip(actions, (1, 2, 7), strict=True):
             torch.testing.assert_close(action, policy(observation[:size]), rtol=1e-5, atol=1e-5)
             greedy = actor.greedy(observation[None, :size])[0]
-            start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))  # the environment adds it
+            # the environment adds it
+            start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))
             torch.testing.assert_close(action, greedy + start, rtol=1e-6, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
@@ -135,12 +149,27 @@ def test_an_export_acts_alike_without_podracer(tmp_path: Path, kinds: list[str],
     [
         ("sac", OBSERVATIONS, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {}),
         ("d3qn", OBSERVATIONS, gymnasium.spaces.Discrete(4, start=2), {"ensemble_size": 3}),
-        ("dqn", gymnasium.spaces.Box(0, 255, (36, 40, 3), np.uint8), gymnasium.spaces.Discrete(3), {}),
-        ("ppo", gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8), gymnasium.spaces.MultiBinary(2), {}),
+        (
+            "dqn",
+            gymnasium.spaces.Box(0, 255, (36, 40, 3), np.uint8),
+            gymnasium.spaces.Discrete(3),
+            {},
+        ),
+        (
+            "ppo",
+            gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8),
+            gymnasium.spaces.MultiBinary(2),
+            {},
+        ),
     ],
 )
 def test_every_kind_of_policy_can_be_exported(
-    tmp_path: Path, name: str, observation_space: Space, action_space: Space, more: dict[str, Any], format_: Any
+    tmp_path: Path,
+    name: str,
+    observation_space: Space,
+    action_space: Space,
+    more: dict[str, Any],
+    format_: Any,
 ) -> None:
     shared = {"hidden_sizes": [16, 8]} | more
     algorithm = algorithm_class(name)(
@@ -156,21 +185,27 @@ def test_every_kind_of_policy_can_be_exported(
     export_policy(made, tmp_path / "policy", format_)
     loaded = READERS[format_](tmp_path / "policy")
     observation = random_observations(made, 5)
-    assert observation.dtype == (torch.uint8 if observation_space.dtype == np.uint8 else torch.float32)
+    assert observation.dtype == (
+        torch.uint8 if observation_space.dtype == np.uint8 else torch.float32
+    )
     greedy = algorithm.actor.greedy(observation.unsqueeze(0))[0]
     start = getattr(action_space, "start", 0) if name == "d3qn" else 0
     torch.testing.assert_close(loaded(observation), greedy + start, rtol=1e-6, atol=1e-5)
 
 
 def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> None:
-    robot = gymnasium.spaces.Dict(gear=gymnasium.spaces.Discrete(3, start=1), arms=gymnasium.spaces.Box(0, 1, (3,)))
+    robot = gymnasium.spaces.Dict(
+        gear=gymnasium.spaces.Discrete(3, start=1), arms=gymnasium.spaces.Box(0, 1, (3,))
+    )
     vector = gymnasium.spaces.Box(-np.inf, np.inf, (6,))
     checkpoint = with_original_space(random_policy("ppo", vector, ACTIONS[FIRST], 0), robot)
     extra = {"podracer.json": ""}
     export_policy(checkpoint, tmp_path / "policy.pt2")
     torch.export.load(tmp_path / "policy.pt2", extra_files=extra)
     export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
-    model = onnxruntime.InferenceSession(tmp_path / "policy.onnx").get_modelmeta().custom_metadata_map
+    model = (
+        onnxruntime.InferenceSession(tmp_path / "policy.onnx").get_modelmeta().custom_metadata_map
+    )
     for text in (extra["podracer.json"], model["podracer.json"]):
         metadata = json.loads(text)
         assert metadata["agent"] == "projects/default/jobs/j/agents/a0"
@@ -183,9 +218,12 @@ def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("format_", ["torch_export", "torchscript", "onnx"])
 def test_seconds_since_1970_are_told_apart(tmp_path: Path, format_: Any) -> None:
-    """By the exported file as by the policy and a served one: float32 has no number between the two."""
+    """By the exported file as by the policy and a served one: float32 has no number between the
+    two."""
     vector = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-    checkpoint = with_origin(random_policy("ppo", vector, gymnasium.spaces.Box(-2.0, 2.0, (2,)), 0), 1.7e9)
+    checkpoint = with_origin(
+        random_policy("ppo", vector, gymnasium.spaces.Box(-2.0, 2.0, (2,)), 0), 1.7e9
+    )
     observed = torch.rand(5, 2)
     assert export_policy(checkpoint, tmp_path / "policy", format_, observed).observations == 69
     times = np.array([[1_700_000_000.0, 0.5], [1_700_000_001.0, 0.5]])
@@ -233,7 +271,9 @@ def test_a_file_that_acts_otherwise_is_refused(
 
     monkeypatch.setitem(WRITERS, "torch_export", write)
     monkeypatch.setitem(READERS, "torch_export", READERS["torchscript"])
-    with pytest.raises(PreconditionFailed, match="does not act as the trained policy does") as refused:
+    with pytest.raises(
+        PreconditionFailed, match="does not act as the trained policy does"
+    ) as refused:
         export_policy(checkpoint, tmp_path / "policy.pt2")
     assert refused.value.reason == "EXPORT_DIFFERS"
     assert (tmp_path / "policy.pt2").read_bytes() == b"former"
@@ -241,17 +281,22 @@ def test_a_file_that_acts_otherwise_is_refused(
 
 @pytest.mark.parametrize("factor", [1.0, 300.0])
 @pytest.mark.parametrize(
-    ("shift", "alike"), [(0.0, True), (0.5e-5, True), (2e-5, False), (math.nan, False), (math.inf, False)]
+    ("shift", "alike"),
+    [(0.0, True), (0.5e-5, True), (2e-5, False), (math.nan, False), (math.inf, False)],
 )
 def test_alike_means_to_1e_5(factor: float, shift: float, alike: bool) -> None:
-    """Of actions of at most 1; of greater ones it is a share of them: 300 and 300.0015 are alike, 300.006 is not."""
-    observations, trained = torch.rand(9, 2, generator=torch.Generator().manual_seed(0)), Scaled(factor)
+    """Of actions of at most 1; of greater ones it is a share of them: 300 and 300.0015 are alike,
+    300.006 is not."""
+    observations = torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
+    trained = Scaled(factor)
 
     def shifted(rows: torch.Tensor) -> torch.Tensor:
         return trained(rows) + factor * shift
 
     if alike:
-        assert compare(trained, shifted, observations).largest_difference == pytest.approx(shift, abs=1e-6)
+        assert compare(trained, shifted, observations).largest_difference == pytest.approx(
+            shift, abs=1e-6
+        )
     else:
         with pytest.raises(PreconditionFailed, match="1e-05 is allowed"):
             compare(trained, shifted, observations)
@@ -261,9 +306,17 @@ def test_choices_are_the_same() -> None:
     observations = torch.rand(4, 2)
     trained = Scaled(0.0, torch.int64)
     assert compare(trained, trained, observations).largest_difference == 0.0
-    with pytest.raises(PreconditionFailed, match=r"on observation 2 of 4 it does .*1.*, the policy .*0"):
-        compare(trained, lambda rows: trained(rows) + (torch.arange(len(rows)) == 2).long()[:, None], observations)
-    with pytest.raises(PreconditionFailed, match=r"it gives torch.float32 \[1, 2\] for 1 observations"):
+    with pytest.raises(
+        PreconditionFailed, match=r"on observation 2 of 4 it does .*1.*, the policy .*0"
+    ):
+        compare(
+            trained,
+            lambda rows: trained(rows) + (torch.arange(len(rows)) == 2).long()[:, None],
+            observations,
+        )
+    with pytest.raises(
+        PreconditionFailed, match=r"it gives torch.float32 \[1, 2\] for 1 observations"
+    ):
         compare(trained, lambda rows: trained(rows).float(), observations)
 
 
@@ -278,14 +331,20 @@ class Scaled(torch.nn.Module):
         return (observation.sign() * self.factor).to(self.dtype)
 
 
-def test_says_what_onnx_needs(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_what_onnx_needs(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(PreconditionFailed, match=r"ONNX needs onnxscript.*pip install 'podracer-core\[onnx\]'"):
+    with pytest.raises(
+        PreconditionFailed, match=r"ONNX needs onnxscript.*pip install 'podracer-core\[onnx\]'"
+    ):
         export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
     assert not (tmp_path / "policy.onnx").exists()
 
 
-def test_refuses_an_unknown_format_and_an_unwritable_path(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_refuses_an_unknown_format_and_an_unwritable_path(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidInput, match="unknown format 'tflite': expected torch_export or"):
         export_policy(checkpoint, tmp_path / "policy", "tflite")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"cannot write .*No such file"):
@@ -295,7 +354,9 @@ def test_refuses_an_unknown_format_and_an_unwritable_path(checkpoint: Checkpoint
         export_policy(checkpoint, tmp_path / "folder")
 
 
-@pytest.mark.parametrize("missing", ["algorithm", "hyperparameters", "observation_space", "action_space"])
+@pytest.mark.parametrize(
+    "missing", ["algorithm", "hyperparameters", "observation_space", "action_space"]
+)
 def test_says_what_a_checkpoint_lacks(checkpoint: Checkpoint, missing: str) -> None:
     metadata = {name: value for name, value in checkpoint.metadata.items() if name != missing}
     with pytest.raises(InvalidInput, match=f"its metadata have no {missing}"):

@@ -25,7 +25,12 @@ BOX = {"kind": "box", "low": -1.0, "high": 1.0, "shape": [4], "dtype": "float32"
     [
         {"observation_space": BOX | {"shape": [10**9]}},
         {"observation_space": BOX | {"shape": [10**30, 10**30]}},
-        {"observation_space": {"kind": "dict", "spaces": [["a", {"kind": "discrete", "n": 10**40, "start": 0}]]}},
+        {
+            "observation_space": {
+                "kind": "dict",
+                "spaces": [["a", {"kind": "discrete", "n": 10**40, "start": 0}]],
+            }
+        },
         {"observation_space": {"kind": "multi_discrete", "nvec": [2**40] * 3, "start": []}},
         {"observation_space": BOX | {"shape": [1_000_000]}},
         {"action_space": {"kind": "discrete", "n": 10**12, "start": 0}},
@@ -37,7 +42,9 @@ def test_it_is_refused(lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     checkpoint = random_policy("ppo", OBSERVATIONS, gymnasium.spaces.Discrete(2), 1)
     make, places = PPO.make_actor, []
 
-    def recorded(cohort: Any, observations: Any, actions: Any, device: torch.device | str = "cpu") -> Any:
+    def recorded(
+        cohort: Any, observations: Any, actions: Any, device: torch.device | str = "cpu"
+    ) -> Any:
         places.append(str(device))
         return make(cohort, observations, actions, device)
 
@@ -50,9 +57,12 @@ def test_it_is_refused(lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_space_may_be_as_large_as_its_networks() -> None:
-    """And without networks, where only the metadata were loaded, as large as four million numbers."""
+    """And without networks, where only the metadata were loaded, as large as four million
+    numbers."""
     checkpoint = random_policy("ppo", OBSERVATIONS, gymnasium.spaces.Discrete(2), 1)
     large = replace(
-        checkpoint, groups={}, metadata={**checkpoint.metadata, "observation_space": BOX | {"shape": [1 << 22]}}
+        checkpoint,
+        groups={},
+        metadata={**checkpoint.metadata, "observation_space": BOX | {"shape": [1 << 22]}},
     )
     assert array_spaces(large)[0].shape == (1 << 22,)

@@ -19,7 +19,9 @@ def running_job() -> job_pb2.Job:
         lower_bound=-201.3,
         upper_bound=-163.5,
         returns=[-180.0, -184.8],
-        checkpoint=agent_pb2.CheckpointReference(prefix="projects/default/jobs/u1/agents/a0002/checkpoints/4096-3/"),
+        checkpoint=agent_pb2.CheckpointReference(
+            prefix="projects/default/jobs/u1/agents/a0002/checkpoints/4096-3/"
+        ),
     )
     return job_pb2.Job(
         name=NAME,
@@ -58,7 +60,9 @@ def finished_job(running_job: job_pb2.Job) -> job_pb2.Job:
 def failed_job(running_job: job_pb2.Job) -> job_pb2.Job:
     job = job_pb2.Job(name=running_job.name, spec=running_job.spec, state=job_pb2.JOB_STATE_FAILED)
     job.problem.CopyFrom(
-        cohort_pb2.Problem(reason="USER_CODE_FAILED", message="it raised", detail="Traceback:\n  ValueError")
+        cohort_pb2.Problem(
+            reason="USER_CODE_FAILED", message="it raised", detail="Traceback:\n  ValueError"
+        )
     )
     return job
 

@@ -1,4 +1,5 @@
-"""`podracer algorithms`: all of them, or one with its hyperparameters, without a server and without torch."""
+"""`podracer algorithms`: all of them, or one with its hyperparameters, without a server and without
+torch."""
 
 from __future__ import annotations
 
@@ -20,14 +21,33 @@ __all__ = ["install"]
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     algorithms()
     titles, *lines = capsys.readouterr().out.splitlines()
-    assert titles.split() == ["name", "title", "policy", "action", "spaces", "in", "auto", "paper", "from"]
+    assert titles.split() == [
+        "name",
+        "title",
+        "policy",
+        "action",
+        "spaces",
+        "in",
+        "auto",
+        "paper",
+        "from",
+    ]
     assert [line.split()[0] for line in lines] == list(BUILT_IN)
     (line,) = (line for line in lines if line.startswith("td3 "))
-    for expected in ("Twin Delayed DDPG", "off", "bounded Box", "yes", "Fujimoto et al. 2018", "built in"):
+    for expected in (
+        "Twin Delayed DDPG",
+        "off",
+        "bounded Box",
+        "yes",
+        "Fujimoto et al. 2018",
+        "built in",
+    ):
         assert f"  {expected}" in line
 
 
-def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -48,7 +68,10 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
         assert f"    source {knob.source}\n" in shown
     assert "\nreplay: member\n" in shown
     assert "    range member, mixed, shared, scope cohort\n" in shown
-    assert "    range 0 to 1, searched 0.97 to 0.999 in the logarithm of 1 - x, scope member\n" in shown
+    assert (
+        "    range 0 to 1, searched 0.97 to 0.999 in the logarithm of 1 - x, scope member\n"
+        in shown
+    )
     assert "    range 1 to 1_048_576, in a search 128, scope cohort\n" in shown
     assert "    range each 1 to 16_384, in a search [64, 64], scope network\n" in shown
 
@@ -62,7 +85,11 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     algorithms("redq", json=True)
     (line,) = capsys.readouterr().out.splitlines()
     redq = json.loads(line)
-    assert (redq["on_policy"], redq["action_spaces"], redq["bounded_actions"]) == (False, ["Box"], True)
+    assert (redq["on_policy"], redq["action_spaces"], redq["bounded_actions"]) == (
+        False,
+        ["Box"],
+        True,
+    )
     knobs = {knob["name"]: knob for knob in redq["hyperparameters"]}
     info = BUILT_IN["redq"]
     assert list(knobs) == [knob.name for knob in info.hyperparameters]
@@ -106,6 +133,8 @@ def test_no_torch_is_imported() -> None:
         "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["name"] == "ppo"

@@ -1,4 +1,5 @@
-"""The command line: fast, without torch, with one message and the right exit code for a deliberate error."""
+"""The command line: fast, without torch, with one message and the right exit code for a deliberate
+error."""
 
 from __future__ import annotations
 
@@ -34,14 +35,27 @@ from podracer_core.telemetry.logging import PrintableStream
 from support.commands import run_here
 
 COMMANDS = (
-    *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
+    *(
+        "run",
+        "up",
+        "algorithms",
+        "environments",
+        "submit",
+        "jobs",
+        "job",
+        "watch",
+        "scale",
+        "capacity",
+        "cancel",
+    ),
     *("context", "delete", "web", "agent"),
     *("leaderboard", "report", "export", "evaluate", "serve", "video", "init", "doctor", "demo"),
 )
 
 
 LONG = "a" * 300
-ANYWHERE = ("--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0")  # others may listen at the usual ports
+# others may listen at the usual ports
+ANYWHERE = ("--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0")
 """Too long for the name of a file."""
 
 
@@ -87,10 +101,12 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         "from podracer_client.command import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'numpy', 'matplotlib', 'gymnasium', 'grpc', 'google.protobuf', 'sqlalchemy'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'gymnasium', 'grpc', 'google.protobuf', "
+        "'sqlalchemy'}\nassert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.returncode == 0, result.stderr
     for name in COMMANDS:
         assert f" {name} " in result.stdout
@@ -106,7 +122,10 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         (("algorithms", "saac"), "unknown algorithm 'saac'; did you mean sac"),
         (("jobs",), "no server runs for the state folder runs; start one with `podracer up`"),
         (("jobs", "--dir", "elsewhere"), "`podracer up --dir elsewhere`"),
-        (("job", "Not A Name", "--orchestrator", "127.0.0.1:1", "--token-file", "token"), "not the name of a job"),
+        (
+            ("job", "Not A Name", "--orchestrator", "127.0.0.1:1", "--token-file", "token"),
+            "not the name of a job",
+        ),
         (("jobs", "--orchestrator", "nonsense", "--token-file", "token"), "address 'nonsense'"),
         (("jobs", "--orchestrator", "10.0.0.1:7700", "--token-file", "token"), "without TLS"),
         (("jobs", "--orchestrator", "127.0.0.1:1", "--token-file", "missing"), "missing"),
@@ -117,7 +136,10 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         (("export", "."), "no manifest.json"),
         (("video", "."), "no manifest.json"),
         (("video", ".", "-o", "x.avi"), "expected a name that ends with .mp4 or .gif"),
-        (("export", ".", "--output", "no/such/folder/policy.pt2"), "cannot write no/such/folder/policy.pt2"),
+        (
+            ("export", ".", "--output", "no/such/folder/policy.pt2"),
+            "cannot write no/such/folder/policy.pt2",
+        ),
         (("leaderboard", "j"), "no server runs"),
         (("report", LONG), "cannot write aaa"),
         (("export", "j", "--output", LONG), "cannot write aaa"),
@@ -131,7 +153,10 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         (("up", "--dir", LONG, *ANYWHERE), "cannot write the state folder"),
         (("up", "--listen", "nonsense"), "address 'nonsense'"),
         (("up", "--listen", "0.0.0.0:7700"), "loopback"),
-        (("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"), "must differ"),
+        (
+            ("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"),
+            "must differ",
+        ),
     ],
 )
 def test_bad_usage_has_one_message_and_makes_nothing(
@@ -153,7 +178,9 @@ def test_a_server_that_is_named_is_not_replaced_by_the_folder(
         (tmp_path / f"{service}.sqlite").touch()
     name = [] if command == "jobs" else ["j"]
     result = podracer(command, *name, "--orchestrator", "127.0.0.1:1", "--dir", str(tmp_path))
-    assert (result.returncode, "no token for 127.0.0.1:1" in result.stderr) == (2, True), result.stderr
+    assert (result.returncode, "no token for 127.0.0.1:1" in result.stderr) == (2, True), (
+        result.stderr
+    )
 
 
 def test_a_board_at_rest_is_not_watched(tmp_path: Path, podracer: Callable[..., Result]) -> None:
@@ -170,14 +197,20 @@ def test_a_taken_port(tmp_path: Path, podracer: Callable[..., Result]) -> None:
         result = podracer("up", "--listen", address)
     assert result.returncode == 2
     begin, _, free = result.stderr.partition("; these are free: ")
-    assert begin == f"podracer: cannot listen at {address}: Address already in use by process {os.getpid()} (python)"
+    assert (
+        begin
+        == f"podracer: cannot listen at {address}: Address already in use by process {os.getpid()} "
+        "(python)"
+    )
     options = free.split()
     assert options[::2] == ["--listen", "--leaderboard-listen"]
     assert options[1] != options[3]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_away_is_a_failure(tmp_path: Path, podracer: Callable[..., Result]) -> None:
+def test_a_server_that_is_away_is_a_failure(
+    tmp_path: Path, podracer: Callable[..., Result]
+) -> None:
     write_token(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -225,10 +258,15 @@ def test_failure_texts() -> None:
 
 
 def pieces(data: bytes, sha256: str = "") -> list[evaluator_service_pb2.ExportPolicyResponse]:
-    header = evaluator_service_pb2.ExportHeader(size_bytes=len(data), sha256=sha256 or hashlib.sha256(data).hexdigest())
+    header = evaluator_service_pb2.ExportHeader(
+        size_bytes=len(data), sha256=sha256 or hashlib.sha256(data).hexdigest()
+    )
     return [
         evaluator_service_pb2.ExportPolicyResponse(header=header),
-        *(evaluator_service_pb2.ExportPolicyResponse(data=data[start : start + 4]) for start in range(0, len(data), 4)),
+        *(
+            evaluator_service_pb2.ExportPolicyResponse(data=data[start : start + 4])
+            for start in range(0, len(data), 4)
+        ),
     ]
 
 

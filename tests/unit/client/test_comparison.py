@@ -6,17 +6,29 @@ import io
 import json
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.comparison import ExperimentDisplay, JsonExperimentDisplay, comparison_text
+from podracer_client.display.comparison import (
+    ExperimentDisplay,
+    JsonExperimentDisplay,
+    comparison_text,
+)
 
 AXES = ("search.algorithms", "seed")
 
 
 def job(
-    number: int, algorithm: str, seed: int, best: float | None = None, to_target_s: int | None = None
+    number: int,
+    algorithm: str,
+    seed: int,
+    best: float | None = None,
+    to_target_s: int | None = None,
 ) -> job_pb2.Job:
-    message = job_pb2.Job(name=f"projects/default/jobs/grid-{number}-x", state=job_pb2.JOB_STATE_RUNNING)
+    message = job_pb2.Job(
+        name=f"projects/default/jobs/grid-{number}-x", state=job_pb2.JOB_STATE_RUNNING
+    )
     message.spec.display_name = f"grid-{number}"
-    message.spec.labels.update({"experiment": "grid", "matrix.search.algorithms": algorithm, "matrix.seed": str(seed)})
+    message.spec.labels.update(
+        {"experiment": "grid", "matrix.search.algorithms": algorithm, "matrix.seed": str(seed)}
+    )
     message.progress.env_steps = 1000 * number
     message.progress.cost.seconds = number
     if best is not None:
@@ -70,7 +82,10 @@ def test_a_line_only_where_something_has_changed() -> None:
 def test_an_end_before_the_first_look() -> None:
     out = io.StringIO()
     ExperimentDisplay(AXES, out, io.StringIO()).finish([], ["podracer run grid.yaml"])
-    assert out.getvalue() == "the server has not reported the jobs yet\nnext\n  podracer run grid.yaml\n"
+    assert (
+        out.getvalue()
+        == "the server has not reported the jobs yet\nnext\n  podracer run grid.yaml\n"
+    )
 
 
 def test_why_a_job_has_failed_is_said() -> None:
@@ -79,7 +94,9 @@ def test_why_a_job_has_failed_is_said() -> None:
     failed.problem.message = "no generator 'x' is installed"
     diagnostics = io.StringIO()
     ExperimentDisplay(AXES, io.StringIO(), diagnostics).show([failed])
-    assert diagnostics.getvalue().endswith("grid-4  failed, 4,000 steps: no generator 'x' is installed\n")
+    assert diagnostics.getvalue().endswith(
+        "grid-4  failed, 4,000 steps: no generator 'x' is installed\n"
+    )
 
 
 def test_json_lines() -> None:

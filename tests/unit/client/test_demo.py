@@ -1,4 +1,5 @@
-"""`podracer demo` without its training: what is run, that the champion is filmed, and the page where there is one."""
+"""`podracer demo` without its training: what is run, that the champion is filmed, and the page
+where there is one."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(policies=policies)
         if seen["error"]:
             raise seen["error"]
-        return evaluator_service_pb2.VideoHeader(frame_count=501, episode_return=500.0, complete=True, size_bytes=2048)
+        return evaluator_service_pb2.VideoHeader(
+            frame_count=501, episode_return=500.0, complete=True, size_bytes=2048
+        )
 
     monkeypatch.setattr(run, "run_job", run_job)
     monkeypatch.setattr(recording, "record", record)
@@ -46,14 +49,20 @@ def command(folder: Path, *arguments: str) -> Result:
 
 def test_the_job_is_that_of_the_example() -> None:
     example, ours = load_job_file(EXAMPLES / "cartpole.yaml"), parse_job(demo.JOB)
-    assert (ours.search, ours.evolution, ours.pod) == (example.search, example.evolution, example.pod)
+    assert (ours.search, ours.evolution, ours.pod) == (
+        example.search,
+        example.evolution,
+        example.pod,
+    )
 
 
 def test_the_champion_is_filmed(trained: dict[str, Any], tmp_path: Path) -> None:
     result = command(tmp_path)
     assert (result.returncode, trained["policies"]) == (0, ["objects/best"]), result.stderr
     assert trained["again"] == ["demo", "--dir", "podracer-demo"]
-    assert result.lines == ["video        podracer-demo/champion.mp4: an episode of 500 steps, return 500.0; 2 KiB"]
+    assert result.lines == [
+        "video        podracer-demo/champion.mp4: an episode of 500 steps, return 500.0; 2 KiB"
+    ]
     trained["code"] = 3
     assert command(tmp_path).returncode == 3
 
@@ -75,10 +84,15 @@ def test_the_page_is_opened_where_it_can_be_served(
 
     monkeypatch.setattr(demo, "web", refuse)
     result = command(tmp_path, "--open")
-    assert (result.returncode, "no page: the live page needs Starlette" in result.stderr) == (0, True)
+    assert (result.returncode, "no page: the live page needs Starlette" in result.stderr) == (
+        0,
+        True,
+    )
     opened: list[dict[str, Any]] = []
     monkeypatch.setattr(demo, "web", lambda **options: opened.append(options))
     assert command(tmp_path).returncode == 0
     assert opened == [], "not without a terminal"
     assert "filming" not in command(tmp_path, "--open").stderr, "the page does"
-    assert [(each["folder"], each["open_browser"]) for each in opened] == [(Path("podracer-demo"), True)]
+    assert [(each["folder"], each["open_browser"]) for each in opened] == [
+        (Path("podracer-demo"), True)
+    ]

@@ -9,9 +9,10 @@ from podracer_core.rpc.tls import TlsFolder
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 
 GIVEN = {
-    "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem "
-    "tokens/client tokens/control tokens/pod",
-    "leaderboard": "database/pgpass tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
+    "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem "
+    "tls/key.pem tokens/client tokens/control tokens/pod",
+    "leaderboard": "database/pgpass tls/ca.pem tls/cert.pem tls/key.pem tokens/client "
+    "tokens/control",
     "learner": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod tokens/pod_keys",
     "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod tokens/pod_keys",
@@ -27,7 +28,9 @@ def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> No
     create_secrets(tmp_path)
     roles = tmp_path / "roles"
     found = {
-        role.name: " ".join(sorted(str(path.relative_to(role)) for path in role.rglob("*") if path.is_file()))
+        role.name: " ".join(
+            sorted(str(path.relative_to(role)) for path in role.rglob("*") if path.is_file())
+        )
         for role in roles.iterdir()
     }
     assert found == GIVEN
@@ -39,7 +42,9 @@ def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> No
     assert (roles / "leaderboard" / "database" / "pgpass").read_text() == f"*:*:*:*:{password}"
 
 
-def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(tmp_path: Path) -> None:
+def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(
+    tmp_path: Path,
+) -> None:
     create_secrets(tmp_path)
     assert create_secrets(tmp_path) == []
     former = tmp_path / "roles" / "learner" / "store" / "secret_key"  # as versions before gave it

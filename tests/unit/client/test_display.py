@@ -30,14 +30,16 @@ from podracer_client.report.agent_tables import population_table
 from podracer_client.report.request import request_rows
 
 KEYS = [
-    "event", "state", "outcome", "best_return", "best_score", "broken_episodes", "cut_episodes", "env_steps",
-    "train_seconds", "cost_seconds", "evaluation_seconds",
+    "event", "state", "outcome", "best_return", "best_score", "broken_episodes", "cut_episodes",
+    "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",
     "seconds_to_target", "env_steps_per_second", "agents", "checkpoint", "warnings",
 ]  # fmt: skip
 
 
 def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
-    made = leaderboard_service_pb2.Agent(name=f"projects/default/jobs/j/agents/a{number:04}", rung=1)
+    made = leaderboard_service_pb2.Agent(
+        name=f"projects/default/jobs/j/agents/a{number:04}", rung=1
+    )
     made.spec.algorithm = "ppo"
     made.state = leaderboard_service_pb2.AGENT_STATE_WAITING
     if score is not None:
@@ -46,20 +48,40 @@ def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
     return made
 
 
-def test_the_table_shows_no_control_characters_of_an_event(running_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+def test_the_table_shows_no_control_characters_of_an_event(
+    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
+) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
     pods[0].message = "lost\x1b[2J"
     with TableDisplay(io.StringIO(), console) as display:
-        show_update(display, JobUpdate(running_job, events=[job_pb2.Event(message="\x1b]0;t\x07raised")], pods=pods))
+        show_update(
+            display,
+            JobUpdate(running_job, events=[job_pb2.Event(message="\x1b]0;t\x07raised")], pods=pods),
+        )
         console.print(display.render())
     assert "\\u001b]0;t\\u0007raised" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "lost\\u001b[2J" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_numbers() -> None:
-    assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == ["0", "999,999", "1.23 M", "5.00 G"]
-    assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == ["–", "4.2 s", "3 min 05 s", "2 h 07 min"]
-    assert [return_text(value) for value in (None, -182.44, 12139.4, -0.124)] == ["–", "-182.4", "12,139", "-0.12"]
+    assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == [
+        "0",
+        "999,999",
+        "1.23 M",
+        "5.00 G",
+    ]
+    assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == [
+        "–",
+        "4.2 s",
+        "3 min 05 s",
+        "2 h 07 min",
+    ]
+    assert [return_text(value) for value in (None, -182.44, 12139.4, -0.124)] == [
+        "–",
+        "-182.4",
+        "12,139",
+        "-0.12",
+    ]
     one = agent_pb2.Evaluation(mean=0.45, lower_bound=-0.3, upper_bound=1.2, returns=[12.0])
     assert evaluation_text(one) == "0.45 (1 episode)"
     one.deterministic = True
@@ -72,13 +94,20 @@ def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
     snapshot = take_snapshot(running_job, pods)
     assert (snapshot.env_steps, snapshot.live_env_steps) == (1_200_000, 1_234_567)
     assert snapshot.state == "RUNNING"
-    assert (snapshot.best_return, snapshot.best_score, snapshot.target_return) == (-182.4, -201.3, -200.0)
+    assert (snapshot.best_return, snapshot.best_score, snapshot.target_return) == (
+        -182.4,
+        -201.3,
+        -200.0,
+    )
     assert [pod.name for pod in snapshot.pods] == ["p1"]
     assert snapshot.pods[0].agents[0] == "a0001"
 
 
 def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -> None:
-    running_job.spec.objective.statistic, running_job.progress.best_score = evolution_pb2.TARGET_STATISTIC_MEAN, -182.4
+    running_job.spec.objective.statistic, running_job.progress.best_score = (
+        evolution_pb2.TARGET_STATISTIC_MEAN,
+        -182.4,
+    )
     snapshot = take_snapshot(running_job, ())
     assert (snapshot.best_score, snapshot.statistic) == (-182.4, "mean")
 
@@ -93,19 +122,27 @@ def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
         line.startswith("best Sharpe  -0.12 (lower bound), mean 0.10 (95 %")
         for line in JobSummary(finished_job, "").lines()
     )
-    assert dict(request_rows(finished_job.spec))["objective"].startswith("Sharpe -200 by the lower bound")
+    assert dict(request_rows(finished_job.spec))["objective"].startswith(
+        "Sharpe -200 by the lower bound"
+    )
 
 
 def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
     running_job.spec.objective.ClearField("target_return")
     running_job.progress.Clear()
     snapshot = take_snapshot(running_job, ())
-    assert (snapshot.best_return, snapshot.target_return, snapshot.eta_seconds) == (None, None, None)
+    assert (snapshot.best_return, snapshot.target_return, snapshot.eta_seconds) == (
+        None,
+        None,
+        None,
+    )
     assert "best –" in progress_line(snapshot)
 
 
 def test_agents_are_sorted_by_score_then_newest_first() -> None:
-    rows = agent_rows([agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)], evolution_pb2.Objective())
+    rows = agent_rows(
+        [agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)], evolution_pb2.Objective()
+    )
     assert [row.name for row in rows] == ["a0003", "a0001", "a0004", "a0002"]
 
 
@@ -118,10 +155,17 @@ def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table()
 
     records = [conversion.agent(each, conversion.objective(wanted), Timestamp()) for each in agents]
     page = population_table(Mock(agents=[replace(each, state="TRAINING") for each in records]), {})
-    assert page.index("a0001") < page.index("a0003") < page.index("a0002") < page.index("cannot be first")
+    assert (
+        page.index("a0001")
+        < page.index("a0003")
+        < page.index("a0002")
+        < page.index("cannot be first")
+    )
 
 
-def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+def test_the_json_display_ends_with_job_finished(
+    finished_job: job_pb2.Job, pods: list[job_pb2.Pod]
+) -> None:
     out, errors = io.StringIO(), io.StringIO()
     display = JsonDisplay(out, errors, clock=lambda: 0.0)
     display.show(take_snapshot(finished_job, pods))
@@ -159,7 +203,9 @@ def test_a_job_that_never_began_has_nulls(failed_job: job_pb2.Job) -> None:
     assert values["env_steps_per_second"] == 0.0
 
 
-def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state(running_job: job_pb2.Job) -> None:
+def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state(
+    running_job: job_pb2.Job,
+) -> None:
     times = iter((0.0, 0.5, 1.9, 2.0, 2.1))
     errors = io.StringIO()
     display = PlainDisplay(io.StringIO(), errors, clock=lambda: next(times))
@@ -181,8 +227,8 @@ def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job
     text = out.getvalue()
     assert "SUCCEEDED, target reached after 28.5 s of training" in text
     assert (
-        "best return  -201.3 (lower bound), mean -182.4 (95 % interval -201.3 to -163.5, 2 episodes), agent a0002"
-        in text
+        "best return  -201.3 (lower bound), mean -182.4 (95 % interval -201.3 to -163.5, 2 "
+        "episodes), agent a0002" in text
     )
     assert "best policy  runs/objects/x" in text
     assert "  podracer evaluate runs/objects/x" in text
@@ -197,18 +243,24 @@ def test_a_failed_job_shows_the_users_own_traceback(failed_job: job_pb2.Job) -> 
     assert "    ValueError" in errors.getvalue().splitlines()
 
 
-def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+def test_the_table_shows_pods_agents_and_figures(
+    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
+) -> None:
     console = Console(file=io.StringIO(), width=140, markup=False)
     display = TableDisplay(io.StringIO(), console, clock=lambda: 5.0)
     display.show(take_snapshot(running_job, pods))
-    display.agents(agent_rows([agent(number, -100.0 - number) for number in range(1, 16)], running_job.spec.objective))
+    display.agents(
+        agent_rows(
+            [agent(number, -100.0 - number) for number in range(1, 16)], running_job.spec.objective
+        )
+    )
     display.note("[a note] with brackets")
     console.print(display.render())
     text = console.file.getvalue()
     for part in (
-        "pendulum-x7", "RUNNING", "best -201.3 (lower bound; mean -182.4, target -200.0)", "1.23 M steps",
-        "45,679 steps/s", "elapsed 30.0 s", "ETA 9 min 30 s", "a0001", "ppo", "split", "+2", "started again 2×",
-        "[learner]", "and 3 more", "[a note]",
+        "pendulum-x7", "RUNNING", "best -201.3 (lower bound; mean -182.4, target -200.0)",
+        "1.23 M steps", "45,679 steps/s", "elapsed 30.0 s", "ETA 9 min 30 s", "a0001", "ppo",
+        "split", "+2", "started again 2×", "[learner]", "and 3 more", "[a note]",
     ):  # fmt: skip
         assert part in text, (part, text)
     assert "a0015" not in text
@@ -216,10 +268,14 @@ def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods:
 
 def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job: job_pb2.Job) -> None:
     running_job.environment_description.preparation = "prices.csv: [2] gaps filled"
-    inspected = job_pb2.Event(position=2, kind="ENVIRONMENT_INSPECTED", message="the environment runs on torch")
+    inspected = job_pb2.Event(
+        position=2, kind="ENVIRONMENT_INSPECTED", message="the environment runs on torch"
+    )
     other = job_pb2.Event(position=3, kind="POD_STARTED", message="a pod")
     out, errors, screen = io.StringIO(), io.StringIO(), io.StringIO()
-    table = TableDisplay(io.StringIO(), Console(file=screen, width=60, markup=False, highlight=False))
+    table = TableDisplay(
+        io.StringIO(), Console(file=screen, width=60, markup=False, highlight=False)
+    )
     for display in (JsonDisplay(out, io.StringIO()), PlainDisplay(io.StringIO(), errors), table):
         show_update(display, JobUpdate(running_job, (inspected,), ()))
         show_update(display, JobUpdate(running_job, (other,), ()))
@@ -256,7 +312,9 @@ def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert commands == [f"{program_text} run j.yaml", f"{program_text} leaderboard j"]
 
 
-def test_the_program_on_the_path_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_on_the_path_is_called_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "podracer"
     program.write_text("")
     program.chmod(0o755)
@@ -265,7 +323,9 @@ def test_the_program_on_the_path_is_called_by_its_name(tmp_path: Path, monkeypat
     assert program_words(["/x/podracer_client/__main__.py"])[1:] == ["-m", "podracer_client"]
 
 
-def test_paths_below_the_working_directory_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_below_the_working_directory_are_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert path_text(tmp_path / "runs" / "x") == "runs/x"
     assert path_text(Path("/elsewhere/x")) == "/elsewhere/x"

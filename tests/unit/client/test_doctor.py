@@ -1,4 +1,5 @@
-"""`podracer doctor`: each probe alone, with a deadline; the exit code says whether something required is missing."""
+"""`podracer doctor`: each probe alone, with a deadline; the exit code says whether something
+required is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ MISSING = Finding("torch", "", "pip install 'podracer-core[torch]'", required=Tr
 
 def test_findings_of_this_machine(tmp_path: Path) -> None:
     found = {each.name: each for each in examine(tmp_path)}
-    assert found["Python"].state == found["Podracer"].state == found["disk"].state == found["torch"].state == "ok"
+    assert (
+        found["Python"].state
+        == found["Podracer"].state
+        == found["disk"].state
+        == found["torch"].state
+        == "ok"
+    )
     assert {
         "GPU",
         "cores",
@@ -34,7 +41,9 @@ def test_findings_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("findings", "code"), [([GOOD, ABSENT], 0), ([GOOD, MISSING], 1)])
-def test_the_exit_code(findings: list[Finding], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_exit_code(
+    findings: list[Finding], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(machine, "examine", lambda folder, store: findings)
     result = run_here("doctor", cwd=tmp_path)
     assert (result.returncode, len(result.lines)) == (code, 3)
@@ -44,7 +53,9 @@ def test_the_exit_code(findings: list[Finding], code: int, monkeypatch: pytest.M
     assert result.events[1]["advice"] == findings[1].advice
 
 
-def test_a_probe_that_hangs_or_breaks_leaves_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_probe_that_hangs_or_breaks_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     over = threading.Event()
 
     def hang() -> list[Finding]:
@@ -54,7 +65,15 @@ def test_a_probe_that_hangs_or_breaks_leaves_the_others(monkeypatch: pytest.Monk
     def break_down() -> list[Finding]:
         raise RuntimeError("no such device")
 
-    for name in ("_distributions", "_packages", "_rendering", "_programs", "_ports", "_running", "_contexts"):
+    for name in (
+        "_distributions",
+        "_packages",
+        "_rendering",
+        "_programs",
+        "_ports",
+        "_running",
+        "_contexts",
+    ):
         monkeypatch.setattr(machine, name, lambda: [])
     monkeypatch.setattr(machine, "_torch", hang)
     monkeypatch.setattr(machine, "_python", break_down)
@@ -70,14 +89,19 @@ def test_torch_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.state, "libcudart is missing" in found.advice) == ("missing", True)
 
 
-def test_a_taken_port_and_a_bad_folder_and_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_bad_folder_and_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(machine, "_PORTS", {port: "podracer up"})
         (found,) = machine._ports()
-    assert (found.state, found.advice.startswith("podracer up: in use by process")) == ("absent", True)
+    assert (found.state, found.advice.startswith("podracer up: in use by process")) == (
+        "absent",
+        True,
+    )
     (tmp_path / "file").touch()
     disk = {each.name: each for each in machine._machine(tmp_path / "file" / "runs")}["disk"]
     assert (disk.state, "choose another --dir" in disk.advice) == ("missing", True)

@@ -1,4 +1,5 @@
-"""`podracer environments`: all of them, or one with its arguments and a job, without a server and without torch."""
+"""`podracer environments`: all of them, or one with its arguments and a job, without a server and
+without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ import pytest
 from podracer_client.command import environments as command
 from podracer_client.command.application import exit_code
 from podracer_client.command.environments import environments, job_text
-from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.environments import (
+    BUILT_IN,
+    ENTRY_POINT_GROUP,
+    ArgumentInfo,
+    EnvironmentInfo,
+)
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
@@ -32,11 +38,21 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert [line.split()[0] for line in lines] == list(BUILT_IN)
     (line,) = (line for line in lines if line.startswith("Pendulum-v1 "))
-    for expected in ("Swing a pendulum", "Box(3,)", "Box(1,)", "200 steps", "torch", "cpu, cuda", "built in"):
+    for expected in (
+        "Swing a pendulum",
+        "Box(3,)",
+        "Box(1,)",
+        "200 steps",
+        "torch",
+        "cpu, cuda",
+        "built in",
+    ):
         assert f"  {expected}" in line
 
 
-def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -54,9 +70,14 @@ def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str
     assert "\nobservation  Box(3,) float32 from [-1, -1, -8] to [1, 1, 8]\n" in shown
     assert "\naction       Box(1,) float32 from -2 to 2\n" in shown
     assert "\ntime limit   200 steps\n" in shown
-    assert "\nfrom         built in, podracer_core.environments.classic_control.pendulum:Pendulum\n" in shown
+    assert (
+        "\nfrom         built in, podracer_core.environments.classic_control.pendulum:Pendulum\n"
+        in shown
+    )
     assert "\n  g: 10\n      acceleration of gravity" in shown
-    assert shown.endswith("\n\nname: pendulum\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 10m}\n")
+    assert shown.endswith(
+        "\n\nname: pendulum\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 10m}\n"
+    )
 
 
 @pytest.mark.parametrize("environment_id", BUILT_IN)
@@ -89,7 +110,10 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
     assert job.environment.kwargs == {"table": "./maps/it's.csv", "sizes": [3, 4]}
     command._show_one(info)
     shown = capsys.readouterr().out
-    assert "observation  Box(20,) float32, each number with bounds of its own, from -19 to 1\n" in shown
+    assert (
+        "observation  Box(20,) float32, each number with bounds of its own, from -19 to 1\n"
+        in shown
+    )
     assert "time limit   none\n" in shown
     for line in ("  table: required", '  name: ""', "  seed: null", "  doors: [1, .inf]"):
         assert f"{line}\n      " in shown
@@ -115,7 +139,12 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:
     """The newest of each, without those that are built in or that only say where they have gone."""
-    gymnasium.register("Maze-v2", "no_such_package.envs:Maze", max_episode_steps=7, kwargs={"size": 5, "key": object()})
+    gymnasium.register(
+        "Maze-v2",
+        "no_such_package.envs:Maze",
+        max_episode_steps=7,
+        kwargs={"size": 5, "key": object()},
+    )
     gymnasium.register("Maze-v10", "no_such_package.envs:Maze", kwargs={"size": 5, "key": object()})
     try:
         environments(gymnasium=True)
@@ -128,7 +157,11 @@ def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None
     assert re.split(r"  +", titles) == ["id", "class", "time limit", "from"]
     rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
     assert rows["LunarLander-v3"] == [
-        *("gymnasium.envs.box2d.lunar_lander:LunarLander", "1,000 steps", f"gymnasium {gymnasium.__version__}"),
+        *(
+            "gymnasium.envs.box2d.lunar_lander:LunarLander",
+            "1,000 steps",
+            f"gymnasium {gymnasium.__version__}",
+        ),
     ]
     assert rows["Maze-v10"] == ["no_such_package.envs:Maze", "none", "no_such_package"]
     for absent in ("Maze-v2", "CartPole-v0", "CartPole-v1", "Ant-v4", "GymV21Environment-v0"):
@@ -141,21 +174,33 @@ def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None
 def test_those_of_packages_are_listed_and_broken_ones_named(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install("my-package", {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"}, group=ENTRY_POINT_GROUP)
-    install("rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP)
+    install(
+        "my-package",
+        {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"},
+        group=ENTRY_POINT_GROUP,
+    )
+    install(
+        "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP
+    )
     environments()
     captured = capsys.readouterr()
     last = re.split(r"  +", captured.out.splitlines()[-1])
     assert last == [
-        *("Maze", "installed: my_package.envs:Maze", "known once a job starts", "known once a job starts"),
+        *(
+            "Maze",
+            "installed: my_package.envs:Maze",
+            "known once a job starts",
+            "known once a job starts",
+        ),
         *("known once a job starts", "installed", "cpu", "my-package 1.2"),
     ]
     assert captured.err.splitlines() == [
-        "podracer: environment 'CartPole-v1' of package rival 1.2: the id is a built-in environment's; choose another",
-        "podracer: environment 'Hall' of package my-package 1.2: rival 1.2 offers one of the same id; "
-        "remove one of them",
-        "podracer: environment 'Hall' of package rival 1.2: my-package 1.2 offers one of the same id; "
-        "remove one of them",
+        "podracer: environment 'CartPole-v1' of package rival 1.2: the id is a built-in "
+        "environment's; choose another",
+        "podracer: environment 'Hall' of package my-package 1.2: rival 1.2 offers one of the same "
+        "id; remove one of them",
+        "podracer: environment 'Hall' of package rival 1.2: my-package 1.2 offers one of the same "
+        "id; remove one of them",
     ]
     environments("Maze")
     assert "from         my-package 1.2, my_package.envs:Maze\n" in capsys.readouterr().out
@@ -189,7 +234,11 @@ def test_nothing_heavy_is_imported() -> None:
     )
     for arguments in ([], ["CartPole-v1"]):
         result = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert result.returncode == 0, result.stderr
         assert json.loads(result.stdout.splitlines()[0])["id"] == "CartPole-v1"

@@ -1,4 +1,5 @@
-"""`podracer init`: the file is valid as it is written, for any environment, and nothing is overwritten."""
+"""`podracer init`: the file is valid as it is written, for any environment, and nothing is
+overwritten."""
 
 from __future__ import annotations
 
@@ -36,12 +37,28 @@ def test_every_environment_has_a_valid_file(name: str, tmp_path: Path) -> None:
 
 def test_without_a_terminal_defaults_answer(tmp_path: Path) -> None:
     spec = written(tmp_path, "cartpole.yaml")
-    assert (spec.environment.id, spec.objective.target_return, spec.search.algorithms) == ("CartPole-v1", 475.0, ())
-    assert written(tmp_path, "pendulum.yaml", "--environment", "Pendulum-v1").objective.target_return is None
+    assert (spec.environment.id, spec.objective.target_return, spec.search.algorithms) == (
+        "CartPole-v1",
+        475.0,
+        (),
+    )
+    assert (
+        written(tmp_path, "pendulum.yaml", "--environment", "Pendulum-v1").objective.target_return
+        is None
+    )
 
 
 def test_options(tmp_path: Path) -> None:
-    options = ("--target", "-200", "--max-duration", "90s", "--algorithm", "ppo", "--algorithm", "sac")
+    options = (
+        "--target",
+        "-200",
+        "--max-duration",
+        "90s",
+        "--algorithm",
+        "ppo",
+        "--algorithm",
+        "sac",
+    )
     spec = written(tmp_path, "pendulum.yaml", "--environment", "Pendulum-v1", *options)
     assert (spec.objective.target_return, spec.objective.max_duration) == (-200.0, 90.0)
     assert [share.algorithm for share in spec.search.algorithms] == ["ppo", "sac"]
@@ -69,12 +86,16 @@ def test_data_that_are_missing_are_said(tmp_path: Path) -> None:
     assert "prices.csv" in result.stdout
 
 
-def test_a_terminal_is_asked_three_questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_terminal_is_asked_three_questions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked = []
 
     def answer(question: str, default: str, err: bool) -> str:
         asked.append((question.split(maxsplit=1)[0], default))
-        return {"Environment": "Acrobot-v1", "Return": "-80", "How": "3m"}[question.split(maxsplit=1)[0]]
+        return {"Environment": "Acrobot-v1", "Return": "-80", "How": "3m"}[
+            question.split(maxsplit=1)[0]
+        ]
 
     monkeypatch.setattr(init.typer, "prompt", answer)
     for stream in ("stdin", "stderr"):

@@ -27,12 +27,14 @@ def test_the_first_and_the_second(number: signal.Signals) -> None:
 
 def test_a_shell_that_ignores_sigint_for_us_changes_nothing() -> None:
     code = (
-        "import os, signal; from podracer_client.processes.interrupts import Interrupts; calls = []\n"
-        "assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN\n"
-        "with Interrupts(lambda: calls.append(1), lambda: None): os.kill(os.getpid(), signal.SIGINT)\n"
-        "assert calls == [1]"
+        "import os, signal; from podracer_client.processes.interrupts import Interrupts; calls = "
+        "[]\nassert signal.getsignal(signal.SIGINT) == signal.SIG_IGN\n"
+        "with Interrupts(lambda: calls.append(1), lambda: None): os.kill(os.getpid(), "
+        "signal.SIGINT)\nassert calls == [1]"
     )
     result = subprocess.run(
-        ["/bin/sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, code], timeout=60, check=False
+        ["/bin/sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, code],
+        timeout=60,
+        check=False,
     )
     assert result.returncode == 0

@@ -15,12 +15,16 @@ class PlayedJobs:
     def __init__(self, events: int) -> None:
         self.events = events
 
-    def GetJob(self, request: job_service_pb2.GetJobRequest) -> job_service_pb2.GetJobResponse:  # noqa: N802
+    def GetJob(self, request: job_service_pb2.GetJobRequest) -> job_service_pb2.GetJobResponse:
         return job_service_pb2.GetJobResponse(job=self.message())
 
-    def ListEvents(self, request: job_service_pb2.ListEventsRequest) -> job_service_pb2.ListEventsResponse:  # noqa: N802
+    def ListEvents(
+        self, request: job_service_pb2.ListEventsRequest
+    ) -> job_service_pb2.ListEventsResponse:
         positions = range(request.after_position + 1, self.events + 1)[: request.page_size]
-        return job_service_pb2.ListEventsResponse(events=[job_pb2.Event(position=each) for each in positions])
+        return job_service_pb2.ListEventsResponse(
+            events=[job_pb2.Event(position=each) for each in positions]
+        )
 
     def message(self) -> job_pb2.Job:
         return job_pb2.Job(name="projects/default/jobs/a", event_position=self.events)

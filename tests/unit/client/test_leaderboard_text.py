@@ -46,7 +46,11 @@ def board() -> leaderboard_pb2.Leaderboard:
             cost=Duration(seconds=1234),
         )
         evaluation = agent_pb2.Evaluation(
-            mean=-180.0, lower_bound=-201.25, upper_bound=math.inf, returns=[-180.0] * 32, env_steps=1_234_567
+            mean=-180.0,
+            lower_bound=-201.25,
+            upper_bound=math.inf,
+            returns=[-180.0] * 32,
+            env_steps=1_234_567,
         )
         return leaderboard_pb2.Candidate(
             rank=rank, agent=agent, evaluation=evaluation, confirmed=rank == 1, score=-201.25
@@ -54,7 +58,10 @@ def board() -> leaderboard_pb2.Leaderboard:
 
     return leaderboard_pb2.Leaderboard(
         name="projects/default/leaderboards/x",
-        candidates=[candidate(1, "a0001", 0.00123456), candidate(2, "a0002", 0.002, "a0001", "a0003")],
+        candidates=[
+            candidate(1, "a0001", 0.00123456),
+            candidate(2, "a0002", 0.002, "a0001", "a0003"),
+        ],
         agent_count=9,
     )
 
@@ -65,23 +72,32 @@ def test_a_ranking_fits_a_hundred_columns(board: leaderboard_pb2.Leaderboard) ->
     assert "activation tanh" in text
 
 
-def test_a_ranking_says_where_agents_come_from_and_what_differs(board: leaderboard_pb2.Leaderboard) -> None:
+def test_a_ranking_says_where_agents_come_from_and_what_differs(
+    board: leaderboard_pb2.Leaderboard,
+) -> None:
     head, first, below_first, second, below_second = leaderboard_text(board, width=100).splitlines()
     assert head.split()[:4] == ["rank", "agent", "algorithm", "score"]
     assert first.split()[:5] == ["1", "a0001", "ppo", "-201.2", "-180.0"]
     assert " yes " in first
     assert " no " in second
     assert "1.23 M" in first
-    assert below_first.strip() == "fresh; learning_rate 0.001235, gamma 0.9"  # gae_lambda and activation: as usual
-    assert below_second.strip().startswith("fused from a0001 and a0003, for a0009; learning_rate 0.002")
+    # gae_lambda and activation: as usual
+    assert below_first.strip() == "fresh; learning_rate 0.001235, gamma 0.9"
+    assert below_second.strip().startswith(
+        "fused from a0001 and a0003, for a0009; learning_rate 0.002"
+    )
 
 
-def test_the_score_is_the_one_that_the_leaderboard_tells(board: leaderboard_pb2.Leaderboard) -> None:
+def test_the_score_is_the_one_that_the_leaderboard_tells(
+    board: leaderboard_pb2.Leaderboard,
+) -> None:
     board.candidates[0].score = -190.0  # with broken episodes
     assert leaderboard_text(board).splitlines()[1].split()[3:5] == ["-190.0", "-180.0"]
 
 
-def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(board: leaderboard_pb2.Leaderboard) -> None:
+def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(
+    board: leaderboard_pb2.Leaderboard,
+) -> None:
     """As in tests/unit/evaluate/test_shrinkage.py."""
     for candidate, mean, episodes in zip(board.candidates, (20.0, 0.0), (32, 8), strict=True):
         candidate.evaluation.mean, candidate.evaluation.standard_deviation = mean, 10.0
@@ -93,7 +109,10 @@ def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(board
 
 def test_an_empty_ranking() -> None:
     board = leaderboard_pb2.Leaderboard(name="projects/default/leaderboards/x", agent_count=3)
-    assert leaderboard_text(board) == "projects/default/leaderboards/x: no agent is ranked yet; 3 agents so far\n"
+    assert (
+        leaderboard_text(board)
+        == "projects/default/leaderboards/x: no agent is ranked yet; 3 agents so far\n"
+    )
 
 
 def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leaderboard) -> None:
@@ -134,7 +153,9 @@ def test_a_confirmed_best_and_an_ensemble_are_shown(finished_job: job_pb2.Job) -
     finished_job.ensemble.evaluation.CopyFrom(finished_job.progress.best)
     lines = JobSummary(finished_job, "").lines()
     assert any(line.endswith("agent a0002, confirmed") for line in lines)
-    ensemble = "ensemble     -182.4 (95 % interval -201.3 to -163.5, 2 episodes), mean of a0001, a0004"
+    ensemble = (
+        "ensemble     -182.4 (95 % interval -201.3 to -163.5, 2 episodes), mean of a0001, a0004"
+    )
     assert ensemble in lines
     values = job_json(finished_job)
     assert values["best_confirmed"] is True

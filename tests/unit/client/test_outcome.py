@@ -42,9 +42,10 @@ def test_how_far_it_came_and_what_to_try(finished_job: job_pb2.Job) -> None:
     assert lines[0].endswith("SUCCEEDED, budget used, target missed")
     assert target_lines(job) == lines[-5:]
     assert lines[-5:] == [
-        "target       -201.3 of -200.0 (lower bound of the return over 2 episodes, confirmed), at 150,000 steps "
-        "of its lineage, 25.0 s after the job's creation",
-        "try next     evaluation.episodes: 8: the mean reached the target, the lower bound of its interval did not",
+        "target       -201.3 of -200.0 (lower bound of the return over 2 episodes, confirmed), at "
+        "150,000 steps of its lineage, 25.0 s after the job's creation",
+        "try next     evaluation.episodes: 8: the mean reached the target, the lower bound of its "
+        "interval did not",
         "             objective.max_duration: 1m (now 30s)",
         "             search.algorithms: auto (it had only ppo)",
         "             evolution.population: 8 (now 4)",

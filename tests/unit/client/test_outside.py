@@ -20,7 +20,9 @@ def test_a_call_ends_with_its_deadline() -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, TimeoutError])
-def test_a_failure_tells_no_secret(failure: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_tells_no_secret(
+    failure: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "k3y")
 
     def call() -> None:

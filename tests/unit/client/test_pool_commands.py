@@ -21,7 +21,7 @@ class FakeJobs:
     def __init__(self) -> None:
         self.requests: list[job_service_pb2.UpdateJobRequest] = []
 
-    def UpdateJob(self, request):  # noqa: N802
+    def UpdateJob(self, request):
         self.requests.append(request)
         job = job_pb2.Job(name=request.name)
         job.spec.pod.CopyFrom(job_pb2.PodShape(min_count=1, max_count=4))
@@ -115,7 +115,9 @@ def test_capacity_as_json(capacity):
 
 
 def test_a_pool_that_knows_no_machine():
-    found = job_service_pb2.GetCapacityResponse(backend="static", pod_count=1, free_pod_count=-1, limit="")
+    found = job_service_pb2.GetCapacityResponse(
+        backend="static", pod_count=1, free_pod_count=-1, limit=""
+    )
     assert capacity_text(found) == "static pool: 1 pod\n\nevery job has the pods that it asks for\n"
     values = capacity_json(found)
     assert (values["free_pods"], values["total"]) == (None, None)

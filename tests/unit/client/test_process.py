@@ -31,7 +31,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start(code: str, restarts: int = 10) -> tuple[ManagedProcess, SimpleQueue[ProcessNews]]:
         news: SimpleQueue[ProcessNews] = SimpleQueue()
         plan = ProcessPlan(
-            "child", (sys.executable, "-S", "-c", code), dict(os.environ), tmp_path / "child.log", restarts
+            "child",
+            (sys.executable, "-S", "-c", code),
+            dict(os.environ),
+            tmp_path / "child.log",
+            restarts,
         )
         process = ManagedProcess(plan, news.put)
         made.append(process)
@@ -52,8 +56,13 @@ def test_the_address_is_what_the_child_says(start: Start) -> None:
     assert process.wait_ready(10) == "unix:///x"
 
 
-def test_a_child_has_a_session_of_its_own_and_knows_its_parent(start: Start, tmp_path: Path) -> None:
-    code = "import os; print(os.getsid(0) == os.getpid(), os.environ['PODRACER_PARENT_PID'], flush=True); " + SERVE
+def test_a_child_has_a_session_of_its_own_and_knows_its_parent(
+    start: Start, tmp_path: Path
+) -> None:
+    code = (
+        "import os; print(os.getsid(0) == os.getpid(), os.environ['PODRACER_PARENT_PID'], "
+        "flush=True); " + SERVE
+    )
     process, _ = start(code)
     process.wait_ready(10)
     assert (tmp_path / "child.log").read_text() == f"True {os.getpid()}\n"
@@ -77,7 +86,8 @@ def test_a_killed_child_is_started_again(start: Start) -> None:
 def test_a_child_that_cannot_start_is_given_up_with_its_last_words(start: Start) -> None:
     process, news = start("import sys; sys.exit('the port is taken')")
     with pytest.raises(
-        Unavailable, match=r"the child could not start \(exit code 1\): the port is taken; its log: .*child.log"
+        Unavailable,
+        match=r"the child could not start \(exit code 1\): the port is taken; its log: .*child.log",
     ):
         process.wait_ready(10)
     assert news.get(timeout=5).fatal
@@ -112,7 +122,9 @@ def test_a_slow_child_gets_longer_while_it_computes(
     used = count(0.02, 0.011)
     monkeypatch.setattr(ManagedProcess, "_processor_seconds", lambda self: next(used))
     go = tmp_path / "go"
-    process, news = start(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVE}")
+    process, news = start(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVE}"
+    )
     with ThreadPoolExecutor() as threads:
         address = threads.submit(process.wait_ready, 1.0)
         message = news.get(timeout=60)

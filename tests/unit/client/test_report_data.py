@@ -14,7 +14,13 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.report import conversion
 from podracer_client.report.experiment import best_so_far, experiment_of, spread
 from podracer_client.report.experiment_page import experiment_text
-from podracer_client.report.families import ancestors, best_agent, family_order, living_lines, most_telling
+from podracer_client.report.families import (
+    ancestors,
+    best_agent,
+    family_order,
+    living_lines,
+    most_telling,
+)
 from podracer_client.report.gather import Thinning
 from podracer_client.report.pods import job_steps, pod_histories, throughput
 from podracer_client.report.records import Agent, Event
@@ -46,11 +52,26 @@ def test_thinning_keeps_an_even_choice_in_order() -> None:
         thinning.add(number)
     assert thinning.count == 1000
     assert 5 <= len(thinning.kept) <= 10
-    assert len({after - before for before, after in zip(thinning.kept, thinning.kept[1:], strict=False)}) == 1
+    assert (
+        len(
+            {
+                after - before
+                for before, after in zip(thinning.kept, thinning.kept[1:], strict=False)
+            }
+        )
+        == 1
+    )
 
 
 def test_families_stay_together_and_no_agent_is_lost() -> None:
-    people = [agent("a"), agent("b"), agent("a1", "a"), agent("b1", "b"), agent("a2", "a1"), agent("ab", "a", "b")]
+    people = [
+        agent("a"),
+        agent("b"),
+        agent("a1", "a"),
+        agent("b1", "b"),
+        agent("a2", "a1"),
+        agent("ab", "a", "b"),
+    ]
     assert [each.name for each in family_order(people)] == ["a", "a1", "a2", "ab", "b", "b1"]
     circle = [agent("x", "y"), agent("y", "x"), agent("z", "unknown")]
     assert sorted(each.name for each in family_order(circle)) == ["x", "y", "z"]
@@ -83,7 +104,9 @@ def test_pods_from_events() -> None:
         event("LEASE_GRANTED", "p0", 6.0, "4"),
         event("JOB_SUCCEEDED", "", 9.0),
     ]
-    first, second = pod_histories([each if each.subject else replace(each, about="") for each in events], 10.0)
+    first, second = pod_histories(
+        [each if each.subject else replace(each, about="") for each in events], 10.0
+    )
     assert [(span.start_s, span.end_s, span.end) for span in first.spans] == [
         (1.0, 4.0, "ROUND_COMPLETED"),
         (5.0, 6.0, ""),
@@ -107,8 +130,12 @@ def test_work_that_was_handed_on_belongs_to_its_new_pod() -> None:
         of("WORK_FAILED", "", 9.0),
     ]
     first, second = pod_histories(events, 10.0)
-    assert [(span.start_s, span.end_s, span.end) for span in first.spans] == [(0.0, 6.0, "LEASE_EXPIRED")]
-    assert [(span.start_s, span.end_s, span.end) for span in second.spans] == [(5.0, 9.0, "WORK_FAILED")]
+    assert [(span.start_s, span.end_s, span.end) for span in first.spans] == [
+        (0.0, 6.0, "LEASE_EXPIRED")
+    ]
+    assert [(span.start_s, span.end_s, span.end) for span in second.spans] == [
+        (5.0, 9.0, "WORK_FAILED")
+    ]
 
 
 def test_the_throughput_adds_up_to_the_steps() -> None:
@@ -156,7 +183,8 @@ def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
             algorithms=[evolution_pb2.AlgorithmShare(algorithm="ppo", share=2.0)],
             space=[
                 evolution_pb2.Dimension(
-                    hyperparameter="learning_rate", log_uniform=evolution_pb2.Interval(low=1e-4, high=1e-2)
+                    hyperparameter="learning_rate",
+                    log_uniform=evolution_pb2.Interval(low=1e-4, high=1e-2),
                 )
             ],
         ),
@@ -165,7 +193,10 @@ def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
     rows = dict(request_rows(message))
     assert rows["environment"] == "Pendulum-v1"
     assert rows["evaluation"] == "64 episodes by success_rate"
-    assert rows["objective"] == "return -200 by the lower bound of the 95 % interval, at most 10 min 00 s"
+    assert (
+        rows["objective"]
+        == "return -200 by the lower bound of the 95 % interval, at most 10 min 00 s"
+    )
     assert rows["algorithms"] == "ppo (share 2)"
     assert rows["learning_rate"] == "0.0001 to 0.01, in the logarithm"
     assert searched_names(message) == {"learning_rate": True}
@@ -177,21 +208,34 @@ def test_what_is_to_happen_besides_training_is_said_too() -> None:
         environment=EnvironmentSpec("StockTrading-v0", kwargs={"evaluation_split": "validation"}),
         objective=Objective(max_duration=600.0),
         warm_start=(
-            Founder("projects/default/jobs/old/agents/a0003", "agents/a0003/checkpoints/1-1/", "0" * 64, "ppo"),
+            Founder(
+                "projects/default/jobs/old/agents/a0003",
+                "agents/a0003/checkpoints/1-1/",
+                "0" * 64,
+                "ppo",
+            ),
         ),
         retrain=Retrain({"train_end": "2018-12-28"}, env_steps=500_000, scratch=True),
     )
     rows = dict(request_rows(spec.to_message()))
     assert rows["arguments"] == "evaluation_split: validation"
     assert rows["warm start"] == "old/a0003"
-    assert rows["retrain"] == "the best from new weights, 500,000 environment steps, train_end: 2018-12-28"
+    assert (
+        rows["retrain"]
+        == "the best from new weights, 500,000 environment steps, train_end: 2018-12-28"
+    )
     assert "continuous" not in rows
     watching = Continuous(interval=3600.0, contest={"evaluation_split": "test"}, margin=0.1)
-    rows = dict(request_rows((replace(spec, warm_start=(), retrain=Retrain(), continuous=watching)).to_message()))
+    rows = dict(
+        request_rows(
+            (replace(spec, warm_start=(), retrain=Retrain(), continuous=watching)).to_message()
+        )
+    )
     assert "warm start" not in rows
     assert rows["retrain"] == "the best from its weights"
     assert rows["continuous"] == (
-        "a generation every 1 h 00 min, the champion is called champion, contest in evaluation_split: test, margin 0.1"
+        "a generation every 1 h 00 min, the champion is called champion, contest in "
+        "evaluation_split: test, margin 0.1"
     )
 
 
@@ -208,7 +252,14 @@ def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:
     ]
     experiment = experiment_of("e", jobs)
     assert experiment.axes == ("search.space.rate", "seed")
-    assert [job.name for job in experiment.jobs] == ["j9-1", "j9-2", "j9-10", "j10-1", "j10-2", "j10-10"]
+    assert [job.name for job in experiment.jobs] == [
+        "j9-1",
+        "j9-2",
+        "j9-10",
+        "j10-1",
+        "j10-2",
+        "j10-10",
+    ]
     assert [(group.name, len(group.jobs), group.reached) for group in experiment.groups] == [
         ("rate 9", 3, 3),
         ("rate 10", 3, 0),
@@ -221,7 +272,13 @@ def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [([], "–"), ([None], "–"), ([3.0, None], "3"), ([1.0, 3.0, 8.0], "3 (1 to 8)"), ([1.0, 2.0], "1.5 (1 to 2)")],
+    [
+        ([], "–"),
+        ([None], "–"),
+        ([3.0, None], "3"),
+        ([1.0, 3.0, 8.0], "3 (1 to 8)"),
+        ([1.0, 2.0], "1.5 (1 to 2)"),
+    ],
 )
 def test_a_median_with_its_range(values: list[float | None], expected: str) -> None:
     assert spread(values, lambda value: f"{value:g}") == expected

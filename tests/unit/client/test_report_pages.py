@@ -1,4 +1,5 @@
-"""Pages of made-up jobs: whole, self-contained, the same twice, and with nothing in them that was not put there."""
+"""Pages of made-up jobs: whole, self-contained, the same twice, and with nothing in them that was
+not put there."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def infested_report() -> JobReport:
     report = made_up_report(3, 2)
     evil = "<svg onload=alert(1)>$x^2$ & \"'"
     agents = tuple(
-        replace(agent, reason=evil, hyperparameters={evil: 0.1 * n}) for n, agent in enumerate(report.agents)
+        replace(agent, reason=evil, hyperparameters={evil: 0.1 * n})
+        for n, agent in enumerate(report.agents)
     )
     events = (*report.events, Event(99, evil, evil, "pods", evil, 3.0, {}))
     pods = (Pod(evil, "IDLE", "FUSED", evil, 0.0, 1, evil),)
@@ -78,7 +80,9 @@ PAGES: dict[str, Callable[[], str]] = {
         replace(made_up_report(2, 1), evaluations=(), candidates=(), best=None, evaluation_count=0)
     ),
     "filmed": lambda: page_of(replace(made_up_report(1, 1), video=(FILM, "an episode of 5 steps"))),
-    "not filmed": lambda: page_of(replace(made_up_report(1, 1), video=("", "no video: nothing draws it"))),
+    "not filmed": lambda: page_of(
+        replace(made_up_report(1, 1), video=("", "no video: nothing draws it"))
+    ),
     "one agent": lambda: page_of(made_up_report(1, 1)),
     "a population": lambda: page_of(made_up_report()),
     "running": lambda: page_of(made_up_report(ended=False)),
@@ -142,10 +146,14 @@ def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) 
     assert text.startswith("<!DOCTYPE html>")
     assert len(reader.identifiers) == len(set(reader.identifiers))
     assert (FILM in reader.references) == (name == "filmed")
-    assert {f"#{identifier}" for identifier in reader.identifiers} >= set(reader.references) - {FILM}
+    assert {f"#{identifier}" for identifier in reader.identifiers} >= set(reader.references) - {
+        FILM
+    }
     assert ("no video: nothing draws it" in reader.texts) == (name == "not filmed")
     assert set(re.findall(r"url\((?!#)", text)) == set()
-    assert not {"script", "link", "iframe", "img", "object", "embed", "foreignobject"} & set(reader.tags)
+    assert not {"script", "link", "iframe", "img", "object", "embed", "foreignobject"} & set(
+        reader.tags
+    )
     assert "://" not in text
     assert "@import" not in text
 
@@ -153,7 +161,9 @@ def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) 
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_that_is_no_number_is_shown(name: str, pages: dict[str, str]) -> None:
     words = " ".join(Reader(pages[name]).texts).lower().split()
-    assert not {"nan", "inf", "-inf", "−inf", "none", "null"} & {word.strip(",;()") for word in words} - {"none"}
+    assert not {"nan", "inf", "-inf", "−inf", "none", "null"} & {
+        word.strip(",;()") for word in words
+    } - {"none"}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -172,7 +182,11 @@ def test_the_same_data_give_the_same_bytes(pages: dict[str, str]) -> None:
 
 def test_what_users_wrote_is_shown_as_they_wrote_it(pages: dict[str, str]) -> None:
     shown = " ".join(Reader(pages["failed before any agent"]).texts)
-    for text in ("<b>it</b> raised & ended", "</pre><script>alert(1)</script>", "<img src=x onerror=alert(1)>"):
+    for text in (
+        "<b>it</b> raised & ended",
+        "</pre><script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+    ):
         assert text in shown
     infested = " ".join(Reader(pages["infested"]).texts)
     assert "<svg onload=alert(1)>$x^2$ & \"'" in infested
@@ -184,7 +198,14 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
     report = made_up_report()
     shown = " ".join(Reader(pages["a population"]).texts)
     assert report.best is not None
-    for words in ("target missed", "device seconds", "Learning curves", "Lineage", "Population", "pendulum-1"):
+    for words in (
+        "target missed",
+        "device seconds",
+        "Learning curves",
+        "Lineage",
+        "Population",
+        "pendulum-1",
+    ):
         assert words in shown
     for candidate in report.candidates:
         assert candidate.agent in shown
@@ -196,7 +217,9 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
 def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
     report = made_up_report(500, 40)
     assert len(report.evaluations) > 15_000
-    text = page_of(replace(report, notes=("Of 20,000 evaluations an even choice of 15,000 is drawn.",)))
+    text = page_of(
+        replace(report, notes=("Of 20,000 evaluations an even choice of 15,000 is drawn.",))
+    )
     assert len(text) < 4_000_000
     shown = " ".join(Reader(text).texts)
     assert "400 most telling of 500 agents" in shown
@@ -208,19 +231,28 @@ def test_figures_are_files_too(tmp_path: Path) -> None:
     report = made_up_report(4, 2)
     plans = job_figures(report)
     written = write_figures(tmp_path / "figures", render_figures(plans, png=True).values())
-    assert {path.name for path in written} == {f"{plan.name}.{kind}" for plan in plans for kind in ("svg", "png")}
+    assert {path.name for path in written} == {
+        f"{plan.name}.{kind}" for plan in plans for kind in ("svg", "png")
+    }
     for path in written:
         content = path.read_bytes()
         assert content.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
         assert path.suffix == ".png" or b"<text" in content
     again = render_figures(plans[:1], png=True)
-    assert all((tmp_path / "figures" / f"{name}.png").read_bytes() == figure.png for name, figure in again.items())
+    assert all(
+        (tmp_path / "figures" / f"{name}.png").read_bytes() == figure.png
+        for name, figure in again.items()
+    )
 
 
 def test_names_in_any_script_are_drawn_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
     report = made_up_report()
     agents = [replace(agent, algorithm="日本") for agent in report.agents]
-    rendered = render("curves", partial(draw_curves, replace(report, agents=tuple(agents)), by_time=True), png=True)
+    rendered = render(
+        "curves",
+        partial(draw_curves, replace(report, agents=tuple(agents)), by_time=True),
+        png=True,
+    )
     assert rendered is not None
     assert "日本" in rendered.svg
     assert not recwarn.list

@@ -22,7 +22,9 @@ Response = artifact_service_pb2.DownloadResponse
 
 def test_a_job_is_called_by_its_id_or_its_name() -> None:
     assert (
-        job_name("cartpole-x7") == job_name("projects/default/jobs/cartpole-x7") == "projects/default/jobs/cartpole-x7"
+        job_name("cartpole-x7")
+        == job_name("projects/default/jobs/cartpole-x7")
+        == "projects/default/jobs/cartpole-x7"
     )
     assert leaderboard_name("j") == "projects/default/leaderboards/j"
     for text in ("", "UPPER", "a/b", "projects/default/jobs/", "x" * 64, "../x"):
@@ -37,10 +39,14 @@ def test_names_of_checkpoints() -> None:
 
 
 def stream(files: dict[str, bytes], *, sha256: str = "") -> Iterator[Response]:
-    yield Response(artifact=artifact_service_pb2.Artifact(name="n", size_bytes=sum(map(len, files.values()))))
+    yield Response(
+        artifact=artifact_service_pb2.Artifact(name="n", size_bytes=sum(map(len, files.values())))
+    )
     for path, data in files.items():
         digest = sha256 or hashlib.sha256(data).hexdigest()
-        yield Response(file=artifact_service_pb2.ArtifactFile(path=path, size_bytes=len(data), sha256=digest))
+        yield Response(
+            file=artifact_service_pb2.ArtifactFile(path=path, size_bytes=len(data), sha256=digest)
+        )
         for start in range(0, len(data), 3):
             yield Response(data=data[start : start + 3])
 
@@ -50,7 +56,11 @@ def test_a_download_writes_every_file(tmp_path: Path) -> None:
     artifact = receive_artifact(stream(files), tmp_path / "a" / "checkpoint")
     assert artifact.name == "n"
     folder = tmp_path / "a" / "checkpoint"
-    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    assert {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    } == files
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["checkpoint"]
 
 
@@ -81,7 +91,7 @@ class FakeJobs:
         self.scripts = list(scripts)
         self.positions: list[int] = []
 
-    def WatchJob(self, request: job_service_pb2.WatchJobRequest) -> Any:  # noqa: N802
+    def WatchJob(self, request: job_service_pb2.WatchJobRequest) -> Any:
         self.positions.append(request.after_position)
         return FakeCall(self.scripts.pop(0) if self.scripts else [Unavailable("away")])
 
@@ -113,7 +123,9 @@ def news(*positions: int, state: int = job_pb2.JOB_STATE_RUNNING, draining: bool
 
 def test_a_watch_goes_on_where_it_was_cut_off() -> None:
     end = news(4, state=job_pb2.JOB_STATE_SUCCEEDED)
-    jobs = FakeJobs([news(1), news(2), Unavailable("reset")], [news(draining=True)], [], [news(2, 3), end])
+    jobs = FakeJobs(
+        [news(1), news(2), Unavailable("reset")], [news(draining=True)], [], [news(2, 3), end]
+    )
     updates = list(JobWatch(jobs, "n"))  # type: ignore[arg-type]
     assert [event.position for update in updates for event in update.events] == [1, 2, 3, 4]
     assert jobs.positions == [0, 2, 2, 2]
@@ -158,5 +170,8 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cases = {"": InvalidInput, "file": InvalidInput, "missing": NotFound}
     for name, error in cases.items():
-        with pytest.raises(error, match="checkpoint"), checkpoint_folder(str(tmp_path / name), no_server):
+        with (
+            pytest.raises(error, match="checkpoint"),
+            checkpoint_folder(str(tmp_path / name), no_server),
+        ):
             pass

@@ -14,7 +14,13 @@ def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
     (tmp_path / "x=y@z").mkdir()
-    texts = ["best", "a=projects/p/jobs/j/checkpoints/best", "job-7", "projects/p/jobs/k@champion", "b=job-7@newest"]
+    texts = [
+        "best",
+        "a=projects/p/jobs/j/checkpoints/best",
+        "job-7",
+        "projects/p/jobs/k@champion",
+        "b=job-7@newest",
+    ]
     assert wanted_policies(texts) == [
         Wanted("policy", ("best",)),
         Wanted("a", ("projects/p/jobs/j/checkpoints/best",)),
@@ -24,7 +30,9 @@ def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert wanted_policies(["both=best", "both=other"]) == [Wanted("both", ("best", "other"))]
     assert wanted_policies(["projects/p/jobs/j/checkpoints/best"])[0].name == "j"
-    assert wanted_policies(["x=y@z"]) == [Wanted("policy", ("x=y@z",))], "a folder that is there is a folder"
+    assert wanted_policies(["x=y@z"]) == [Wanted("policy", ("x=y@z",))], (
+        "a folder that is there is a folder"
+    )
 
 
 @pytest.mark.parametrize("texts", [["a=j@x", "a=best"], ["a=best", "a=j@x"], ["j", "j@x"]])

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from podracer_client.local.foreground import Foreground
-from podracer_client.local.services import ServiceOptions, leaderboard_plan, orchestrator_plan, require_services
+from podracer_client.local.services import (
+    ServiceOptions,
+    leaderboard_plan,
+    orchestrator_plan,
+    require_services,
+)
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.local.up import keep_up
 from podracer_client.processes.run_folder import RunFolder
@@ -25,28 +30,38 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
 def environments(state: StateFolder) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Of the orchestrator and the leaderboard."""
     with RunFolder() as run_folder:
-        orchestrator = orchestrator_plan(state, run_folder, "unix:///o", "unix:///l", ServiceOptions())
+        orchestrator = orchestrator_plan(
+            state, run_folder, "unix:///o", "unix:///l", ServiceOptions()
+        )
         return orchestrator.environment, leaderboard_plan(state, "unix:///l").environment
 
 
 def test_spans_go_to_the_state_folder(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PODRACER_TRACE_DIR", raising=False)
-    assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [str(state.path / "traces")] * 2
+    assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [
+        str(state.path / "traces")
+    ] * 2
 
 
 @pytest.mark.parametrize("said", ["", "/elsewhere"])
-def test_or_where_the_user_says(state: StateFolder, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_or_where_the_user_says(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
     monkeypatch.setenv("PODRACER_TRACE_DIR", said)
     assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [said] * 2
 
 
-def test_one_address_for_metrics_is_the_orchestrators(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_for_metrics_is_the_orchestrators(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PODRACER_METRICS_LISTEN", "127.0.0.1:9464")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
     orchestrator, leaderboard = environments(state)
     assert orchestrator["PODRACER_METRICS_LISTEN"] == "127.0.0.1:9464"
     assert "PODRACER_METRICS_LISTEN" not in leaderboard
-    assert {one["OTEL_EXPORTER_OTLP_ENDPOINT"] for one in (orchestrator, leaderboard)} == {"http://127.0.0.1:4317"}
+    assert {one["OTEL_EXPORTER_OTLP_ENDPOINT"] for one in (orchestrator, leaderboard)} == {
+        "http://127.0.0.1:4317"
+    }
 
 
 @pytest.mark.parametrize(
@@ -60,9 +75,14 @@ def test_what_is_not_installed_is_said_before_anything_is_made(
     command: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find, missing = importlib.util.find_spec, ("podracer_leaderboard", "podracer_worker")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
     with pytest.raises(PreconditionFailed) as refused:
         command(tmp_path / "runs")
-    assert "needs the extra `local`, which is not installed: pip install 'podracer-client[local]'" in str(refused.value)
+    assert (
+        "needs the extra `local`, which is not installed: pip install 'podracer-client[local]'"
+        in str(refused.value)
+    )
     assert not (tmp_path / "runs").exists()
     require_services("learner")

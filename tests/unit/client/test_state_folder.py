@@ -27,11 +27,14 @@ def test_it_is_made_private_with_its_parents(tmp_path: Path) -> None:
 
 def test_a_second_one_is_told_who_has_it(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from podracer_client.local.state_folder import StateFolder\n"
-        "state = StateFolder.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from podracer_client.local.state_folder import "
+        "StateFolder\nstate = StateFolder.open(Path(sys.argv[1])); print('open', flush=True); "
+        "sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(PreconditionFailed, match=rf"in use by process {other.pid}; .*--dir"):
@@ -75,7 +78,12 @@ def test_a_killed_launchers_run_folder_goes_when_the_next_one_is_made(
         "import os; from podracer_client.processes import run_folder as module\n"
         "module._LONGEST_PARENT_BYTES = 1000; module.RunFolder(); os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", killed], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=60, check=False)
+    subprocess.run(
+        [sys.executable, "-c", killed],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=60,
+        check=False,
+    )
     assert len(list(tmp_path.iterdir())) == 1
     (tmp_path / "podracer-precious").mkdir()  # no lock in it: not ours
     with RunFolder() as living:
@@ -86,7 +94,9 @@ def test_a_killed_launchers_run_folder_goes_when_the_next_one_is_made(
             assert left == {"podracer-precious", living.path.name, another.path.name}
 
 
-def test_a_socket_in_a_run_folder_has_a_short_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_socket_in_a_run_folder_has_a_short_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with RunFolder() as folder:
         assert len(folder.socket("x" * 40)) < 100
@@ -100,7 +110,11 @@ def test_the_connection_file_is_private_and_is_found(tmp_path: Path) -> None:
     path = ConnectionFile("127.0.0.1:1", "127.0.0.1:2", str(token), os.getpid()).write(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
     found = find_connection(folder=tmp_path)
-    assert (found.orchestrator, found.leaderboard, found.token()) == ("127.0.0.1:1", "127.0.0.1:2", "secret")
+    assert (found.orchestrator, found.leaderboard, found.token()) == (
+        "127.0.0.1:1",
+        "127.0.0.1:2",
+        "secret",
+    )
 
 
 def test_a_launcher_that_is_gone_is_no_server(tmp_path: Path) -> None:
@@ -141,7 +155,8 @@ def test_the_services_get_addresses_tokens_and_no_client_settings(
         services = LocalServices(state, folder, ServiceOptions("127.0.0.1:0", "", max_pods=3))
         environment = services.orchestrator._plan.environment
         assert environment["PODRACER_LISTEN"].startswith("127.0.0.1:")
-        assert not environment["PODRACER_LISTEN"].endswith(":0")  # it has to be found again after a restart
+        # it has to be found again after a restart
+        assert not environment["PODRACER_LISTEN"].endswith(":0")
         assert environment["PODRACER_LEADERBOARD"] == folder.socket("leaderboard")
         assert environment["PODRACER_STORE"] == f"file://{tmp_path}/objects"
         assert environment["PODRACER_MAX_PODS"] == "3"

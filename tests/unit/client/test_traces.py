@@ -22,11 +22,15 @@ SECOND = 1_000_000_000
 def write(folder: Path, service: str, *spans: dict[str, object]) -> Path:
     path = folder / f"{service}-1-abc.spans.jsonl"
     header = {"service": service, "process": f"{service}-1-abc"}
-    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (header, *spans)))
+    path.write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (header, *spans))
+    )
     return path
 
 
-def span(name: str, span_id: str, parent: str, begin_s: float, end_s: float, **attributes: object) -> dict[str, object]:
+def span(
+    name: str, span_id: str, parent: str, begin_s: float, end_s: float, **attributes: object
+) -> dict[str, object]:
     return {
         "trace": "a" * 32,
         "span": span_id,
@@ -51,7 +55,17 @@ def folder(tmp_path: Path) -> Path:
     write(
         tmp_path,
         "learner",
-        span("train", "3", "2", 1.0, 11.0, job=JOB, iterations=60, seconds__collect=6.0, seconds__update=3.0),
+        span(
+            "train",
+            "3",
+            "2",
+            1.0,
+            11.0,
+            job=JOB,
+            iterations=60,
+            seconds__collect=6.0,
+            seconds__update=3.0,
+        ),
         span("set up", "4", "3", 1.0, 2.0),
         span("collect", "5", "3", 2.0, 2.2, sampled=True),
         span("update", "6", "3", 2.2, 2.3, sampled=True),
@@ -79,8 +93,13 @@ def test_phases_of_a_round_are_made_of_what_was_looked_at(folder: Path) -> None:
     assert found["collect"].seconds == pytest.approx(6.0)
     assert found["update"].seconds == pytest.approx(3.0)
     assert not found["update"].is_estimated
-    rollout = found["collect rollout"]  # 0.15 s of the 0.2 s that were looked at, so three quarters of 6 s
-    assert (rollout.service, rollout.seconds, rollout.is_estimated) == ("worker", pytest.approx(4.5), True)
+    # 0.15 s of the 0.2 s that were looked at, so three quarters of 6 s
+    rollout = found["collect rollout"]
+    assert (rollout.service, rollout.seconds, rollout.is_estimated) == (
+        "worker",
+        pytest.approx(4.5),
+        True,
+    )
     assert found["gradient steps"].seconds == pytest.approx(3.0 * 0.8)
     assert sum(child.seconds for child in found["train"].children) == pytest.approx(10.0)
     assert flame.seconds == found["JobService/CreateJob"].seconds == pytest.approx(10.0)
@@ -108,7 +127,10 @@ def test_the_text_is_a_tree(folder: Path) -> None:
     assert lines[0] == f"{JOB}: 11.0 s, 10.0 s of work in 3 processes"
     assert re.search(r"^ +10\.00  100\.0% +1 +train +learner$", text, re.MULTILINE)
     assert re.search(r"^ +4\.50 +45\.0% +~collect rollout +worker$", text, re.MULTILINE)
-    depths = {line[27:].strip().split("  ")[0].lstrip("~"): len(line[27:]) - len(line[27:].lstrip()) for line in lines}
+    depths = {
+        line[27:].strip().split("  ")[0].lstrip("~"): len(line[27:]) - len(line[27:].lstrip())
+        for line in lines
+    }
     assert depths["train"] < depths["update"] < depths["gradient steps"]
 
 
@@ -121,11 +143,23 @@ def test_the_page_asks_for_nothing_else(folder: Path) -> None:
     (data,) = re.findall(r"const flame=(.*?);</script>", text)
     assert json.loads(data)["n"] == "cartpole-x7"
     (lanes,) = re.findall(r"const lanes=(.*?);</script>", text)
-    assert {lane["service"] for lane in json.loads(lanes)} == {"orchestrator", "learner", "worker", "evaluator"}
+    assert {lane["service"] for lane in json.loads(lanes)} == {
+        "orchestrator",
+        "learner",
+        "worker",
+        "evaluator",
+    }
 
 
 def test_the_timeline_is_bounded(folder: Path) -> None:
-    write(folder, "many", *(span("x", f"m{number}", "3", 2.0, 2.0 + number / 1e4) for number in range(MOST_SPANS + 9)))
+    write(
+        folder,
+        "many",
+        *(
+            span("x", f"m{number}", "3", 2.0, 2.0 + number / 1e4)
+            for number in range(MOST_SPANS + 9)
+        ),
+    )
     trace = read_trace(folder, JOB)
     text = trace_page(trace, flame_of(trace))
     (lanes,) = re.findall(r"const lanes=(.*?);</script>", text)
@@ -150,16 +184,22 @@ def test_lines_that_were_cut_off_are_left_out(folder: Path) -> None:
 
 
 def test_another_jobs_spans_are_not_looked_at(folder: Path) -> None:
-    other = span("JobService/CreateJob", "1", "", 0.0, 9.0, job="projects/default/jobs/other") | {"trace": "c" * 32}
+    other = span("JobService/CreateJob", "1", "", 0.0, 9.0, job="projects/default/jobs/other") | {
+        "trace": "c" * 32
+    }
     write(folder, "orchestrator2", other)
     assert len(read_trace(folder, JOB).spans) == 8
     assert len(read_trace(folder, "other").spans) == 1
 
 
 def test_a_job_without_a_trace(folder: Path) -> None:
-    with pytest.raises(NotFound, match=r"no trace of .*missing-1 there; there are traces of: cartpole-x7"):
+    with pytest.raises(
+        NotFound, match=r"no trace of .*missing-1 there; there are traces of: cartpole-x7"
+    ):
         read_trace(folder, "missing-1")
-    with pytest.raises(NotFound, match=r"no traces in .*; `podracer run` and `podracer up` write them"):
+    with pytest.raises(
+        NotFound, match=r"no traces in .*; `podracer run` and `podracer up` write them"
+    ):
         read_trace(folder / "missing", JOB)
     with pytest.raises(InvalidInput, match="is not the name of a job"):
         read_trace(folder, "No Job")
@@ -174,7 +214,9 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gradient steps" in shown.output
     assert "wrote cartpole-x7-trace.html" in shown.output
     assert "</html>" in (folder / "cartpole-x7-trace.html").read_text()
-    as_json = CliRunner().invoke(application, ["trace", JOB, "x.html", "--traces", str(folder), "--json"])
+    as_json = CliRunner().invoke(
+        application, ["trace", JOB, "x.html", "--traces", str(folder), "--json"]
+    )
     assert json.loads(as_json.output)["spans"] == 8
 
 
@@ -186,4 +228,6 @@ def test_a_trace_of_one_instant() -> None:
 def read_trace_of_nothing() -> list:
     from podracer_client.traces.reading import TraceSpan
 
-    return [TraceSpan("orchestrator", "o-1", "1", "", "JobService/CreateJob", 5, 5, {"job": JOB}, "")]
+    return [
+        TraceSpan("orchestrator", "o-1", "1", "", "JobService/CreateJob", 5, 5, {"job": JOB}, "")
+    ]

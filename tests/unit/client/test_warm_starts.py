@@ -25,7 +25,8 @@ from podracer_core.jobs.warm_start import WarmStart
 from podracer_core.storage.folder import FolderStore
 
 SPEC = parse_job(
-    "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: former, candidates: 2}"
+    "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: "
+    "former, candidates: 2}"
 )
 
 
@@ -36,46 +37,59 @@ def board(count: int) -> leaderboard_pb2.Leaderboard:
         candidate.agent.name = f"projects/default/jobs/former/agents/a{number}"
         candidate.agent.spec.algorithm = "ppo"
         candidate.agent.spec.hyperparameters["gamma"].number = 0.9
-        candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number}/checkpoints/1-1/"
+        candidate.evaluation.checkpoint.prefix = (
+            f"projects/default/jobs/u/agents/a{number}/checkpoints/1-1/"
+        )
         candidate.evaluation.checkpoint.manifest_sha256 = "0" * 64
     return found
 
 
 def look_up(spec: JobSpec, candidates: int = 3) -> JobSpec:
-    """On servers with one job, whose file calls it `former`, and a leaderboard of some candidates."""
-    job = job_pb2.Job(name="projects/default/jobs/former-1", leaderboard="projects/default/leaderboards/former-1")
+    """On servers with one job, whose file calls it `former`, and a leaderboard of some
+    candidates."""
+    job = job_pb2.Job(
+        name="projects/default/jobs/former-1", leaderboard="projects/default/leaderboards/former-1"
+    )
     job.spec.display_name = "former"
 
     def find(request: job_service_pb2.GetJobRequest) -> None:
         raise NotFound(request.name)
 
-    def listed(request: job_service_pb2.ListJobsRequest, **_: object) -> job_service_pb2.ListJobsResponse:
+    def listed(
+        request: job_service_pb2.ListJobsRequest, **_: object
+    ) -> job_service_pb2.ListJobsResponse:
         named = request.filter.removeprefix("display_name=")
         return job_service_pb2.ListJobsResponse(jobs=[job] if named in ("", "former") else [])
 
     service = SimpleNamespace(GetJob=find, ListJobs=listed)
     return look_up_founders(
-        cast("Any", SimpleNamespace(job_service=service, leaderboard=lambda _: board(candidates))), spec
+        cast("Any", SimpleNamespace(job_service=service, leaderboard=lambda _: board(candidates))),
+        spec,
     )
 
 
 def test_the_best_candidates_become_founders() -> None:
     message = look_up(SPEC).to_message()
     assert [founder.agent[-2:] for founder in message.founders] == ["a1", "a2"]
-    assert message.founders[0].checkpoint.prefix == "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
+    assert (
+        message.founders[0].checkpoint.prefix
+        == "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
+    )
     assert message.founders[0].hyperparameters["gamma"].number == 0.9
 
 
 class Store:
     """An artifact service that has nothing, and keeps what it is sent."""
 
-    def GetArtifact(self, request: artifact_pb2.GetArtifactRequest) -> None:  # noqa: N802 - gRPC names it
+    def GetArtifact(self, request: artifact_pb2.GetArtifactRequest) -> None:
         raise NotFound(request.name)
 
-    def Upload(self, requests: Iterable[artifact_pb2.UploadRequest], timeout: float) -> Any:  # noqa: N802
+    def Upload(self, requests: Iterable[artifact_pb2.UploadRequest], timeout: float) -> Any:
         first, *rest = requests
         self.header, self.data = first.header, b"".join(each.data for each in rest)
-        return artifact_pb2.UploadResponse(artifact=artifact_pb2.Artifact(uri="projects/default/artifacts/x/content"))
+        return artifact_pb2.UploadResponse(
+            artifact=artifact_pb2.Artifact(uri="projects/default/artifacts/x/content")
+        )
 
 
 def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
@@ -87,7 +101,8 @@ def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
     metadata = {"algorithm": "ppo", "hyperparameters": hyperparameters, "environment": environment}
     save_checkpoint(FolderStore(folder), "", groups, metadata)
     (tmp_path / "job.yaml").write_text(
-        "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {checkpoint: ./Best one}"
+        "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: "
+        "{checkpoint: ./Best one}"
     )
     store = Store()
     servers: Any = SimpleNamespace(artifact_service=store)
@@ -102,10 +117,18 @@ def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
     loaded = load_packed_checkpoint(objects, founder.checkpoint.prefix, sha256, size).groups
     assert sorted(loaded) == ["actor", "optimizer"]
     assert torch.equal(loaded["actor"]["w"], tensor["w"])
-    with pytest.raises(InvalidInput, match=r"warm_start.checkpoint: expected a saved result .* none at .*/none"):
-        parse_job("name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: {checkpoint: none}")
+    with pytest.raises(
+        InvalidInput, match=r"warm_start.checkpoint: expected a saved result .* none at .*/none"
+    ):
+        parse_job(
+            "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: "
+            "{checkpoint: none}"
+        )
     with pytest.raises(InvalidInput, match="expected either a job, by its name, or a checkpoint"):
-        parse_job("name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: {candidates: 2}")
+        parse_job(
+            "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: "
+            "{candidates: 2}"
+        )
 
 
 def test_a_job_without_a_warm_start_asks_for_no_job() -> None:
@@ -116,5 +139,7 @@ def test_a_job_without_a_warm_start_asks_for_no_job() -> None:
 def test_nothing_to_start_from_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"warm_start.job: the job former has no candidate"):
         look_up(SPEC, candidates=0)
-    with pytest.raises(InvalidInput, match=r"warm_start.job: there is no job formr; did you mean former"):
+    with pytest.raises(
+        InvalidInput, match=r"warm_start.job: there is no job formr; did you mean former"
+    ):
         look_up(replace(SPEC, warm_start=WarmStart("formr")))

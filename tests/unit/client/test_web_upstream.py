@@ -9,7 +9,9 @@ from podracer_client.web.following import Upstream
 
 def test_a_client_that_is_found_again_stays_open() -> None:
     closed: list[str] = []
-    connection = Connection("127.0.0.1:1", "127.0.0.1:2", str, close=lambda: closed.append("closed"))
+    connection = Connection(
+        "127.0.0.1:1", "127.0.0.1:2", str, close=lambda: closed.append("closed")
+    )
     client = Client(connection)
     upstream = Upstream(lambda: client, client)
     upstream.look_again()

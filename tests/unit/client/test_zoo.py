@@ -64,5 +64,9 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 
 
 def test_examples_are_the_same_files() -> None:
-    for example, name in (("cartpole", "cartpole"), ("pendulum", "pendulum"), ("stock_trading/job", "stock-trading")):
+    for example, name in (
+        ("cartpole", "cartpole"),
+        ("pendulum", "pendulum"),
+        ("stock_trading/job", "stock-trading"),
+    ):
         assert find_entry(name).job_file.samefile(ROOT / "examples" / f"{example}.yaml")

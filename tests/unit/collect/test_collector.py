@@ -1,4 +1,5 @@
-"""Collected rollouts: what lies where, and that they belong to the agent, not to its company or its process."""
+"""Collected rollouts: what lies where, and that they belong to the agent, not to its company or its
+process."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def make(name: str, seeds: list[int], envs: int = ENVS, limit: int = 12) -> tuple[VecEnvironment, PPO]:
+def make(
+    name: str, seeds: list[int], envs: int = ENVS, limit: int = 12
+) -> tuple[VecEnvironment, PPO]:
     environment = ENVIRONMENTS[name](envs * len(seeds), max_episode_steps=limit)
-    cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in seeds), {"hidden_sizes": (8,)})
+    cohort = CohortConfig(
+        "ppo", tuple(MemberConfig(str(seed), seed) for seed in seeds), {"hidden_sizes": (8,)}
+    )
     return environment, PPO(cohort, environment.observation_space, environment.action_space)
 
 
@@ -73,7 +78,9 @@ def test_every_row_is_what_the_environment_did(name: str) -> None:
             step = other.step(mine.actor.head.to_environment(rollout["action"][t]).flatten(0, 1))
             for field in ("reward", "terminated", "truncated", "valid"):
                 assert torch.equal(rollout[field][t].flatten(), getattr(step, field)), field
-            assert torch.equal(rollout["final_observation"][t].flatten(0, 1), step.final_observation)
+            assert torch.equal(
+                rollout["final_observation"][t].flatten(0, 1), step.final_observation
+            )
             observation = step.observation.clone()
         assert torch.equal(rollout["observation"][HORIZON].flatten(0, 1), observation)
     ended = torch.cat([r["terminated"] | r["truncated"] for r in rollouts])
@@ -110,7 +117,9 @@ def test_two_workers_experience_what_one_would(name: str) -> None:
     left = copy(collector(name, [3, 4], 2).collect(HORIZON))
     right = copy(collector(name, [3, 4], 3, first_environment=2).collect(HORIZON))
     for field in FIELDS[:-1]:
-        torch.testing.assert_close(torch.cat([left[field], right[field]], 2), one[field], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            torch.cat([left[field], right[field]], 2), one[field], rtol=1e-5, atol=1e-6
+        )
 
 
 @BOTH
@@ -133,7 +142,9 @@ def test_resuming_is_exact(name: str) -> None:
         mine, theirs = through.collect(HORIZON), resumed.collect(HORIZON)
         assert_equal(copy(mine), copy(theirs))
         for statistic in ("count", "return_sum", "length_sum"):
-            assert torch.equal(getattr(mine.episodes, statistic), getattr(theirs.episodes, statistic))
+            assert torch.equal(
+                getattr(mine.episodes, statistic), getattr(theirs.episodes, statistic)
+            )
 
 
 def test_a_new_session_has_new_episodes() -> None:
@@ -142,7 +153,8 @@ def test_a_new_session_has_new_episodes() -> None:
 
 
 def test_fused_and_split_training_are_the_same() -> None:
-    """A worker's actor that is given the learner's state, and a rollout that crosses a wire, change nothing."""
+    """A worker's actor that is given the learner's state, and a rollout that crosses a wire, change
+    nothing."""
 
     def train(split: bool) -> dict[str, torch.Tensor]:
         environment, algorithm = make("CartPole", [3, 4])
@@ -212,7 +224,9 @@ def test_evaluation_seeds_overlap_with_nothing() -> None:
 
 
 @BOTH
-def test_a_halted_rollout_has_the_steps_that_were_taken_or_is_padded_with_rows_that_are_not_valid(name: str) -> None:
+def test_a_halted_rollout_has_the_steps_that_were_taken_or_is_padded_with_rows_that_are_not_valid(
+    name: str,
+) -> None:
     whole, halted, padded = (collector(name, [3, 4]) for _ in range(3))
     expected = whole.collect(HORIZON)
     for one in (halted, padded):
@@ -228,5 +242,7 @@ def test_a_halted_rollout_has_the_steps_that_were_taken_or_is_padded_with_rows_t
     assert full.truncated[3:].all()
     assert torch.equal(full.observation[3:], full.observation[3].expand_as(full.observation[3:]))
     halted.halted = padded.halted = lambda: False  # type: ignore[method-assign]
-    assert torch.equal(halted.collect(1).observation[0], short.observation[-1]), "the next one goes on from there"
+    assert torch.equal(halted.collect(1).observation[0], short.observation[-1]), (
+        "the next one goes on from there"
+    )
     assert padded.collect(HORIZON).valid.all()

@@ -23,7 +23,9 @@ class FirstAllowed:
     """Takes the first allowed action, and remembers what it was shown."""
 
     members = MEMBERS
-    head = SimpleNamespace(action_shape=(), action_dtype=torch.int64, to_environment=lambda action: action)
+    head = SimpleNamespace(
+        action_shape=(), action_dtype=torch.int64, to_environment=lambda action: action
+    )
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -34,7 +36,11 @@ class FirstAllowed:
     def act(self, observation: torch.Tensor, noise: torch.Tensor, action_mask: Any = None) -> Any:
         self.seen.append(action_mask if action_mask is None else action_mask.clone())
         rows = observation.shape[:2]
-        action = torch.zeros(rows, dtype=torch.int64) if action_mask is None else action_mask.long().argmax(-1)
+        action = (
+            torch.zeros(rows, dtype=torch.int64)
+            if action_mask is None
+            else action_mask.long().argmax(-1)
+        )
         return action, torch.zeros(rows)
 
 
@@ -52,7 +58,8 @@ def environment() -> Iterator[PreprocessVecEnv]:
 
 
 def test_masks_reach_the_actor_and_the_rollout(environment: PreprocessVecEnv) -> None:
-    """Episodes end in between, and the mask goes on from one rollout to the next, of another length too."""
+    """Episodes end in between, and the mask goes on from one rollout to the next, of another length
+    too."""
     actor = FirstAllowed()
     collector = Collector(environment, actor, torch.tensor([3, 4]))  # type: ignore[arg-type]
     ended = 0
@@ -73,7 +80,9 @@ def test_the_mask_after_load_state(environment: PreprocessVecEnv) -> None:
     collector.collect(2)
     collector.load_state(state)
     rollout = collector.collect(1)
-    assert (rollout.observation[0, ..., 1] == 0).all(), "a user's environment goes on with the next episode"
+    assert (rollout.observation[0, ..., 1] == 0).all(), (
+        "a user's environment goes on with the next episode"
+    )
     assert torch.equal(rollout.action_mask, expected(rollout.observation))
 
 

@@ -35,7 +35,9 @@ class Restarting(Pendulum):
 
 def collector(kind: type[Pendulum] = Pendulum, limit: int = LIMIT) -> Collector:
     environment = kind(len(SEEDS) * ENVS, max_episode_steps=limit)
-    cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in SEEDS), {"hidden_sizes": (8,)})
+    cohort = CohortConfig(
+        "ppo", tuple(MemberConfig(str(seed), seed) for seed in SEEDS), {"hidden_sizes": (8,)}
+    )
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     return Collector(environment, algorithm.actor, torch.tensor(SEEDS))
 
@@ -81,5 +83,7 @@ def test_where_episodes_begin_anew_they_have_ages_again() -> None:
 
 def test_an_evaluation_has_whole_episodes() -> None:
     actor = collector().actor
-    for result in GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=LIMIT)).evaluate(actor, [1, 2, 3]):
+    for result in GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=LIMIT)).evaluate(
+        actor, [1, 2, 3]
+    ):
         assert [int(length) for length in result.lengths] == [LIMIT] * 3

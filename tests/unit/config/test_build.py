@@ -67,8 +67,8 @@ def test_every_kind_of_value() -> None:
     anything: [1, {x: null}]
     """
     assert _build(text) == Outer(
-        "x", 2_000_000, True, 60.0, 1024, Path("a/b"), "b", 8, Inner(0.0), (Inner(0.5), Inner(1.0, 2.0)), (1, 2.0),
-        {"p": 3.0, "q": Inner(0.1)}, [1, {"x": None}],
+        "x", 2_000_000, True, 60.0, 1024, Path("a/b"), "b", 8, Inner(0.0),
+        (Inner(0.5), Inner(1.0, 2.0)), (1, 2.0), {"p": 3.0, "q": Inner(0.1)}, [1, {"x": None}],
     )  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from podracer_core.errors import FieldViolation, InvalidInput
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-4", 1e-4), ("1.0E+2", 100.0), (".5", 0.5), ("-2_000_000", -2_000_000), ("0x1F", 31), ("0o17", 15),
-        ("007", 7), ("true", True), ("False", False), ("yes", "yes"), ("on", "on"), ("NO", "NO"), ("~", None),
-        ("", None), ("null", None), ("10m", "10m"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01"), ("'1'", "1"),
-        ('"true"', "true"), (".inf", math.inf), ("-.Inf", -math.inf), ("1_", 1), ("_1", "_1"), ("1.2.3", "1.2.3"),
-        ("9" * 5000, "9" * 5000), ("9" * 400, "9" * 400), ("0x" + "f" * 400, "0x" + "f" * 400), ("|\n  a\n  b", "a\nb"),
+        ("1e-4", 1e-4), ("1.0E+2", 100.0), (".5", 0.5), ("-2_000_000", -2_000_000), ("0x1F", 31),
+        ("0o17", 15), ("007", 7), ("true", True), ("False", False), ("yes", "yes"), ("on", "on"),
+        ("NO", "NO"), ("~", None), ("", None), ("null", None), ("10m", "10m"), ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"), ("'1'", "1"), ('"true"', "true"), (".inf", math.inf),
+        ("-.Inf", -math.inf), ("1_", 1), ("_1", "_1"), ("1.2.3", "1.2.3"), ("9" * 5000, "9" * 5000),
+        ("9" * 400, "9" * 400), ("0x" + "f" * 400, "0x" + "f" * 400), ("|\n  a\n  b", "a\nb"),
     ],
 )  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
@@ -62,13 +63,19 @@ def test_fields_are_found_at_their_lines(path: str, line: int) -> None:
 
 def test_violations_are_told_in_the_order_of_the_file() -> None:
     document = parse_yaml(TEXT, "f.yaml")
-    error = document.refuse([FieldViolation("search.algorithms", "late"), FieldViolation("name", "early")])
-    assert str(error) == "f.yaml has 2 mistakes:\n  f.yaml:2: name: early\n  f.yaml:9: search.algorithms: late"
+    error = document.refuse(
+        [FieldViolation("search.algorithms", "late"), FieldViolation("name", "early")]
+    )
+    assert (
+        str(error)
+        == "f.yaml has 2 mistakes:\n  f.yaml:2: name: early\n  f.yaml:9: search.algorithms: late"
+    )
     assert [violation.field for violation in error.violations] == ["name", "search.algorithms"]
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
@@ -135,7 +142,9 @@ class TestFiles:
         path = tmp_path / "f.yaml"
         with path.open("wb") as file:
             file.truncate(100 << 20)
-        with pytest.raises(InvalidInput, match=r"f\.yaml is too large: 100\.0 MiB, at most 1 MiB are allowed"):
+        with pytest.raises(
+            InvalidInput, match=r"f\.yaml is too large: 100\.0 MiB, at most 1 MiB are allowed"
+        ):
             load_yaml(path)
 
     def test_a_device_without_end_is_not_read_for_ever(self) -> None:
@@ -152,7 +161,9 @@ class TestFiles:
             os.close(reader)
 
     @pytest.mark.parametrize("data", [b"\xff\xfea\0", b"name: \xe4", b"\x89PNG\r\n\x1a\n\0\0"])
-    def test_other_encodings_and_binary_files_are_refused(self, tmp_path: Path, data: bytes) -> None:
+    def test_other_encodings_and_binary_files_are_refused(
+        self, tmp_path: Path, data: bytes
+    ) -> None:
         (tmp_path / "f.yaml").write_bytes(data)
         with pytest.raises(InvalidInput, match=r"f\.yaml is not a YAML file in UTF-8: byte 0x"):
             load_yaml(tmp_path / "f.yaml")

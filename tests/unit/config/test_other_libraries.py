@@ -53,7 +53,10 @@ def test_a_schedule() -> None:
 
 
 def test_keys_of_a_job_file() -> None:
-    text = "name: x\nenv: CartPole-v1\nn_timesteps: 1e5\nframe_stack: 4\npod: {num_workers: 2}\nobjective: {}"
+    text = (
+        "name: x\nenv: CartPole-v1\nn_timesteps: 1e5\nframe_stack: 4\npod: {num_workers: "
+        "2}\nobjective: {}"
+    )
     with pytest.raises(InvalidInput) as caught:
         parse_job(text)
     for answer in (
@@ -84,11 +87,17 @@ def test_an_environment_of_a_package(environment_id: str, answer: str) -> None:
 
 
 def test_what_a_user_can_do_about_an_error() -> None:
-    assert 'Path(__file__).parent / "a.csv"' in hint(FileNotFoundError(2, "No such file", "data/a.csv"))
+    assert 'Path(__file__).parent / "a.csv"' in hint(
+        FileNotFoundError(2, "No such file", "data/a.csv")
+    )
     assert 'Path(__file__).parent / "a.csv"' in hint(FileNotFoundError("data/a.csv not found."))
     assert hint(FileNotFoundError(2, "No such file", "/data/a.csv")) == ""
-    assert hint(ModuleNotFoundError("No module named 'ale_py'", name="ale_py")) == "pip install ale-py"
-    assert "`environment.code`" in hint(ModuleNotFoundError("No module named 'mine'", name="mine.envs"))
+    assert (
+        hint(ModuleNotFoundError("No module named 'ale_py'", name="ale_py")) == "pip install ale-py"
+    )
+    assert "`environment.code`" in hint(
+        ModuleNotFoundError("No module named 'mine'", name="mine.envs")
+    )
     assert hint(KeyError("price")) == ""
 
 

@@ -35,14 +35,17 @@ def test_sizes(text: str | float, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "-1", "1.5", "2gi", "2 G i", "1e3", "nan", 1.5, -1, True, 1e30])
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "-1", "1.5", "2gi", "2 G i", "1e3", "nan", 1.5, -1, True, 1e30]
+)
 def test_what_is_no_size(text: str | float) -> None:
     with pytest.raises(InvalidInput, match="expected a size such as 512Mi or 2Gi, got"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (7.46, "7.5s"), (15.0, "15s"), (60, "1m"), (5400, "1h30m"), (90061, "1d1h1m1s")]
+    ("seconds", "text"),
+    [(0, "0s"), (7.46, "7.5s"), (15.0, "15s"), (60, "1m"), (5400, "1h30m"), (90061, "1d1h1m1s")],
 )
 def test_format(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

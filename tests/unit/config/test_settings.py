@@ -50,13 +50,15 @@ def test_every_kind_of_value() -> None:
         "PODRACER_UNKNOWN": "is not ours to judge",
     }
     assert load_settings(Settings, environment) == Settings(
-        "127.0.0.1:0", 4, 1e-3, True, Path("/var/lib"), 90.0, 2 << 30, ("a:1", "b:2"), "fused", Colour.RED, 7,
-        Secret("open sesame"),
+        "127.0.0.1:0", 4, 1e-3, True, Path("/var/lib"), 90.0, 2 << 30, ("a:1", "b:2"), "fused",
+        Colour.RED, 7, Secret("open sesame"),
     )  # fmt: skip
 
 
 def test_unset_and_empty_variables_leave_defaults() -> None:
-    assert load_settings(Settings, {"PODRACER_LISTEN": "x", "PODRACER_THREADS": ""}) == Settings("x")
+    assert load_settings(Settings, {"PODRACER_LISTEN": "x", "PODRACER_THREADS": ""}) == Settings(
+        "x"
+    )
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -81,8 +81,15 @@ async def test_what_was_written_is_there_after_a_restart(package: Path, url: str
 async def test_commits_reach_the_disk_and_foreign_keys_hold(package: Path, url: str) -> None:
     names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
     async with open_it(url) as database:
-        pragmas = await database.read(lambda session: {n: session.scalar(text(f"PRAGMA {n}")) for n in names})
-    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+        pragmas = await database.read(
+            lambda session: {n: session.scalar(text(f"PRAGMA {n}")) for n in names}
+        )
+    assert pragmas == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 10_000,
+    }
 
 
 async def test_an_exception_takes_the_whole_write_back(package: Path, url: str) -> None:
@@ -151,7 +158,9 @@ async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) ->
                 print(number, flush=True)
         asyncio.run(main())
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if int(line) >= 20:
@@ -178,7 +187,9 @@ async def test_a_newer_version_migrates_and_keeps_the_rows(package: Path, url: s
         await add(database, "old")
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
     async with open_it(url) as database:
-        row = await database.read(lambda session: session.execute(text("SELECT note, colour FROM notes")).one())
+        row = await database.read(
+            lambda session: session.execute(text("SELECT note, colour FROM notes")).one()
+        )
     assert row == ("old", None)
 
 
@@ -208,18 +219,24 @@ async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path
         open_database({url!r}, "some_migrations")
         print("alembic" in sys.modules, "torch" in sys.modules)
     """
-    output = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
     assert output.stdout.strip() == "False False"
 
 
 def test_an_unwritable_folder_is_named(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match=r"file/a\.sqlite cannot be written: .*/file: not a folder"):
+    with pytest.raises(
+        InvalidInput, match=r"file/a\.sqlite cannot be written: .*/file: not a folder"
+    ):
         open_it(f"sqlite:///{tmp_path}/file/a.sqlite")
 
 
 def test_a_file_that_is_no_database_is_refused(package: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.sqlite").write_text("this is text, and long enough to be no header of a database\n" * 20)
+    (tmp_path / "a.sqlite").write_text(
+        "this is text, and long enough to be no header of a database\n" * 20
+    )
     with pytest.raises(DataCorrupted, match="not a database"):
         open_it(f"sqlite:///{tmp_path}/a.sqlite")
 
@@ -229,7 +246,9 @@ def test_the_file_is_private(package: Path, url: str, tmp_path: Path) -> None:
     assert (tmp_path / "state" / "a.sqlite").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d"])
+@pytest.mark.parametrize(
+    "bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d"]
+)
 def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_url(bad)
@@ -240,11 +259,25 @@ def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
 def test_a_postgresql_url_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.delenv("PGSSLMODE", raising=False)
-    here = ("user:pw@127.0.0.1:5432/base", "localhost/base", "[::1]/base", "/base", "/base?host=/run/postgresql")
-    chosen = ("user:pw@host/base?sslmode=verify-full&sslrootcert=/ca.pem", "host/base?sslmode=prefer")
+    here = (
+        "user:pw@127.0.0.1:5432/base",
+        "localhost/base",
+        "[::1]/base",
+        "/base",
+        "/base?host=/run/postgresql",
+    )
+    chosen = (
+        "user:pw@host/base?sslmode=verify-full&sslrootcert=/ca.pem",
+        "host/base?sslmode=prefer",
+    )
     for each in (*here, *chosen):
         assert parse_url(f"postgresql://{each}").drivername == "postgresql+psycopg"
-    for each in ("user:secret@host/base", "10.0.0.1/base", "/base?host=host", "/base?host=/run/x&host=host"):
+    for each in (
+        "user:secret@host/base",
+        "10.0.0.1/base",
+        "/base?host=host",
+        "/base?host=/run/x&host=host",
+    ):
         with pytest.raises(InvalidInput, match="sslmode=verify-full") as caught:
             parse_url(f"postgresql://{each}")
         assert "secret" not in caught.value.message

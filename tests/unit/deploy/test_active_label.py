@@ -1,4 +1,5 @@
-"""The label of the active Pod, under the Roles of the manifests and an API server that is away for a while."""
+"""The label of the active Pod, under the Roles of the manifests and an API server that is away for
+a while."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def labelled(store: Store) -> list[str]:
     return [pod["metadata"]["name"] for pod in store.find("pods", labels=f"{LABEL}=true")]
 
 
-async def test_the_service_follows_the_active_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_service_follows_the_active_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api = Api(Store(), role=of_kind(rendered("production"), "Role")[NAME])
     api.start()
     config = api.kubeconfig(tmp_path / "kubeconfig")

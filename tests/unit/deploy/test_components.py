@@ -1,4 +1,5 @@
-"""Components go together in any combination that an operator may want, and each does what its head says."""
+"""Components go together in any combination that an operator may want, and each does what its head
+says."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from support.manifests import COMPONENTS, K8S, Object, environment, kustomize, mounted, of_kind, pod_specs, rendered
+from support.manifests import (
+    COMPONENTS,
+    K8S,
+    Object,
+    environment,
+    kustomize,
+    mounted,
+    of_kind,
+    pod_specs,
+    rendered,
+)
 
 STORES = ["minio", "external-s3"]
 """Two that say the same thing differently."""
@@ -38,7 +49,9 @@ def _here(folder: Path, *parts: str) -> str:
 
 
 @pytest.fixture(scope="module", params=STORES)
-def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
+def everything(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Object, ...]:
     """All components together, with one of the two stores."""
     folder = tmp_path_factory.mktemp("everything")
     names = [request.param, "storage-class"]  # before postgresql
@@ -59,18 +72,28 @@ def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
         if not one["apiVersion"].startswith(("cert-manager.io/", "cilium.io/", "kueue.x-k8s.io/")):
             kubernetes_validate.validate(one, "1.37", strict=True)
     services = of_kind(everything, "Service")
-    assert {service["spec"]["ipFamilyPolicy"] for service in services.values()} == {"PreferDualStack"}
+    assert {service["spec"]["ipFamilyPolicy"] for service in services.values()} == {
+        "PreferDualStack"
+    }
     for account in of_kind(everything, "ServiceAccount").values():
         assert account["imagePullSecrets"] == [{"name": "podracer-registry"}]
     for pod in pod_specs(everything):
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod.spec["securityContext"])
-        assert pod.spec["priorityClassName"] == f"podracer-{'pods' if pod.owner == 'podracer-pod' else 'control'}"
+        assert (
+            pod.spec["priorityClassName"]
+            == f"podracer-{'pods' if pod.owner == 'podracer-pod' else 'control'}"
+        )
         for name, container in pod.containers.items():
             variables = environment(container, everything)
             if name not in ("minio", "user", "secrets", "web"):
-                assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector.observability:4317"
+                assert (
+                    variables["OTEL_EXPORTER_OTLP_ENDPOINT"]
+                    == "http://otel-collector.observability:4317"
+                )
             listening = [value for key, value in variables.items() if key.endswith("LISTEN")]
-            assert {value for value in listening if not value.startswith("[::]:")} <= {"0.0.0.0:9464"}, name
+            assert {value for value in listening if not value.startswith("[::]:")} <= {
+                "0.0.0.0:9464"
+            }, name
     (web,) = [pod.containers["web"] for pod in pod_specs(everything) if pod.owner == "podracer-web"]
     assert web["command"][2] == "--listen=[::]:8080"
 
@@ -85,7 +108,8 @@ def test_settings_of_components(everything: tuple[Object, ...]) -> None:
     assert variables["PODRACER_GPU_RESOURCE"] == "amd.com/gpu"
     assert variables["PODRACER_KUEUE_QUEUE"] in of_kind(everything, "LocalQueue")
     policies = [
-        of_kind(everything, kind)["podracer-to-api-server"]["spec"] for kind in ("NetworkPolicy", "CiliumNetworkPolicy")
+        of_kind(everything, kind)["podracer-to-api-server"]["spec"]
+        for kind in ("NetworkPolicy", "CiliumNetworkPolicy")
     ]
     assert policies[0]["podSelector"] == policies[1]["endpointSelector"]
 
@@ -99,18 +123,28 @@ def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object,
             assert has_token is (name == "orchestrator"), name
             if has_token:
                 assert Path(variables["AWS_WEB_IDENTITY_TOKEN_FILE"]).parent.as_posix() in volumes
-                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_KEY_FILE") for key in variables)
+                assert not any(
+                    key.startswith("PODRACER_S3_") and key.endswith("_KEY_FILE")
+                    for key in variables
+                )
 
 
 def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> None:
     """Two of them, side by side: what both need is applied once."""
     shared = [*kustomize(K8S / "cluster"), *kustomize(K8S / "cluster" / "kueue")]
     policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    assert {one["kind"] for one in shared} == {"PriorityClass", "ClusterQueue", "ResourceFlavor"} | policy
-    binding = of_kind(shared, "ValidatingAdmissionPolicyBinding")["podracer-jobs"]["spec"]  # tests/cluster evaluates it
+    assert {one["kind"] for one in shared} == {
+        "PriorityClass",
+        "ClusterQueue",
+        "ResourceFlavor",
+    } | policy
+    # tests/cluster evaluates it
+    binding = of_kind(shared, "ValidatingAdmissionPolicyBinding")["podracer-jobs"]["spec"]
     assert binding["policyName"] in of_kind(shared, "ValidatingAdmissionPolicy")
     assert binding["paramRef"]["name"] in of_kind(rendered("dev"), "PodTemplate")
-    assert binding["matchResources"]["namespaceSelector"]["matchLabels"] == {"podracer.dev/restrict-jobs": "true"}
+    assert binding["matchResources"]["namespaceSelector"]["matchLabels"] == {
+        "podracer.dev/restrict-jobs": "true"
+    }
     names = ("kueue", "cert-manager", "policy")
     objects = _render(
         tmp_path,
@@ -118,7 +152,9 @@ def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> 
         resources=[_here(tmp_path, "overlays", "dev")],
         components=[_here(tmp_path, "components", name) for name in names],
     )
-    assert [one["metadata"]["name"] for one in objects if one["metadata"].get("namespace") != "team-rl"] == ["team-rl"]
+    assert [
+        one["metadata"]["name"] for one in objects if one["metadata"].get("namespace") != "team-rl"
+    ] == ["team-rl"]
     assert set(re.findall(r'"namespace": "([^"]*)"', json.dumps(objects))) == {"team-rl"}
     for binding in of_kind(objects, "RoleBinding").values():
         assert [subject["namespace"] for subject in binding["subjects"]] == ["team-rl"]

@@ -1,4 +1,5 @@
-"""docker-compose.yml, the files beside it and the Dockerfile say what the code says; they run in `make e2e-compose`."""
+"""docker-compose.yml, the files beside it and the Dockerfile say what the code says; they run in
+`make e2e-compose`."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ SETTINGS: Mapping[str, type[Any]] = {
     "policy": PolicyConfig,
 }
 OF_THE_COMMAND = {"PODRACER_ORCHESTRATOR", "PODRACER_TOKEN_FILE"}
-VERSION = tomllib.loads((ROOT / "libs" / "podracer_core" / "pyproject.toml").read_text())["project"]["version"]
+VERSION = tomllib.loads((ROOT / "libs" / "podracer_core" / "pyproject.toml").read_text())[
+    "project"
+]["version"]
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +80,20 @@ def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, 
 
 def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
     assert set(services["learner"]["depends_on"]) == {"orchestrator", "worker", "evaluator"}
-    assert set(services["orchestrator"]["depends_on"]) == {"bootstrap", "postgres", "leaderboard", "minio-user"}
+    assert set(services["orchestrator"]["depends_on"]) == {
+        "bootstrap",
+        "postgres",
+        "leaderboard",
+        "minio-user",
+    }
 
 
 def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -> None:
-    given = {volume.rpartition("/")[2] for volume in services["bootstrap"]["volumes"] if "/roles/" in volume}
+    given = {
+        volume.rpartition("/")[2]
+        for volume in services["bootstrap"]["volumes"]
+        if "/roles/" in volume
+    }
     assert given == {*ROLES, *HOSTS} - {"client"}
 
 
@@ -106,7 +118,9 @@ def test_one_file_names_what_is_published() -> None:
     lines = [line for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#")]
     named = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
     assert named["PODRACER_TAG"] == VERSION
-    projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("[ls]*/*/pyproject.toml")]
+    projects = [
+        tomllib.loads(path.read_text())["project"] for path in ROOT.glob("[ls]*/*/pyproject.toml")
+    ]
     assert {project["name"] for project in projects} == set(named["PODRACER_DISTRIBUTIONS"].split())
     assert {project["version"] for project in projects} == {VERSION}
 
@@ -114,12 +128,17 @@ def test_one_file_names_what_is_published() -> None:
 def test_the_object_store_is_built_from_what_its_labels_say() -> None:
     folder = ROOT / "deploy" / "minio"
     dockerfile = (folder / "Dockerfile").read_text()
-    (version,) = re.findall(r"^\tgithub\.com/minio/minio (\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    (version,) = re.findall(
+        r"^\tgithub\.com/minio/minio (\S+)", (folder / "go.mod").read_text(), re.MULTILINE
+    )
     assert f"github.com/minio/minio {version} h1:" in (folder / "go.sum").read_text()
     labels = dict(re.findall(r"org\.opencontainers\.image\.(\w+)=(\S+)", dockerfile))
     assert (labels["version"], labels["licenses"]) == (version, "AGPL-3.0-only")
     assert labels["source"].endswith(f"/minio/minio/tree/{version.rpartition('-')[2]}")
-    assert re.findall(r"^FROM (?:--platform=\S+ )?(\S+)", dockerfile, re.MULTILINE) == ["${GOLANG}", "scratch"]
+    assert re.findall(r"^FROM (?:--platform=\S+ )?(\S+)", dockerfile, re.MULTILINE) == [
+        "${GOLANG}",
+        "scratch",
+    ]
 
 
 def test_torch_is_the_cpu_build_but_on_gpus(services: Mapping[str, Any]) -> None:
@@ -127,14 +146,19 @@ def test_torch_is_the_cpu_build_but_on_gpus(services: Mapping[str, Any]) -> None
     default = re.fullmatch(r"\$\{PODRACER_TORCH_INDEX-(.+)\}", index)
     assert default is not None
     assert f"ARG TORCH_INDEX={default[1]}" in (ROOT / "Dockerfile").read_text()
-    gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]["learner"]["build"]["args"]
+    gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]["learner"]["build"][
+        "args"
+    ]
     assert gpu == {"VARIANT": "cuda", "TORCH_INDEX": "${PODRACER_TORCH_INDEX-}"}
 
 
 def test_a_second_file_and_postgres_name_what_is_there(services: Mapping[str, Any]) -> None:
     gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
     assert set(gpu) <= set(services)
-    load_settings(LearnerConfig, {**services["learner"]["environment"], **gpu["learner"]["environment"], **_OWN})
+    load_settings(
+        LearnerConfig,
+        {**services["learner"]["environment"], **gpu["learner"]["environment"], **_OWN},
+    )
     lines = (ROOT / "deploy" / "compose" / "postgres.env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     used = set(re.findall(r"\$\{([A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
@@ -156,9 +180,13 @@ _OWN = {"PODRACER_TLS": "", "PODRACER_THREADS": "1", "PODRACER_MAX_WORKERS": "2"
     ],
 )
 def test_docker_compose_takes_it(arguments: list[str], tmp_path: Path) -> None:
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["docker", "compose", "version"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("docker has no compose")
     command = ["docker", "compose", *arguments, "config", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "variable is not set" not in done.stderr

@@ -1,4 +1,5 @@
-"""docs/deploy.md: what needs neither a cluster nor a container engine is run; the rest names existing files."""
+"""docs/deploy.md: what needs neither a cluster nor a container engine is run; the rest names
+existing files."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def _commands(kind: str) -> Iterator[list[str]]:
     for block in _blocks(kind):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
-            if words := [word for place, word in enumerate(words) if place or not re.match(r"[A-Z]+=", word)]:
+            if words := [
+                word for place, word in enumerate(words) if place or not re.match(r"[A-Z]+=", word)
+            ]:
                 yield words
 
 
@@ -50,7 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_block_says_what_it_needs() -> None:
-    assert set(re.findall(r"^```(\S.*)$", TEXT, re.MULTILINE)) == {"sh", "sh engine", "sh cluster", "yaml"}
+    assert set(re.findall(r"^```(\S.*)$", TEXT, re.MULTILINE)) == {
+        "sh",
+        "sh engine",
+        "sh cluster",
+        "yaml",
+    }
 
 
 def test_the_commands_that_need_nothing(folder: Path) -> None:
@@ -58,12 +66,22 @@ def test_the_commands_that_need_nothing(folder: Path) -> None:
     script = "\n".join(_blocks("sh"))
     command = ["sh", "-eu", "-c", script]
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     objects = kustomize(folder / "mine")
-    assert {one["metadata"].get("namespace") for one in objects if one["kind"] != "Namespace"} == {"team-rl"}
-    images = {name: one["image"] for pod in pod_specs(objects) for name, one in pod.containers.items()}
+    assert {one["metadata"].get("namespace") for one in objects if one["kind"] != "Namespace"} == {
+        "team-rl"
+    }
+    images = {
+        name: one["image"] for pod in pod_specs(objects) for name, one in pod.containers.items()
+    }
     assert images["learner"].startswith("images.example.org/podracer-learner:")
     for stateful in of_kind(objects, "StatefulSet").values():
         assert stateful["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "gp3"
@@ -73,7 +91,12 @@ def test_an_overlay_with_a_name_of_the_page(folder: Path) -> None:
     (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[1])
     (pod,) = [pod for pod in pod_specs(kustomize(folder / "mine")) if pod.owner == "podracer-web"]
     assert pod.containers["web"]["command"][1:] == [
-        *("web", "--listen=0.0.0.0:8080", "--key-file=/etc/podracer/web/key", "--host=podracer.example.org"),
+        *(
+            "web",
+            "--listen=0.0.0.0:8080",
+            "--key-file=/etc/podracer/web/key",
+            "--host=podracer.example.org",
+        ),
     ]
 
 
@@ -90,7 +113,9 @@ def test_an_overlay_for_production(folder: Path) -> None:
     assert rule["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
 
 
-def test_what_the_commands_for_a_cluster_name_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_commands_for_a_cluster_name_is_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in rendered("web")}
     for program, *arguments in _commands("sh cluster"):

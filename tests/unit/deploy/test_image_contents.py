@@ -74,7 +74,8 @@ def _installed_by(requirements: Iterable[str]) -> set[str]:
 
 
 def _as_in(image: str, folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Variables of a process that finds no more than an image has, and the modules that it does not find."""
+    """Variables of a process that finds no more than an image has, and the modules that it does not
+    find."""
     inside = _installed_by(requirements_of(image))
     missing = {
         module
@@ -91,7 +92,12 @@ def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path: Path) -> None
     assert {"numpy", "matplotlib", "torch"} <= missing
     program = "import uvicorn, podracer_client.command.web, podracer_client.web.application"
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -101,31 +107,50 @@ def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -
     inside = _installed_by(requirements_of("pod"))
     assert {"pandas", "OpenGL", "matplotlib"} <= missing
     (script := tmp_path / "step.py").write_text(STEP)
-    wanted = [name for kind, name in ENVIRONMENTS.items() if kind != "box2d" or kind in inside]  # not on Linux on ARM
+    # not on Linux on ARM
+    wanted = [name for kind, name in ENVIRONMENTS.items() if kind != "box2d" or kind in inside]
     command = [sys.executable, str(script), *wanted]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == wanted
 
 
 def _entry_points() -> dict[str, tuple[dict[str, str], list[str]]]:
-    """The variables that make Python safe, and the command, of each image of the Dockerfile that has an entry point."""
-    variables, found, parent = dict[str, dict[str, str]](), dict[str, tuple[dict[str, str], list[str]]](), ""
+    """The variables that make Python safe, and the command, of each image of the Dockerfile that
+    has an entry point."""
+    variables = dict[str, dict[str, str]]()
+    found = dict[str, tuple[dict[str, str], list[str]]]()
+    parent = ""
     for line in (ROOT / "Dockerfile").read_text().splitlines():
         if stage := re.match(r"FROM (\S+) AS (\S+)", line):
             parent = stage[2]
             variables[parent] = dict(variables.get(stage[1], {}))
         elif line.startswith("ENV "):
-            variables[parent] |= {key: value for key, value in re.findall(r"(\w+)=(\S*)", line) if key[:6] == "PYTHON"}
-        elif line.startswith("WORKDIR ") and parent in {*IMAGES, "pod", "learner", "worker", "evaluator", "policy"}:
+            variables[parent] |= {
+                key: value for key, value in re.findall(r"(\w+)=(\S*)", line) if key[:6] == "PYTHON"
+            }
+        elif line.startswith("WORKDIR ") and parent in {
+            *IMAGES,
+            "pod",
+            "learner",
+            "worker",
+            "evaluator",
+            "policy",
+        }:
             assert line == "WORKDIR /", "a folder that no process of the image may write to"
         elif line.startswith("ENTRYPOINT "):
             found[parent] = (variables[parent], json.loads(line.removeprefix("ENTRYPOINT ")))
     return found
 
 
-@pytest.mark.parametrize("image", ["orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy"])
-def test_no_entry_point_imports_what_user_code_left_in_its_folder(image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "image", ["orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy"]
+)
+def test_no_entry_point_imports_what_user_code_left_in_its_folder(
+    image: str, tmp_path: Path
+) -> None:
     variables, (_python, *command) = _entry_points()[image]
     for module in ("grpc", "numpy", "yaml", "gmpy2", "logging"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('planted')")
@@ -133,25 +158,40 @@ def test_no_entry_point_imports_what_user_code_left_in_its_folder(image: str, tm
     def start(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, *command, "--version"]
         return subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            words,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
     assert "planted" in start(environment).stderr
     done = start(environment | variables)
-    assert (done.returncode, done.stdout.split()[0]) == (0, f"podracer_{image}"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout.split()[0]) == (0, f"podracer_{image}"), done.stderr[
+        -3000:
+    ]
 
 
 @pytest.mark.parametrize("name", [*locked(), "torch", "torch-cuda"])
 def test_a_lock_has_versions_and_hashes_of_all_that_an_image_needs(name: str) -> None:
     text = (ROOT / "constraints.txt").read_text()
-    pins = {_normal(package): version for package, version in re.findall(r"^([\w-]+)==(.+)$", text, re.MULTILINE)}
+    pins = {
+        _normal(package): version
+        for package, version in re.findall(r"^([\w-]+)==(.+)$", text, re.MULTILINE)
+    }
     first, *lines = (ROOT / "deploy" / "images" / f"{name}.lock").read_text().splitlines()
     pinned = re.compile(r"[^#]+?( --hash=sha256:[0-9a-f]{64})+")
     assert all(map(pinned.fullmatch, lines)), "no hash: run `make locks`"
     wanted = [Requirement(line.split(" --hash")[0]) for line in lines]
     versions = {one.name: str(one.specifier) for one in wanted}
-    assert versions == {one: f"=={pins.get(one)}" for one in versions}, "other versions: run `make locks`"
+    assert versions == {one: f"=={pins.get(one)}" for one in versions}, (
+        "other versions: run `make locks`"
+    )
 
     here = {one.name for one in wanted if one.marker is None or one.marker.evaluate()}
     needed = _installed_by(locked().get(name, ["torch"])) - {"torch"}

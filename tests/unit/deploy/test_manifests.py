@@ -1,4 +1,5 @@
-"""What holds for every object of every overlay: schemas, pod security, probes, resources, versions."""
+"""What holds for every object of every overlay: schemas, pod security, probes, resources,
+versions."""
 
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ from support.processes import ROOT
 OLDEST, NEWEST = "1.31", "1.37"
 SPEC_OF_CUSTOM = {
     ("cert-manager.io/v1", "Issuer"): [{"selfSigned"}, {"ca"}],
-    ("cert-manager.io/v1", "Certificate"): [{"secretName", "issuerRef", "privateKey", "commonName", "duration"}],
+    ("cert-manager.io/v1", "Certificate"): [
+        {"secretName", "issuerRef", "privateKey", "commonName", "duration"}
+    ],
     ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): [set()],
     ("kueue.x-k8s.io/v1beta2", "ClusterQueue"): [{"namespaceSelector", "resourceGroups"}],
     ("kueue.x-k8s.io/v1beta2", "LocalQueue"): [{"clusterQueue"}],
 }
-"""Kinds that a cluster knows by an operator's own definition, and what each must have at the least."""
+"""Kinds that a cluster knows by an operator's own definition, and what each must have at the
+least."""
 
 CALLERS = ("podracer-orchestrator", "podracer-secrets")
 """Those that speak to the API server; with PostgreSQL the leaderboard does, too."""
@@ -55,7 +59,9 @@ def test_the_overlays_are_those_of_the_documentation() -> None:
     assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving", "web"]
 
 
-@pytest.mark.parametrize(("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"])
+@pytest.mark.parametrize(
+    ("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"]
+)
 def test_every_object_is_valid(version: str, overlays: list[str]) -> None:
     objects = [one for overlay in overlays for one in rendered(overlay)]
     objects += [one for folder in ("cluster", "cluster/kueue") for one in kustomize(K8S / folder)]
@@ -74,7 +80,9 @@ def test_every_object_is_there_once_and_in_the_namespace(overlay: str) -> None:
     assert len(names) == len(set(names))
     namespace = NAMESPACE if overlay in WITH_NAMESPACE else None
     for one in objects:
-        assert one["metadata"].get("namespace") == (None if one["kind"] == "Namespace" else namespace), one["metadata"]
+        assert one["metadata"].get("namespace") == (
+            None if one["kind"] == "Namespace" else namespace
+        ), one["metadata"]
     namespaces = of_kind(objects, "Namespace")
     assert list(namespaces) == ([NAMESPACE] if namespace else [])
     for one in namespaces.values():
@@ -88,12 +96,16 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
         context = pod.spec["securityContext"]
         assert context["runAsNonRoot"] is True, pod.owner
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}, pod.owner
-        assert {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}, pod.owner
+        assert {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}, (
+            pod.owner
+        )
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod.spec), pod.owner
         assert all(volumes & set(volume) for volume in pod.spec["volumes"]), pod.owner
         assert pod.spec["enableServiceLinks"] is False, pod.owner
         labels_itself = overlay == "production" and pod.owner == "podracer-leaderboard"
-        assert pod.spec["automountServiceAccountToken"] is (pod.owner in CALLERS or labels_itself), pod.owner
+        assert pod.spec["automountServiceAccountToken"] is (
+            pod.owner in CALLERS or labels_itself
+        ), pod.owner
         assert {one["key"]: one["tolerationSeconds"] for one in pod.spec["tolerations"][:2]} == {
             "node.kubernetes.io/not-ready": 30,
             "node.kubernetes.io/unreachable": 30,
@@ -122,7 +134,9 @@ def test_what_is_kept_in_a_pod_has_a_bound(overlay: str) -> None:
         folders = [volume["emptyDir"] for volume in pod.spec["volumes"] if "emptyDir" in volume]
         assert all("sizeLimit" in folder for folder in folders), pod.owner
         on_disk = sum(quantity(folder["sizeLimit"]) for folder in folders if "medium" not in folder)
-        limits = [one["resources"]["limits"]["ephemeral-storage"] for one in pod.containers.values()]
+        limits = [
+            one["resources"]["limits"]["ephemeral-storage"] for one in pod.containers.values()
+        ]
         assert on_disk < max(map(quantity, limits)), pod.owner
 
 
@@ -131,7 +145,8 @@ def test_who_listens_is_probed(overlay: str) -> None:
     for name, container in _containers(overlay):
         probes = {"startupProbe", "livenessProbe", "readinessProbe"} & set(container)
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
-        assert len(probes) == (3 if ports else name.endswith("/user")), name  # it serves nothing, but has to be done
+        # it serves nothing, but has to be done
+        assert len(probes) == (3 if ports else name.endswith("/user")), name
         if "grpc" in ports:
             assert ports == {"grpc": 50051, "health": 8081, "metrics": 9464}, name
             ready = {"service": "liveness"} if name.partition("/")[0] in CONTROL_SERVICES else {}
@@ -143,15 +158,24 @@ def test_who_listens_is_probed(overlay: str) -> None:
 
 @each_overlay
 def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
-    settings = dict(line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if re.match(r"\w+=", line))
+    settings = dict(
+        line.split("=", 1)
+        for line in (ROOT / ".env").read_text().splitlines()
+        if re.match(r"\w+=", line)
+    )
     assert settings["PODRACER_TAG"] == importlib.metadata.version("podracer-core")
     ours = f"{settings['PODRACER_REGISTRY']}/podracer-"
     for name, container in _containers(overlay):
         role, tag = name.rpartition("/")[2], settings["PODRACER_TAG"]
         if overlay == "gpu" and role == "learner":
             tag += "-cuda"
-        assert container["image"] == f"{ours}{'orchestrator' if role in ('secrets', 'user', 'web') else role}:{tag}"
-    version = of_kind(rendered(overlay), "PodTemplate")["podracer-pod-template"]["metadata"]["annotations"]
+        assert (
+            container["image"]
+            == f"{ours}{'orchestrator' if role in ('secrets', 'user', 'web') else role}:{tag}"
+        )
+    version = of_kind(rendered(overlay), "PodTemplate")["podracer-pod-template"]["metadata"][
+        "annotations"
+    ]
     assert version == {"podracer.dev/version": settings["PODRACER_TAG"]}
 
 
@@ -159,7 +183,9 @@ def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
 def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> None:
     objects = rendered(overlay)
     has_standbys = overlay == "production"
-    assert of_kind(objects, "Deployment")["podracer-secrets"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert of_kind(objects, "Deployment")["podracer-secrets"]["spec"]["strategy"] == {
+        "type": "Recreate"
+    }
     for name in CONTROL_SERVICES:
         spec = of_kind(objects, "StatefulSet")[name]["spec"]
         assert spec["replicas"] == (REPLICAS if has_standbys else 1)
@@ -168,7 +194,8 @@ def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> Non
         assert "publishNotReadyAddresses" not in service
         assert service["selector"].get(LABEL) == ("true" if has_standbys else None)
         assert LABEL not in spec["template"]["metadata"]["labels"]
-    budgets = of_kind(objects, "PodDisruptionBudget")  # of one Pod it would only keep nodes from being drained
+    # of one Pod it would only keep nodes from being drained
+    budgets = of_kind(objects, "PodDisruptionBudget")
     assert set(budgets) == (set(CONTROL_SERVICES) if has_standbys else set())
     for name, budget in budgets.items():
         assert budget["spec"]["maxUnavailable"] == 1
@@ -184,7 +211,9 @@ def test_an_active_pod_may_label_itself_and_the_other_one_alone() -> None:
         assert (rule["resources"], rule["verbs"]) == (["pods"], ["patch"])
         (subject,) = of_kind(objects, "RoleBinding")[name]["subjects"]
         assert subject["name"] == name
-        (container,) = of_kind(objects, "StatefulSet")[name]["spec"]["template"]["spec"]["containers"]
+        (container,) = of_kind(objects, "StatefulSet")[name]["spec"]["template"]["spec"][
+            "containers"
+        ]
         source = {"fieldRef": {"fieldPath": "metadata.name"}}
         assert {"name": "PODRACER_INSTANCE", "valueFrom": source} in container["env"]
 
@@ -194,7 +223,11 @@ def test_volumes_outlive_what_is_deleted(overlay: str) -> None:
     """A claim of a template is not applied, so `kubectl delete -k` leaves it."""
     objects = rendered(overlay)
     assert not of_kind(objects, "PersistentVolumeClaim")
-    names = {"podracer-orchestrator": "database", "podracer-leaderboard": "database", "podracer-minio": "objects"}
+    names = {
+        "podracer-orchestrator": "database",
+        "podracer-leaderboard": "database",
+        "podracer-minio": "objects",
+    }
     stateful = of_kind(objects, "StatefulSet")
     if overlay == "production":
         assert not any("volumeClaimTemplates" in one["spec"] for one in stateful.values())
@@ -226,12 +259,20 @@ def test_who_has_to_go_when_the_cluster_is_full() -> None:
     """Where the classes of the cluster are used (components/priorities); no overlay needs them."""
     classes = of_kind(kustomize(K8S / "cluster"), "PriorityClass")
     assert classes["podracer-control"]["value"] > 0 > classes["podracer-pods"]["value"] > -10
-    assert not any("priorityClassName" in pod.spec for overlay in OVERLAYS for pod in pod_specs(rendered(overlay)))
+    assert not any(
+        "priorityClassName" in pod.spec
+        for overlay in OVERLAYS
+        for pod in pod_specs(rendered(overlay))
+    )
 
 
 def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations() -> None:
     plain, gpu = (copy.deepcopy(pod_template(rendered(overlay))) for overlay in ("dev", "gpu"))
-    added = [one["key"] for one in gpu["spec"].pop("tolerations") if one not in plain["spec"]["tolerations"]]
+    added = [
+        one["key"]
+        for one in gpu["spec"].pop("tolerations")
+        if one not in plain["spec"]["tolerations"]
+    ]
     assert added == ["nvidia.com/gpu", "amd.com/gpu"]
     del plain["spec"]["tolerations"]
     (learner,) = gpu["spec"]["containers"]
@@ -241,7 +282,10 @@ def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations
 
 def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
     for pod in pod_specs(rendered("production")):
-        assert pod.owner in ("podracer-secrets", "podracer-pod") or pod.spec["topologySpreadConstraints"]
+        assert (
+            pod.owner in ("podracer-secrets", "podracer-pod")
+            or pod.spec["topologySpreadConstraints"]
+        )
         assert not any("persistentVolumeClaim" in volume for volume in pod.spec["volumes"])
 
 
@@ -253,7 +297,9 @@ def test_certificates_bear_the_names_of_roles() -> None:
         assert spec["dnsNames"] == [f"{role}.podracer"]
         assert spec["secretName"] == f"podracer-tls-{role}"
         assert {"server auth", "client auth"} <= set(spec["usages"])
-        assert issuers[spec["issuerRef"]["name"]]["spec"] == {"ca": {"secretName": "podracer-authority"}}
+        assert issuers[spec["issuerRef"]["name"]]["spec"] == {
+            "ca": {"secretName": "podracer-authority"}
+        }
     authority = certificates["podracer-authority"]["spec"]
     assert authority["isCA"] is True
     assert authority["secretName"] == "podracer-authority"

@@ -1,4 +1,5 @@
-"""Who may speak to whom: each overlay's policies, worked out as a cluster does, against the paths that are needed."""
+"""Who may speak to whom: each overlay's policies, worked out as a cluster does, against the paths
+that are needed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ SOME = {
 }
 CLIENTS = {("podracer.dev/clients", role, 50051) for role in ("orchestrator", "leaderboard")}
 METRICS = {("podracer.dev/metrics", role, 9464) for role in ("orchestrator", "leaderboard", "pod")}
-API_SERVER = {(role, port) for role in ("orchestrator", "secrets") for port in (443, 6443, 8443, 16443)}
+API_SERVER = {
+    (role, port) for role in ("orchestrator", "secrets") for port in (443, 6443, 8443, 16443)
+}
 """At any of these ports, whatever the cluster."""
 PRODUCTION = {("orchestrator", 5432), ("leaderboard", 5432)}
 
@@ -33,7 +36,12 @@ each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 @each_overlay
 def test_the_paths_between_pods_are_those_that_are_needed(overlay: str) -> None:
     pods = list(pod_specs(rendered(overlay)))
-    ports = {port["containerPort"] for pod in pods for one in pod.containers.values() for port in one.get("ports", ())}
+    ports = {
+        port["containerPort"]
+        for pod in pods
+        for one in pod.containers.values()
+        for port in one.get("ports", ())
+    }
     found = {
         (_role(source), _role(target), port)
         for source in pods
@@ -54,7 +62,9 @@ def test_no_path_is_open_at_one_end_only(overlay: str) -> None:
             for rule in _rules(overlay, one, direction):
                 for port in (entry["port"] for entry in rule["ports"]):
                     for peer in (pod for pod in pods if _lets(rule, pod, port)):
-                        assert any(_lets(back, one, port) for back in _rules(overlay, peer, other)), (one, peer, port)
+                        assert any(
+                            _lets(back, one, port) for back in _rules(overlay, peer, other)
+                        ), (one, peer, port)
 
 
 @each_overlay
@@ -68,7 +78,10 @@ def test_whom_other_namespaces_reach(overlay: str) -> None:
         for port in rule["ports"]
     }
     some = {
-        "serving": {("podracer.dev/clients", "policy", 50051), ("podracer.dev/metrics", "policy", 9464)},
+        "serving": {
+            ("podracer.dev/clients", "policy", 50051),
+            ("podracer.dev/metrics", "policy", 9464),
+        },
         "web": {("podracer.dev/clients", "web", 8080)},
     }
     assert found == CLIENTS | METRICS | some.get(overlay, set())
@@ -90,15 +103,22 @@ def test_whom_the_world_is_open_to(overlay: str, cidr: str) -> None:
 
 
 def test_pods_reach_no_store_outside_before_an_overlay_names_it() -> None:
-    (rule,) = of_kind(rendered("production"), "NetworkPolicy")["podracer-to-external-s3"]["spec"]["egress"]
-    assert rule == {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"protocol": "TCP", "port": 443}]}
+    (rule,) = of_kind(rendered("production"), "NetworkPolicy")["podracer-to-external-s3"]["spec"][
+        "egress"
+    ]
+    assert rule == {
+        "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}],
+        "ports": [{"protocol": "TCP", "port": 443}],
+    }
 
 
 @each_overlay
 def test_every_pod_may_ask_for_names(overlay: str) -> None:
     for pod in pod_specs(rendered(overlay)):
         (rule,) = [
-            rule for rule in _rules(overlay, pod, "egress") if any("namespaceSelector" in peer for peer in rule["to"])
+            rule
+            for rule in _rules(overlay, pod, "egress")
+            if any("namespaceSelector" in peer for peer in rule["to"])
         ]
         assert rule["to"][0] == {
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -111,10 +131,15 @@ def test_every_pod_may_ask_for_names(overlay: str) -> None:
 def test_nothing_is_allowed_that_is_not_said(overlay: str) -> None:
     objects = rendered(overlay)
     policies = of_kind(objects, "NetworkPolicy")
-    assert policies["podracer-default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert policies["podracer-default-deny"]["spec"] == {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+    }
     for policy in policies.values():
         spec = policy["spec"]
-        assert any(_selects(spec["podSelector"], pod.labels) for pod in pod_specs(objects)), policy["metadata"]
+        assert any(_selects(spec["podSelector"], pod.labels) for pod in pod_specs(objects)), policy[
+            "metadata"
+        ]
         assert {"ingress", "egress"} & set(spec) <= {kind.lower() for kind in spec["policyTypes"]}
         for rule in (*spec.get("ingress", ()), *spec.get("egress", ())):
             assert rule["ports"]
@@ -139,8 +164,14 @@ def _rules(overlay: str, pod: PodSpec, direction: str) -> Iterator[Rule]:
 def _lets(rule: Rule, pod: PodSpec, port: int) -> bool:
     """Whether a rule names a pod of this namespace, at a port."""
     peers = (*rule.get("from", ()), *rule.get("to", ()))
-    here = [peer["podSelector"] for peer in peers if "podSelector" in peer and "namespaceSelector" not in peer]
-    return any(_selects(selector, pod.labels) for selector in here) and port in [one["port"] for one in rule["ports"]]
+    here = [
+        peer["podSelector"]
+        for peer in peers
+        if "podSelector" in peer and "namespaceSelector" not in peer
+    ]
+    return any(_selects(selector, pod.labels) for selector in here) and port in [
+        one["port"] for one in rule["ports"]
+    ]
 
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

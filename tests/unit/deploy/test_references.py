@@ -26,7 +26,16 @@ from podracer_orchestrator.config import OrchestratorConfig
 from podracer_policy.server import PolicyConfig
 from podracer_worker.server import WorkerConfig
 from support.kubernetes_store import Store
-from support.manifests import OVERLAYS, PodSpec, environment, mounted, of_kind, pod_specs, quantity, rendered
+from support.manifests import (
+    OVERLAYS,
+    PodSpec,
+    environment,
+    mounted,
+    of_kind,
+    pod_specs,
+    quantity,
+    rendered,
+)
 from support.overlay_site import make_secrets
 
 SETTINGS: Mapping[str, type[Any]] = {
@@ -124,7 +133,9 @@ def test_no_secret_is_committed(overlay: str) -> None:
 def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
     given = {
         container["name"]: {
-            volume["secret"]["secretName"] for volume in mounted(container, pod).values() if "secret" in volume
+            volume["secret"]["secretName"]
+            for volume in mounted(container, pod).values()
+            if "secret" in volume
         }
         for pod, container in _containers(overlay)
     }
@@ -138,7 +149,11 @@ def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
         for name in ("orchestrator", "leaderboard"):
             given[name].remove("podracer-postgresql")
     assert given == {
-        "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
+        "orchestrator": {
+            "podracer-tokens-orchestrator",
+            "podracer-tls-orchestrator",
+            "podracer-s3",
+        },
         "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},
         "learner": {"podracer-tokens-learner", "podracer-tls-learner"},
         "worker": {"podracer-tokens-sidecar"},
@@ -172,7 +187,9 @@ def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_
         if role not in SETTINGS:
             continue
         variables = environment(container, objects)
-        known = {f"PODRACER_{field.name.upper()}" for field in fields(SETTINGS[role])} | OTHERS.get(role, set())
+        known = {f"PODRACER_{field.name.upper()}" for field in fields(SETTINGS[role])} | OTHERS.get(
+            role, set()
+        )
         ours = {name for name in variables if name.startswith("PODRACER_")}
         assert all({name, name.removesuffix("_FILE")} & store for name in ours - known), role
         load_settings(SETTINGS[role], variables)
@@ -182,7 +199,9 @@ def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_
             for path in keys.values():
                 path.write_text("key")
             load_settings(
-                S3Settings, variables | {name: str(path) for name, path in keys.items()}, prefix="PODRACER_S3_"
+                S3Settings,
+                variables | {name: str(path) for name, path in keys.items()},
+                prefix="PODRACER_S3_",
             )
 
 
@@ -193,7 +212,10 @@ def test_every_path_in_a_variable_is_mounted(overlay: str) -> None:
         for name, value in environment(container, rendered(overlay)).items():
             path = Path(value.removeprefix("sqlite:///"))
             if value.startswith(("/", "sqlite:////")) and name != "HOME":
-                assert any(path.is_relative_to(place) for place in places), (container["name"], name)
+                assert any(path.is_relative_to(place) for place in places), (
+                    container["name"],
+                    name,
+                )
 
 
 @each_overlay
@@ -212,7 +234,9 @@ def test_every_address_in_a_variable_is_a_service_at_that_port(overlay: str) -> 
 def test_services_lead_to_pods(overlay: str) -> None:
     objects = rendered(overlay)
     for service in of_kind(objects, "Service").values():
-        wanted = {key: value for key, value in service["spec"]["selector"].items() if key != LABEL}.items()
+        wanted = {
+            key: value for key, value in service["spec"]["selector"].items() if key != LABEL
+        }.items()
         (pod,) = [pod for pod in pod_specs(objects) if wanted <= pod.labels.items()]
         names = {port["name"] for one in pod.containers.values() for port in one.get("ports", ())}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
@@ -221,7 +245,9 @@ def test_services_lead_to_pods(overlay: str) -> None:
 def test_what_pods_keep_on_disk_fits_into_its_volume() -> None:
     (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
     sizes = {
-        volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod.spec["volumes"] if "emptyDir" in volume
+        volume["name"]: volume["emptyDir"].get("sizeLimit")
+        for volume in pod.spec["volumes"]
+        if "emptyDir" in volume
     }
     assert 3 * PodSettings.cache_size < quantity(sizes["cache"])  # a folder for each container
     assert LearnerConfig.spool_size < quantity(sizes["spool"])
@@ -240,27 +266,39 @@ def test_the_learner_sees_the_sockets_and_the_shared_memory_of_all_containers() 
 
 
 @each_overlay
-def test_each_caller_of_the_api_server_has_a_role_of_its_own(overlay: str, secrets: Mapping[str, Any]) -> None:
+def test_each_caller_of_the_api_server_has_a_role_of_its_own(
+    overlay: str, secrets: Mapping[str, Any]
+) -> None:
     objects = rendered(overlay)
     assert not of_kind(objects, "ClusterRole")
     for name in ("podracer-orchestrator", "podracer-secrets"):
         binding = of_kind(objects, "RoleBinding")[name]
-        assert [subject["name"] for subject in binding["subjects"]] == [binding["roleRef"]["name"]] == [name]
+        assert (
+            [subject["name"] for subject in binding["subjects"]]
+            == [binding["roleRef"]["name"]]
+            == [name]
+        )
     roles = of_kind(objects, "Role")
     assert set(roles) == set(of_kind(objects, "RoleBinding"))
     for name, role in roles.items():
         assert not any("*" in values for rule in role["rules"] for values in rule.values())
-        assert any("secrets" in rule["resources"] for rule in role["rules"]) is (name == "podracer-secrets")
+        assert any("secrets" in rule["resources"] for rule in role["rules"]) is (
+            name == "podracer-secrets"
+        )
     create, own = roles["podracer-secrets"]["rules"]
     assert create["verbs"] == ["create"]
     assert set(own["resourceNames"]) == set(secrets)
     assert own["verbs"] == ["get", "patch"]
 
 
-def test_a_sidecar_cannot_use_the_token_that_it_knows(secrets: Mapping[str, Any], tmp_path: Path) -> None:
+def test_a_sidecar_cannot_use_the_token_that_it_knows(
+    secrets: Mapping[str, Any], tmp_path: Path
+) -> None:
     for role in ("sidecar", "learner"):
         (tmp_path / role).mkdir()
-        (tmp_path / role / "pod").write_bytes(b64decode(secrets[f"podracer-tokens-{role}"]["data"]["pod"]))
+        (tmp_path / role / "pod").write_bytes(
+            b64decode(secrets[f"podracer-tokens-{role}"]["data"]["pod"])
+        )
     token = FileToken(tmp_path / "learner" / "pod")()
     assert token not in (tmp_path / "sidecar" / "pod").read_text()
     assert TokenFiles(tmp_path / "sidecar").find(token) is not None

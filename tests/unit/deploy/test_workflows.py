@@ -47,7 +47,9 @@ def test_actions_are_pinned_and_keep_no_credentials(path: Path) -> None:
         assert len({"uses", "run"} & set(step)) == 1, step
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
-            assert any(re.search(re.escape(step["uses"]) + r"  # v\d+\.\d+\.\d+$", line) for line in lines), step
+            assert any(
+                re.search(re.escape(step["uses"]) + r"  # v\d+\.\d+\.\d+$", line) for line in lines
+            ), step
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] == "false"
 
@@ -73,7 +75,9 @@ def test_the_servers_of_the_tests_are_those_that_the_tests_name() -> None:
 
 def test_what_decides_here_decides_there() -> None:
     """Every target of .ci/run is in the workflow for changes."""
-    wanted = set(re.findall(r"make ([a-z0-9-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    wanted = set(
+        re.findall(r"make ([a-z0-9-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    )
     (check,) = [path for path in WORKFLOWS if path.stem == "check"]
     runs = {step.get("run", "") for _, step in _steps(check)}
     assert {f"make {target}" for target in wanted} <= runs

@@ -66,7 +66,8 @@ class Unseeded(Walk):
 
 
 class Numbered(Walk):
-    """Owns a port, as far as others of its kind are concerned; shows its number and that of its process."""
+    """Owns a port, as far as others of its kind are concerned; shows its number and that of its
+    process."""
 
     def __init__(self, environment_index: int) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Action masks of users' environments: both conventions, what they belong to, and every way in which they are wrong."""
+"""Action masks of users' environments: both conventions, what they belong to, and every way in
+which they are wrong."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def first_allowed(mask: torch.Tensor | None) -> torch.Tensor:
 
 @CONVENTIONS
 def test_the_mask_is_that_of_the_observation(start: Start, name: str) -> None:
-    """Also after a same-step autoreset, where the mask of the old episode's end would be another."""
+    """Also after a same-step autoreset, where the mask of the old episode's end would be
+    another."""
     environment = start(user_spec(name), 5, processes=2)
     assert environment.has_action_mask
     observation = environment.reset(torch.arange(5))
@@ -78,12 +80,16 @@ def test_taxi(start: Start) -> None:
     environment = start(EnvironmentSpec("Taxi-v4", max_episode_steps=20), 3, processes=2)
     references = [gymnasium.make("Taxi-v4", max_episode_steps=20) for _ in range(3)]
     environment.reset(torch.arange(3))
-    masks = [reference.reset(seed=row)[1]["action_mask"] for row, reference in enumerate(references)]
+    masks = [
+        reference.reset(seed=row)[1]["action_mask"] for row, reference in enumerate(references)
+    ]
     generator = torch.Generator().manual_seed(0)
     ended = 0
     for _ in range(50):
         assert environment.action_mask.tolist() == np.array(masks, bool).tolist()
-        action = torch.multinomial(environment.action_mask.float(), 1, generator=generator).squeeze(1)
+        action = torch.multinomial(environment.action_mask.float(), 1, generator=generator).squeeze(
+            1
+        )
         environment.step(action)
         for row, reference in enumerate(references):
             _, _, terminated, truncated, info = reference.step(int(action[row]))
@@ -113,7 +119,9 @@ def test_environments_without_masks(start: Start, name: str) -> None:
     assert environment.action_mask is None
     assert allocate_step(environment).action_mask is None
     is_box = isinstance(environment.action_space, gymnasium.spaces.Box)
-    action = torch.zeros(2, *environment.action_space.shape, dtype=torch.float32 if is_box else torch.int64)
+    action = torch.zeros(
+        2, *environment.action_space.shape, dtype=torch.float32 if is_box else torch.int64
+    )
     assert environment.step(action).action_mask is None
     inspect_environment(user_spec(name))
 
@@ -167,25 +175,37 @@ def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) 
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (user_spec("InfoMasks", trouble="missing", trouble_at=1), r"info\['action_mask'\] of step is missing"),
+        (
+            user_spec("InfoMasks", trouble="missing", trouble_at=1),
+            r"info\['action_mask'\] of step is missing",
+        ),
         (
             user_spec("InfoMasks", trouble="missing", trouble_at=0),
             r"step gave info\['action_mask'\], the first reset did not; give it always or never",
         ),
         (
             user_spec("InfoMasks", trouble="length", trouble_at=1),
-            r"info\['action_mask'\] of step has the shape \[2\]; a mask of Discrete\(3, start=1\) has \[3\]",
+            r"info\['action_mask'\] of step has the shape \[2\]; a mask of Discrete\(3, start=1\) "
+            r"has \[3\]",
         ),
         (
             user_spec("MethodMasks", trouble="length", trouble_at=0),
-            r"the result of action_masks after reset has the shape \[2\]; a mask of Discrete\(3, start=1\) has \[3\]",
+            r"the result of action_masks after reset has the shape \[2\]; a mask of Discrete\(3, "
+            r"start=1\) has \[3\]",
         ),
         (
             user_spec("InfoMasks", trouble="nothing", trouble_at=1),
-            r"info\['action_mask'\] of step allows no action; until the episode ends at least one must be allowed",
+            r"info\['action_mask'\] of step allows no action; until the episode ends at least one "
+            r"must be allowed",
         ),
-        (user_spec("MethodMasks", trouble="nothing", trouble_at=1), "action_masks after step allows no action;"),
-        (user_spec("MultiDiscreteMasks", half=True), r"info\['action_mask'\] of reset allows no action in part 1;"),
+        (
+            user_spec("MethodMasks", trouble="nothing", trouble_at=1),
+            "action_masks after step allows no action;",
+        ),
+        (
+            user_spec("MultiDiscreteMasks", half=True),
+            r"info\['action_mask'\] of reset allows no action in part 1;",
+        ),
         (
             user_spec("InfoMasks", trouble="numbers", trouble_at=1),
             r"is array\(\[.*inf.*\]\); a mask holds 1 \(or True\)",
@@ -206,7 +226,9 @@ def test_masks_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complai
 
 def test_a_method_that_raises(start: Start) -> None:
     environment = start(user_spec("MethodMasks", trouble="raise in action_masks"), 1)
-    with pytest.raises(UserCodeFailed, match="action_masks raised RuntimeError: no rules for this maze") as caught:
+    with pytest.raises(
+        UserCodeFailed, match="action_masks raised RuntimeError: no rules for this maze"
+    ) as caught:
         environment.reset(torch.arange(1))
     assert "preprocess_child" not in caught.value.user_traceback
 
@@ -218,9 +240,13 @@ def test_an_inspection_takes_allowed_actions(name: str) -> None:
 
 
 def test_random_actions_are_allowed_ones() -> None:
-    discrete, several = gymnasium.spaces.Discrete(4, start=2), gymnasium.spaces.MultiDiscrete([2, 3])
+    discrete = gymnasium.spaces.Discrete(4, start=2)
+    several = gymnasium.spaces.MultiDiscrete([2, 3])
     flags = check_mask(several, [True, False, 0, 1, 1], "it")
     found = {tuple(int(choice) for choice in sample_allowed(several, flags)) for _ in range(50)}
     assert found == {(0, 1), (0, 2)}
-    assert {int(sample_allowed(discrete, np.array([0, 1, 0, 1], bool))) for _ in range(50)} == {3, 5}
+    assert {int(sample_allowed(discrete, np.array([0, 1, 0, 1], bool))) for _ in range(50)} == {
+        3,
+        5,
+    }
     assert {int(sample_allowed(discrete, None)) for _ in range(100)} == {2, 3, 4, 5}

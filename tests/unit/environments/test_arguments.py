@@ -32,7 +32,9 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
         ("Pendulum-v1", "max_episode_steps", "many", "expected a whole number, got 'many'"),
     ],
 )
-def test_a_wrong_type_is_told_with_its_name(environment_id: str, name: str, value: Any, complaint: str) -> None:
+def test_a_wrong_type_is_told_with_its_name(
+    environment_id: str, name: str, value: Any, complaint: str
+) -> None:
     with pytest.raises(InvalidInput, match=f"environment.kwargs.{name}.*: {complaint}") as caught:
         make_vec_environment(EnvironmentSpec(environment_id, kwargs={name: value}), 1)
     assert caught.value.violations[0].field.startswith(f"environment.kwargs.{name}")
@@ -51,13 +53,19 @@ def test_all_are_told_at_once() -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> None:
     with pytest.raises(InvalidInput, match=f"max_episode_steps must be at least 1, not {limit}"):
-        make_vec_environment(EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1)
+        make_vec_environment(
+            EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1
+        )
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
 def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None:
-    with pytest.raises(InvalidInput, match=f"max_episode_steps must be at most {2**63 - 1}, not {10**300}"):
-        make_vec_environment(EnvironmentSpec(environment_id, kwargs={"max_episode_steps": 10**300}), 1)
+    with pytest.raises(
+        InvalidInput, match=f"max_episode_steps must be at most {2**63 - 1}, not {10**300}"
+    ):
+        make_vec_environment(
+            EnvironmentSpec(environment_id, kwargs={"max_episode_steps": 10**300}), 1
+        )
 
 
 def test_no_time_limit() -> None:
@@ -91,14 +99,19 @@ def test_a_caller_names_a_device(device: str) -> None:
 def test_a_device_that_it_does_not_run_on_is_refused(environment_id: str) -> None:
     with pytest.raises(InvalidInput, match=f"{environment_id} runs on the CPU only, not on cuda"):
         make_vec_environment(EnvironmentSpec(environment_id), 1, "cuda")
-    with pytest.raises(InvalidInput, match="CartPole-v1 runs on the CPU or CUDA devices only, not on meta"):
+    with pytest.raises(
+        InvalidInput, match="CartPole-v1 runs on the CPU or CUDA devices only, not on meta"
+    ):
         make_vec_environment(EnvironmentSpec("CartPole-v1"), 1, "meta")
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "PointChasing-v0", "Hopper-v5"])
 def test_a_policy_may_act_in_inference_mode_and_out_of_it(environment_id: str) -> None:
     """Both ways, over many ends of episodes, and to the same numbers."""
-    one, other = (make_vec_environment(EnvironmentSpec(environment_id, max_episode_steps=2), 3) for _ in range(2))
+    one, other = (
+        make_vec_environment(EnvironmentSpec(environment_id, max_episode_steps=2), 3)
+        for _ in range(2)
+    )
     shape = one.action_space.shape
     action = torch.zeros(3, *shape) if shape else torch.zeros(3, dtype=torch.int64)
     with torch.inference_mode():

@@ -1,4 +1,5 @@
-"""Users' environments written in torch: in processes of their own with the same numbers as here, and found out."""
+"""Users' environments written in torch: in processes of their own with the same numbers as here,
+and found out."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from torch import Tensor
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import BoxSpace
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
+from podracer_core.environments.processes.batched_inspection import (
+    check_attributes,
+    inspect_batched,
+)
 from podracer_core.environments.processes.batched_rows import BatchedRows
 from podracer_core.environments.processes.exchange import create_memory, size_memory
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
@@ -36,7 +40,9 @@ Start = Callable[..., PreprocessVecEnv]
 
 def user_spec(name: str, max_episode_steps: int | None = None, **kwargs: Any) -> EnvironmentSpec:
     entry_point = f"support.user_torch_environments:{name}"
-    return EnvironmentSpec(entry_point=entry_point, code_path=TESTS, kwargs=kwargs, max_episode_steps=max_episode_steps)
+    return EnvironmentSpec(
+        entry_point=entry_point, code_path=TESTS, kwargs=kwargs, max_episode_steps=max_episode_steps
+    )
 
 
 @pytest.fixture
@@ -63,7 +69,9 @@ def assert_same(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]
 
 def test_the_same_numbers_as_in_this_process_and_a_state_to_go_back_to(start: Start) -> None:
     """Whatever the number of processes: the state of two goes into one."""
-    here, one, two = Walk(5), start(user_spec("Walk"), 5, processes=1), start(user_spec("Walk"), 5, processes=2)
+    here = Walk(5)
+    one = start(user_spec("Walk"), 5, processes=1)
+    two = start(user_spec("Walk"), 5, processes=2)
     assert len(two.process_ids) == 2
     assert two.max_episode_steps == 9
     assert two.observation_space == here.observation_space
@@ -135,17 +143,35 @@ def test_worlds_that_break_are_started_anew(start: Start) -> None:
 @pytest.mark.parametrize(
     ("kind", "kwargs", "complaint"),
     [
-        (Walk, {"trouble": "lying about NaN"}, "NaN or infinity in row 1; a TorchEnvironment with can_diverge"),
+        (
+            Walk,
+            {"trouble": "lying about NaN"},
+            "NaN or infinity in row 1; a TorchEnvironment with can_diverge",
+        ),
         (Cards, {"trouble": "NaN"}, "NaN or infinity in row 1"),
         (Cards, {"trouble": "tuple"}, "step must return a Step, not tuple"),
         (Cards, {"trouble": "shape"}, r"reward of step must be a tensor \[2\], not \[1\]"),
-        (Cards, {"trouble": "state"}, r"state\(\)\['count'\] must be a tensor whose first axis .* not \[\]"),
-        (Cards, {"trouble": "forgets super"}, "Cards has no num_envs; does its constructor call super"),
-        (Walk, {"speed": 3}, r"Walk\(num_envs, device=…\) does not take these arguments: .* 'speed'"),
+        (
+            Cards,
+            {"trouble": "state"},
+            r"state\(\)\['count'\] must be a tensor whose first axis .* not \[\]",
+        ),
+        (
+            Cards,
+            {"trouble": "forgets super"},
+            "Cards has no num_envs; does its constructor call super",
+        ),
+        (
+            Walk,
+            {"speed": 3},
+            r"Walk\(num_envs, device=…\) does not take these arguments: .* 'speed'",
+        ),
         (Cards, {"max_episode_steps": 3}, "unexpected keyword argument 'max_episode_steps'"),
     ],
 )
-def test_what_cannot_be_right_is_refused(kind: type[VecEnvironment], kwargs: dict[str, Any], complaint: str) -> None:
+def test_what_cannot_be_right_is_refused(
+    kind: type[VecEnvironment], kwargs: dict[str, Any], complaint: str
+) -> None:
     """As the process does it, without one."""
     memory = create_memory()
     try:
@@ -154,14 +180,18 @@ def test_what_cannot_be_right_is_refused(kind: type[VecEnvironment], kwargs: dic
             size_memory(memory, 2, rows.observation_space, rows.action_space, rows.mask_size())
             rows.map(memory, 2, 0, rows.mask_size())
             rows.start()
-            rows.arrays.action[:] = [[0, 0], [1, 0]] if kind is Walk else rows.arrays.action_mask.argmax(1)
+            rows.arrays.action[:] = (
+                [[0, 0], [1, 0]] if kind is Walk else rows.arrays.action_mask.argmax(1)
+            )
             rows.step()
             rows.state()
     finally:
         os.close(memory)
 
 
-@pytest.mark.parametrize(("trouble", "numbers"), [("lying about NaN", True), ("raise when right", False)])
+@pytest.mark.parametrize(
+    ("trouble", "numbers"), [("lying about NaN", True), ("raise when right", False)]
+)
 def test_an_instance_that_breaks_is_made_anew(start: Start, trouble: str, numbers: bool) -> None:
     """All its rows go on with their next episodes, if it has worked before."""
     environment = start(user_spec("Walk", trouble=trouble), 3, processes=1)
@@ -174,7 +204,9 @@ def test_an_instance_that_breaks_is_made_anew(start: Start, trouble: str, number
     assert step.final_observation.isfinite().all()
     first, *others = environment.take_breaks()
     assert [first.numbers, *(each.row for each in others)] == [numbers, 1, 2]
-    assert first.text.startswith("step 2: step gave NaN" if numbers else "step 2: RuntimeError: the maze has no exit")
+    assert first.text.startswith(
+        "step 2: step gave NaN" if numbers else "step 2: RuntimeError: the maze has no exit"
+    )
     assert environment.step(still).valid.all()
     assert environment.state()["episode"].tolist() == [1, 1, 1]
     environment.step(right)
@@ -185,11 +217,15 @@ def test_an_instance_that_breaks_is_made_anew(start: Start, trouble: str, number
 
 @pytest.mark.thorough
 def test_an_exception_arrives_with_its_own_traceback(start: Start) -> None:
-    with pytest.raises(UserCodeFailed, match="Walk: construction raised ValueError: no map for this maze"):
+    with pytest.raises(
+        UserCodeFailed, match="Walk: construction raised ValueError: no map for this maze"
+    ):
         start(user_spec("Walk", trouble="construction"), 2, processes=1)
     environment = start(user_spec("Walk", trouble="raise"), 2, processes=1)
     environment.reset(torch.arange(2))
-    with pytest.raises(UserCodeFailed, match="Walk: step raised RuntimeError: the maze has no exit") as caught:
+    with pytest.raises(
+        UserCodeFailed, match="Walk: step raised RuntimeError: the maze has no exit"
+    ) as caught:
         environment.step(torch.zeros(2, 2))
     lines = caught.value.user_traceback.splitlines()
     assert "user_torch_environments.py" in lines[1], "our own frames are left out"
@@ -238,7 +274,9 @@ def _result(**changes: Any) -> Callable[..., Any]:
     def dynamics(self: Any, state: State, action: Tensor) -> Any:
         after, reward, terminated = Good.dynamics(self, state, action)
         parts = {"state": after, "reward": reward, "terminated": terminated}
-        return tuple((parts | {name: change(parts[name]) for name, change in changes.items()}).values())
+        return tuple(
+            (parts | {name: change(parts[name]) for name, change in changes.items()}).values()
+        )
 
     return dynamics
 
@@ -259,23 +297,53 @@ def _unkeyed(self: Any, key: Tensor) -> State:
 
 LIARS = [
     ("__init__", _space(gymnasium.spaces.Discrete(3)), r"must be a Box, not Discrete\(3\)"),
-    ("__init__", _space(gymnasium.spaces.Box(-5, 5, (2,), np.float64)), "must be float32 or uint8, not float64"),
-    ("__init__", _space(gymnasium.spaces.Box(0.5, 0.6, (2,))), r"the observation is .*, outside the bounds \[0.5"),
-    ("initial_state", lambda _, key: torch.zeros(2, key.numel()), "must give the state as a dict of tensors, not as t"),
+    (
+        "__init__",
+        _space(gymnasium.spaces.Box(-5, 5, (2,), np.float64)),
+        "must be float32 or uint8, not float64",
+    ),
+    (
+        "__init__",
+        _space(gymnasium.spaces.Box(0.5, 0.6, (2,))),
+        r"the observation is .*, outside the bounds \[0.5",
+    ),
+    (
+        "initial_state",
+        lambda _, key: torch.zeros(2, key.numel()),
+        "must give the state as a dict of tensors, not as t",
+    ),
     (
         "initial_state",
         lambda _, key: {"observation": torch.zeros(key.numel(), 2)},
-        r"initial_state gave 'observation' as \[3, 2\]; the last axis .*: \[…, 3\] for 3 environments",
+        r"initial_state gave 'observation' as \[3, 2\]; the last axis .*: \[…, 3\] for 3 "
+        r"environments",
     ),
-    ("initial_state", _unkeyed, "initial_state gave another 'observation' for the same keys: draw random numbers from"),
-    ("initial_state", lambda _, key: {"a": key, "b": key}, "Liar must define observe, or call one of a, b observation"),
+    (
+        "initial_state",
+        _unkeyed,
+        "initial_state gave another 'observation' for the same keys: draw random numbers from",
+    ),
+    (
+        "initial_state",
+        lambda _, key: {"a": key, "b": key},
+        "Liar must define observe, or call one of a, b observation",
+    ),
     ("observe", lambda *_: None, "the observation has NaN or infinity"),
-    ("dynamics", lambda *_: None, r"dynamics must return \(state, reward, terminated\), not a NoneType"),
-    ("dynamics", _result(state=lambda state: {"age": state["age"]}), "dynamics returned nothing as 'observation'"),
+    (
+        "dynamics",
+        lambda *_: None,
+        r"dynamics must return \(state, reward, terminated\), not a NoneType",
+    ),
+    (
+        "dynamics",
+        _result(state=lambda state: {"age": state["age"]}),
+        "dynamics returned nothing as 'observation'",
+    ),
     (
         "dynamics",
         _result(state=lambda state: {**state, "age": state["age"].float()}),
-        r"dynamics returned torch.float32 \[3\] as 'age' of the state, which initial_state gave as torch.int64 \[3\]",
+        r"dynamics returned torch.float32 \[3\] as 'age' of the state, which initial_state gave as "
+        r"torch.int64 \[3\]",
     ),
     (
         "dynamics",
@@ -283,12 +351,32 @@ LIARS = [
         r"the reward must be torch.float32 \[3\], not .*, 1\]",
     ),
     ("dynamics", _result(reward=lambda _: 1.0), "the reward must be a tensor, not a float"),
-    ("dynamics", _result(terminated=lambda flags: flags.float()), r"terminated must be torch.bool \[3\], not torch"),
-    ("dynamics", _result(reward=lambda reward: reward / 0), "step broke world 0 of 3: NaN or infinity, or valid"),
+    (
+        "dynamics",
+        _result(terminated=lambda flags: flags.float()),
+        r"terminated must be torch.bool \[3\], not torch",
+    ),
+    (
+        "dynamics",
+        _result(reward=lambda reward: reward / 0),
+        "step broke world 0 of 3: NaN or infinity, or valid",
+    ),
     ("step", lambda *_: None, "step must return a Step, not a NoneType"),
-    ("step", _step(observation=lambda value: value + 1), "where no episode ends, observation and final_observation"),
-    ("step", _step(reward=lambda reward: reward[None]), r"reward of step must be torch.float32 \[3\], not .* \[1, 3\]"),
-    ("reset", lambda self, _: Good.reset(self, torch.randint(2**40, (3,))), "reset gave other observations for the"),
+    (
+        "step",
+        _step(observation=lambda value: value + 1),
+        "where no episode ends, observation and final_observation",
+    ),
+    (
+        "step",
+        _step(reward=lambda reward: reward[None]),
+        r"reward of step must be torch.float32 \[3\], not .* \[1, 3\]",
+    ),
+    (
+        "reset",
+        lambda self, _: Good.reset(self, torch.randint(2**40, (3,))),
+        "reset gave other observations for the",
+    ),
     ("reset", lambda *_: None, "the observation of reset must be a tensor, not a NoneType"),
 ]
 

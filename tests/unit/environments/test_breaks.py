@@ -21,15 +21,26 @@ NOTHING = torch.zeros(2, 1)
 
 
 class Breaks(gymnasium.Env[Any, Any]):
-    """Episodes of five steps. At step `at` (0: reset) of the episodes whose number `when` accepts, `value` comes as the
-    observation, the reward or a flag, or is raised."""
+    """Episodes of five steps. At step `at` (0: reset) of the episodes whose number `when` accepts,
+    `value` comes as the observation, the reward or a flag, or is raised."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (4,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     made: list[Breaks]
 
-    def __init__(self, what: str = "", value: Any = np.nan, at: int = 3, when: Any = lambda number: number % 2 == 0):
-        self.what, self.value, self.at, self.when, self.number, self.closed = what, value, at, when, 0, False
+    def __init__(
+        self,
+        what: str = "",
+        value: Any = np.nan,
+        at: int = 3,
+        when: Any = lambda number: number % 2 == 0,
+    ):
+        self.what = what
+        self.value = value
+        self.at = at
+        self.when = when
+        self.number = 0
+        self.closed = False
         Breaks.made.append(self)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -39,7 +50,8 @@ class Breaks(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        observation, reward = self._told(np.ones(4, np.float32), "observation"), self._told(1.0, "reward")
+        observation = self._told(np.ones(4, np.float32), "observation")
+        reward = self._told(1.0, "reward")
         return observation, reward, self._told(self.steps == 5, "flag"), False, {}
 
     def close(self) -> None:
@@ -66,7 +78,9 @@ def made() -> Iterator[list[Breaks]]:
 
 
 def opened(**how: Any) -> PreprocessVecEnv:
-    return PreprocessVecEnv(EnvironmentSpec(entry_point="here:Breaks"), 2, make=lambda: Breaks(**how))
+    return PreprocessVecEnv(
+        EnvironmentSpec(entry_point="here:Breaks"), 2, make=lambda: Breaks(**how)
+    )
 
 
 def played(environment: PreprocessVecEnv, steps: int) -> list[Step]:
@@ -77,7 +91,11 @@ def played(environment: PreprocessVecEnv, steps: int) -> list[Step]:
         step = environment.step(NOTHING)
         taken.append(
             Step(
-                **{name: getattr(step, name).clone() for name in Step.__slots__ if name != "action_mask"},
+                **{
+                    name: getattr(step, name).clone()
+                    for name in Step.__slots__
+                    if name != "action_mask"
+                },
                 action_mask=None,
             )
         )
@@ -87,21 +105,38 @@ def played(environment: PreprocessVecEnv, steps: int) -> list[Step]:
 TEXTS = [
     ({"what": "reward", "value": np.nan}, "step 3: the reward was nan"),
     ({"what": "reward", "value": 1e40}, "step 3: the reward was inf"),
-    ({"what": "reward", "value": None}, "step 3: the reward of step must be a finite number, not NoneType None"),
-    ({"what": "reward", "value": "1.0"}, "step 3: the reward of step must be a finite number, not str '1.0'"),
+    (
+        {"what": "reward", "value": None},
+        "step 3: the reward of step must be a finite number, not NoneType None",
+    ),
+    (
+        {"what": "reward", "value": "1.0"},
+        "step 3: the reward of step must be a finite number, not str '1.0'",
+    ),
     ({"what": "observation", "value": -np.inf}, "step 3: observation[3] was -inf"),
-    ({"what": "observation", "value": None}, "step 3: step returned None in place of an observation"),
-    ({"what": "observation", "value": np.ones(3)}, "step 3: step returned an observation of shape [3]; its space has"),
+    (
+        {"what": "observation", "value": None},
+        "step 3: step returned None in place of an observation",
+    ),
+    (
+        {"what": "observation", "value": np.ones(3)},
+        "step 3: step returned an observation of shape [3]; its space has",
+    ),
     ({"what": "flag", "value": np.nan}, "step 3: terminated must be a bool, not float nan"),
     ({"what": "raise", "value": KeyError("price")}, "step 3: KeyError: 'price'"),
 ]
 
 
 @pytest.mark.parametrize(("how", "text"), TEXTS)
-def test_an_episode_that_breaks_in_a_step(how: dict[str, Any], text: str, made: list[Breaks]) -> None:
-    environment = opened(**how, when=lambda number: number == 1 and len(made) == 2)  # never in what is made anew
+def test_an_episode_that_breaks_in_a_step(
+    how: dict[str, Any], text: str, made: list[Breaks]
+) -> None:
+    # never in what is made anew
+    environment = opened(**how, when=lambda number: number == 1 and len(made) == 2)
     steps = played(environment, 9)
-    assert [step.valid.tolist() for step in steps] == [[True] * 2, [True] * 2, [False] * 2] + [[True] * 2] * 6
+    assert [step.valid.tolist() for step in steps] == [[True] * 2, [True] * 2, [False] * 2] + [
+        [True] * 2
+    ] * 6
     assert steps[2].truncated.all()
     assert not steps[2].terminated.any()
     assert steps[2].reward.tolist() == [0.0, 0.0]
@@ -113,7 +148,9 @@ def test_an_episode_that_breaks_in_a_step(how: dict[str, Any], text: str, made: 
     assert first.numbers == (how["what"] != "raise")
     assert ("in _told" in first.traceback) == (how["what"] == "raise")
     assert environment.take_breaks() == []
-    assert [one.closed for one in made] == ([True, True, False, False] if how["what"] == "raise" else [False, False])
+    assert [one.closed for one in made] == (
+        [True, True, False, False] if how["what"] == "raise" else [False, False]
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -140,22 +177,30 @@ def test_a_reset_that_breaks_is_repeated(value: Any) -> None:
 
 
 def test_three_resets_in_a_row() -> None:
-    with pytest.raises(InvalidInput, match=r"here:Breaks: reset failed 3 times in a row: observation\[3\] was nan"):
+    with pytest.raises(
+        InvalidInput, match=r"here:Breaks: reset failed 3 times in a row: observation\[3\] was nan"
+    ):
         played(opened(what="observation", at=0, when=lambda number: True), 1)
     later = lambda number: number > 1 or len(Breaks.made) > 2  # noqa: E731
     with pytest.raises(KeyError, match="price"):
         played(opened(what="raise", value=KeyError("price"), at=0, when=later), 6)
 
 
-@pytest.mark.parametrize(("what", "value"), [("reward", None), ("reward", "1.0"), ("raise", KeyError("price"))])
+@pytest.mark.parametrize(
+    ("what", "value"), [("reward", None), ("reward", "1.0"), ("raise", KeyError("price"))]
+)
 def test_what_has_never_worked_is_refused_at_once(what: str, value: Any) -> None:
-    with pytest.raises((InvalidInput, KeyError), match=r"here:Breaks: the reward of step must be|price"):
+    with pytest.raises(
+        (InvalidInput, KeyError), match=r"here:Breaks: the reward of step must be|price"
+    ):
         played(opened(what=what, value=value, at=1, when=lambda number: True), 2)
 
 
 def test_an_exception_in_one_episode_of_eight_is_borne(made: list[Breaks]) -> None:
     environment = opened(
-        what="raise", value=KeyError("price"), when=lambda number: made[0].closed is False and number == 8
+        what="raise",
+        value=KeyError("price"),
+        when=lambda number: made[0].closed is False and number == 8,
     )
     assert sum(int((~step.valid).sum()) for step in played(environment, 100)) == 2
     assert len(environment.take_breaks()) == 2
@@ -165,7 +210,11 @@ def test_an_exception_in_one_episode_of_eight_is_borne(made: list[Breaks]) -> No
     ("how", "note", "steps"),
     [
         ({"at": 3, "when": lambda number: True}, "it ended 7 of 8 episodes", 40),
-        ({"at": 1, "when": lambda number: len(Breaks.made) > 2 or number > 1}, "it came 3 times in a row", 20),
+        (
+            {"at": 1, "when": lambda number: len(Breaks.made) > 2 or number > 1},
+            "it came 3 times in a row",
+            20,
+        ),
     ],
 )
 def test_exceptions_that_are_not_borne(how: dict[str, Any], note: str, steps: int) -> None:
@@ -205,7 +254,9 @@ def test_breaks_come_from_other_processes(start: Start) -> None:
     assert steps == [[True] * 4, [True] * 4, [False] * 4]
     breaks = environment.take_breaks()
     assert sorted(each.row for each in breaks) == [0, 1, 2, 3]
-    assert {(each.text, each.numbers) for each in breaks} == {("step 3: RuntimeError: the maze has no exit", False)}
+    assert {(each.text, each.numbers) for each in breaks} == {
+        ("step 3: RuntimeError: the maze has no exit", False)
+    }
     assert "in _get_into_trouble" in breaks[0].traceback
     with pytest.raises(UserCodeFailed, match="the maze has no exit") as caught:
         for _ in range(60):

@@ -25,7 +25,12 @@ Ends = tuple[Channel, Channel, socket.socket]
 
 def test_messages_and_payloads_arrive(ends: Ends) -> None:
     left, right, _ = ends
-    for message, payload in (({}, b""), ({"a": [1, "é"]}, b""), ({}, b"\n\nraw"), ({"b": 2}, bytes(300_000))):
+    for message, payload in (
+        ({}, b""),
+        ({"a": [1, "é"]}, b""),
+        ({}, b"\n\nraw"),
+        ({"b": 2}, bytes(300_000)),
+    ):
         sender = threading.Thread(target=left.send, args=(message, payload))
         sender.start()
         assert right.receive() == (message, payload)
@@ -59,7 +64,9 @@ def test_a_deadline_and_a_hang_up(ends: Ends) -> None:
         left.send({})
 
 
-@pytest.mark.parametrize("noise", [b"all my numbers\n", b"[1]\n", b"\n\n", b"{}\nmore", b"\xff\xfe\n"])
+@pytest.mark.parametrize(
+    "noise", [b"all my numbers\n", b"[1]\n", b"\n\n", b"{}\nmore", b"\xff\xfe\n"]
+)
 def test_noise_is_no_message(ends: Ends, noise: bytes) -> None:
     left, _, raw = ends
     raw.sendall(noise)

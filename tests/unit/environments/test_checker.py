@@ -1,4 +1,5 @@
-"""The trial of an environment: what it accepts with a warning, what it refuses, and what it measures."""
+"""The trial of an environment: what it accepts with a warning, what it refuses, and what it
+measures."""
 
 from __future__ import annotations
 
@@ -22,9 +23,12 @@ Result = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class Plain(gymnasium.Env[Any, Any]):
-    """Random numbers, for at most 20 steps. `change` makes another result of the sound one of a step."""
+    """Random numbers, for at most 20 steps. `change` makes another result of the sound one of a
+    step."""
 
-    def __init__(self, change: Callable[[Result], Any] | None = None, **spaces_: spaces.Space[Any]) -> None:
+    def __init__(
+        self, change: Callable[[Result], Any] | None = None, **spaces_: spaces.Space[Any]
+    ) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
         vars(self).update(spaces_)
@@ -50,17 +54,25 @@ def inspect(environment: Callable[..., Any]) -> Inspection:
 
 def changed(**values: Callable[[Any], Any]) -> Callable[[Result], Any]:
     names = ("observation", "reward", "terminated", "truncated", "info")
-    return lambda result: tuple(values.get(name, lambda x: x)(x) for name, x in zip(names, result, strict=True))
+    return lambda result: tuple(
+        values.get(name, lambda x: x)(x) for name, x in zip(names, result, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "warning"),
     [
-        (changed(reward=lambda r: np.array([r])), "the reward of step is ndarray array([1.]); a float is right"),
+        (
+            changed(reward=lambda r: np.array([r])),
+            "the reward of step is ndarray array([1.]); a float is right",
+        ),
         (changed(reward=torch.tensor), "the reward of step is Tensor tensor(1.)"),
         (changed(terminated=int), "terminated is int 0; a bool is right"),
         (changed(truncated=lambda t: np.array([t])), "truncated is ndarray array([False])"),
-        (changed(observation=lambda o: o * 1.2), "outside the bounds [-1, 1] of its space; it is used as it is"),
+        (
+            changed(observation=lambda o: o * 1.2),
+            "outside the bounds [-1, 1] of its space; it is used as it is",
+        ),
         (changed(observation=lambda o: torch.tensor(o, requires_grad=True)), ""),
         (changed(observation=list), ""),
         (changed(info=lambda _: None), ""),
@@ -76,7 +88,10 @@ def test_what_is_plain_is_accepted(change: Callable[[Result], Any], warning: str
     ("change", "refusal"),
     [
         (lambda result: result[:4], "not a tuple of 4; the former gym returned four"),
-        (changed(reward=lambda _: None), "finite number, not NoneType None .*in three episodes from their first"),
+        (
+            changed(reward=lambda _: None),
+            "finite number, not NoneType None .*in three episodes from their first",
+        ),
         (changed(reward=lambda _: np.nan), "finite number, not float nan"),
         (changed(reward=lambda _: 1e40), r"finite number, not float 1e\+40"),
         (changed(reward=str), "must be a finite number, not str '1.0'"),
@@ -128,14 +143,27 @@ FormerGym = type("FormerGym", (), {"__module__": "gym.core"})
 @pytest.mark.parametrize(
     ("environment", "refusal"),
     [
-        (Seedless, r"reset takes no seed \(Seedless.reset, test_checker.py:\d+\); right is def reset"),
-        (NoSpaces, "NoSpaces.observation_space is None; set it to a gymnasium.spaces.Space in __init__"),
+        (
+            Seedless,
+            r"reset takes no seed \(Seedless.reset, test_checker.py:\d+\); right is def reset",
+        ),
+        (
+            NoSpaces,
+            "NoSpaces.observation_space is None; set it to a gymnasium.spaces.Space in __init__",
+        ),
         (
             FormerGym,
-            "the environment FormerGym is of the former gym: derive it from gymnasium.Env, or wrap it with shimmy",
+            "the environment FormerGym is of the former gym: derive it from gymnasium.Env, or wrap "
+            "it with shimmy",
         ),
-        (lambda: gymnasium.make_vec("CartPole-v1", 2), "CartPoleVectorEnv is several in one: pass the id, or"),
-        (lambda: None, "shop:Shop returned NoneType, not a gymnasium.Env: it has to return the environment"),
+        (
+            lambda: gymnasium.make_vec("CartPole-v1", 2),
+            "CartPoleVectorEnv is several in one: pass the id, or",
+        ),
+        (
+            lambda: None,
+            "shop:Shop returned NoneType, not a gymnasium.Env: it has to return the environment",
+        ),
         (lambda: Plain(observation_space=spaces.Dict(a=spaces.Text(3))), "nothing but text"),
     ],
 )
@@ -184,7 +212,9 @@ def test_an_origin_for_numbers_that_float32_cannot_tell_apart() -> None:
     assert (list(found.warnings), found.observation_origin) == ([], (0.0, 2.0**24))
     assert inspect(Plain).observation_origin == ()
     (warning,) = inspect(lambda: Timetable(observation_space=numbers)).warnings
-    assert warning.startswith("number 0 of the observation begins episodes far apart, and float32 cannot hold")
+    assert warning.startswith(
+        "number 0 of the observation begins episodes far apart, and float32 cannot hold"
+    )
     spec = EnvironmentSpec(entry_point="shop:Shop", observation_origin=(1.6e9,))
     given = inspect_environment(spec, make=lambda: Clock(observation_space=numbers))
     assert given.observation_origin == (1.6e9,)
@@ -199,7 +229,9 @@ def test_warnings() -> None:
     assert bound.startswith("an action may be as large as 1e+06")
     assert not inspect(lambda: Plain(action_space=spaces.Box(-3.4e38, 3.4e38, (1,)))).warnings
     found = inspect(
-        lambda: Described(observation_space=spaces.Dict(numbers=Plain().observation_space, mission=spaces.Text(9)))
+        lambda: Described(
+            observation_space=spaces.Dict(numbers=Plain().observation_space, mission=spaces.Text(9))
+        )
     )
     assert found.warnings == ["'mission' is left out of the observations: it is text"]
     assert unreachable(EnvironmentSpec("CartPole-v1"), 600.0) == [

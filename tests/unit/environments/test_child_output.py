@@ -1,4 +1,5 @@
-"""What users' code prints in a service: its end is kept and told with a failure, and a bounded part is logged."""
+"""What users' code prints in a service: its end is kept and told with a failure, and a bounded part
+is logged."""
 
 from __future__ import annotations
 
@@ -46,12 +47,15 @@ Make = Callable[..., EnvironmentSpec]
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Of an environment that prints, as in a service; no thread or descriptor of its output is left."""
+    """Of an environment that prints, as in a service; no thread or descriptor of its output is
+    left."""
     (tmp_path / "printing.py").write_text(CODE)
     monkeypatch.setattr(ChildOutput, "is_kept", True)
     monkeypatch.setattr(child_output, "_log", child_output._Log())
     before = psutil.Process().num_fds()
-    yield lambda **kwargs: EnvironmentSpec(entry_point="printing:World", code_path=str(tmp_path), kwargs=kwargs)
+    yield lambda **kwargs: EnvironmentSpec(
+        entry_point="printing:World", code_path=str(tmp_path), kwargs=kwargs
+    )
     for thread in threading.enumerate():
         if thread.name == "environment-output":
             thread.join(60)
@@ -59,7 +63,9 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize(
-    "start", [inspect_environment, lambda spec: PreprocessVecEnv(spec, 2, processes=1)], ids=["inspected", "trained in"]
+    "start",
+    [inspect_environment, lambda spec: PreprocessVecEnv(spec, 2, processes=1)],
+    ids=["inspected", "trained in"],
 )
 def test_a_failure_tells_what_was_printed_last(
     spec: Make, start: Callable[[EnvironmentSpec], object], capfd: pytest.CaptureFixture[str]

@@ -1,4 +1,5 @@
-"""The torch environments against Gymnasium's own, step by step, from the same states under the same actions."""
+"""The torch environments against Gymnasium's own, step by step, from the same states under the same
+actions."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ import torch
 
 from podracer_core.environments.classic_control.acrobot import Acrobot
 from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.mountain_car import MountainCar, MountainCarContinuous
+from podracer_core.environments.classic_control.mountain_car import (
+    MountainCar,
+    MountainCarContinuous,
+)
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -23,7 +27,9 @@ STEPS = 200
 NUM_ENVS = 16
 
 
-def _copy_states(environment: VecEnvironment, references: list[gymnasium.Env], rows: list[int]) -> None:
+def _copy_states(
+    environment: VecEnvironment, references: list[gymnasium.Env], rows: list[int]
+) -> None:
     """Put the reference's state into the batch, for the environments `rows`."""
     state = environment.state()
     for row in rows:
@@ -32,9 +38,13 @@ def _copy_states(environment: VecEnvironment, references: list[gymnasium.Env], r
     environment.load_state(state)
 
 
-def _compare(environment: VecEnvironment, environment_id: str, actions: np.ndarray, limit: int | None = None) -> int:
+def _compare(
+    environment: VecEnvironment, environment_id: str, actions: np.ndarray, limit: int | None = None
+) -> int:
     """Step both for `len(actions)` steps and return how many episodes ended."""
-    references = [gymnasium.make(environment_id, max_episode_steps=limit) for _ in range(environment.num_envs)]
+    references = [
+        gymnasium.make(environment_id, max_episode_steps=limit) for _ in range(environment.num_envs)
+    ]
     environment.reset(torch.arange(environment.num_envs))
     for index, reference in enumerate(references):
         reference.reset(seed=1000 + index)
@@ -45,7 +55,9 @@ def _compare(environment: VecEnvironment, environment_id: str, actions: np.ndarr
         finished = []
         for index, reference in enumerate(references):
             observation, reward, terminated, truncated, _ = reference.step(action[index])
-            np.testing.assert_allclose(step.final_observation[index].numpy(), observation, atol=1e-5, rtol=0)
+            np.testing.assert_allclose(
+                step.final_observation[index].numpy(), observation, atol=1e-5, rtol=0
+            )
             np.testing.assert_allclose(step.reward[index].item(), reward, atol=1e-5, rtol=1e-6)
             assert step.terminated[index].item() == terminated
             assert step.truncated[index].item() == truncated
@@ -77,12 +89,17 @@ def test_cartpole_stays_equal_through_an_episode_of_200_balanced_steps() -> None
         observation, _, terminated, _, _ = reference.step(action)
         step = environment.step(torch.tensor([action]))
         assert not terminated
-        np.testing.assert_allclose(step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(
+            step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0
+        )
 
 
 def test_cartpole_time_limit() -> None:
     actions = np.random.default_rng(0).integers(0, 2, (40, NUM_ENVS))
-    assert _compare(CartPole(NUM_ENVS, max_episode_steps=9), "CartPole-v1", actions, limit=9) >= 4 * NUM_ENVS
+    assert (
+        _compare(CartPole(NUM_ENVS, max_episode_steps=9), "CartPole-v1", actions, limit=9)
+        >= 4 * NUM_ENVS
+    )
 
 
 def test_cartpole_sutton_barto_reward() -> None:
@@ -95,7 +112,9 @@ def test_cartpole_sutton_barto_reward() -> None:
 
 def test_pendulum_random_actions_through_a_whole_episode() -> None:
     # Beyond ±2 the torque is clipped.
-    actions = np.random.default_rng(0).normal(scale=1.5, size=(STEPS, NUM_ENVS, 1)).astype(np.float32)
+    actions = (
+        np.random.default_rng(0).normal(scale=1.5, size=(STEPS, NUM_ENVS, 1)).astype(np.float32)
+    )
     assert _compare(Pendulum(NUM_ENVS), "Pendulum-v1", actions) == NUM_ENVS
 
 
@@ -117,8 +136,13 @@ def test_acrobot_pumped_up_to_the_goal() -> None:
         step = environment.step(torch.tensor(action))
         for index, reference in enumerate(references):
             observations[index], reward, terminated, _, _ = reference.step(action[index])
-            np.testing.assert_allclose(step.final_observation[index].numpy(), observations[index], atol=1e-5, rtol=0)
-            assert (step.reward[index].item(), step.terminated[index].item()) == (reward, terminated)
+            np.testing.assert_allclose(
+                step.final_observation[index].numpy(), observations[index], atol=1e-5, rtol=0
+            )
+            assert (step.reward[index].item(), step.terminated[index].item()) == (
+                reward,
+                terminated,
+            )
             if terminated:
                 observations[index], _ = reference.reset()
                 _copy_states(environment, references, [index])
@@ -127,7 +151,9 @@ def test_acrobot_pumped_up_to_the_goal() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, 25.0, -28.0])
-def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(speed: float) -> None:
+def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(
+    speed: float,
+) -> None:
     for book_or_nips, dt in (("nips", 0.2), ("book", 0.05), ("book", 0.2)):
         reference = gymnasium.make("Acrobot-v1").unwrapped
         reference.book_or_nips, reference.dt = book_or_nips, dt
@@ -139,7 +165,9 @@ def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(s
         for action in (2, 2, 0, 1, 2, 0):
             observation, _, terminated, _, _ = reference.step(action)
             step = environment.step(torch.tensor([action]))
-            np.testing.assert_allclose(step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0)
+            np.testing.assert_allclose(
+                step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0
+            )
             assert step.terminated.item() == terminated
             if terminated:
                 break
@@ -159,7 +187,9 @@ def test_acrobots_torque_noise() -> None:
         reference.AVAIL_TORQUE = [torque + noises[-1] for torque in (-1.0, 0.0, 1.0)]
         observation, *_ = reference.step(2)
         step = environment.step(torch.tensor([2]))
-        np.testing.assert_allclose(step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(
+            step.final_observation[0].numpy(), observation, atol=1e-5, rtol=0
+        )
     assert min(noises) < -0.4
     assert max(noises) > 0.4
 
@@ -190,7 +220,8 @@ def test_mountain_car_continuous_random_actions() -> None:
 
 @pytest.mark.parametrize("goal_velocity", [0.0, 0.04])
 @pytest.mark.parametrize(
-    ("make", "environment_id"), [(MountainCar, "MountainCar-v0"), (MountainCarContinuous, "MountainCarContinuous-v0")]
+    ("make", "environment_id"),
+    [(MountainCar, "MountainCar-v0"), (MountainCarContinuous, "MountainCarContinuous-v0")],
 )
 def test_mountain_cars_from_the_wall_to_the_goal(
     make: Callable[..., VecEnvironment], environment_id: str, goal_velocity: float
@@ -204,10 +235,16 @@ def test_mountain_cars_from_the_wall_to_the_goal(
     velocity, walls = -0.06, 0
     for _ in range(STEPS):
         push = np.sign(velocity)  # the way it goes already, none at the wall
-        action = np.array(push + 1, dtype=np.int64) if make is MountainCar else np.array([push], dtype=np.float32)
+        action = (
+            np.array(push + 1, dtype=np.int64)
+            if make is MountainCar
+            else np.array([push], dtype=np.float32)
+        )
         observation, reward, terminated, _, _ = reference.step(action)
         step = environment.step(torch.as_tensor(action)[None])
-        np.testing.assert_allclose(step.final_observation[0].numpy(), observation, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(
+            step.final_observation[0].numpy(), observation, atol=1e-6, rtol=0
+        )
         np.testing.assert_allclose(step.reward.item(), reward, atol=1e-5, rtol=0)
         assert step.terminated.item() == terminated
         velocity = observation[1]
@@ -228,7 +265,10 @@ def test_mountain_car_continuous_charges_for_the_clipped_action() -> None:
 
 def test_mountain_car_time_limit() -> None:
     actions = np.random.default_rng(0).integers(0, 3, (40, NUM_ENVS))
-    assert _compare(MountainCar(NUM_ENVS, max_episode_steps=9), "MountainCar-v0", actions, limit=9) == 4 * NUM_ENVS
+    assert (
+        _compare(MountainCar(NUM_ENVS, max_episode_steps=9), "MountainCar-v0", actions, limit=9)
+        == 4 * NUM_ENVS
+    )
 
 
 @pytest.mark.parametrize(

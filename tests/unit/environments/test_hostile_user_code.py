@@ -29,7 +29,9 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
 
     def start(what: str, where: str = "step", **options: Any) -> PreprocessVecEnv:
         kwargs = {"what": what, "where": where, "flag": str(tmp_path / "done")}
-        spec = EnvironmentSpec(entry_point="user_environments:Hostile", code_path=FOLDER, kwargs=kwargs)
+        spec = EnvironmentSpec(
+            entry_point="user_environments:Hostile", code_path=FOLDER, kwargs=kwargs
+        )
         made.append(PreprocessVecEnv(spec, 2, processes=1, **options))
         return made[-1]
 
@@ -43,7 +45,15 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
 
 
 @pytest.mark.parametrize(
-    "what", ["exit", "segfault", "loop", "write to every descriptor", "close every descriptor", "fork and exit"]
+    "what",
+    [
+        "exit",
+        "segfault",
+        "loop",
+        "write to every descriptor",
+        "close every descriptor",
+        "fork and exit",
+    ],
 )
 def test_a_process_that_ruins_itself_is_replaced(hostile: Hostile, what: str) -> None:
     environment = hostile(what, step_timeout_s=4.0)
@@ -64,23 +74,33 @@ def test_a_reset_that_loops_is_killed_too(hostile: Hostile) -> None:
 
 
 def test_a_construction_that_loops_is_killed_too(hostile: Hostile) -> None:
-    with pytest.raises(UserCodeFailed, match="user_environments:Hostile: no answer to 'open' in time"):
+    with pytest.raises(
+        UserCodeFailed, match="user_environments:Hostile: no answer to 'open' in time"
+    ):
         hostile("loop", "construction", start_timeout_s=1.5)
 
 
-@pytest.mark.parametrize(("what", "where"), [("exit", "construction"), ("segfault", "construction")])
+@pytest.mark.parametrize(
+    ("what", "where"), [("exit", "construction"), ("segfault", "construction")]
+)
 def test_a_construction_that_ends_the_process(hostile: Hostile, what: str, where: str) -> None:
-    with pytest.raises(UserCodeFailed, match=r"the process was (ended with status 7|killed by SIGSEGV) in 'open'"):
+    with pytest.raises(
+        UserCodeFailed, match=r"the process was (ended with status 7|killed by SIGSEGV) in 'open'"
+    ):
         hostile(what, where)
 
 
 def test_an_exception_without_words(hostile: Hostile) -> None:
-    with pytest.raises(UserCodeFailed, match="construction raised _Unspeakable: <exception str") as caught:
+    with pytest.raises(
+        UserCodeFailed, match="construction raised _Unspeakable: <exception str"
+    ) as caught:
         hostile("raise", "construction")
     assert "in _misbehave" in caught.value.user_traceback
 
 
-def test_an_exception_in_close_is_printed(hostile: Hostile, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_in_close_is_printed(
+    hostile: Hostile, capfd: pytest.CaptureFixture[str]
+) -> None:
     environment = hostile("raise", "close")
     environment.reset(torch.arange(2))
     environment.close()
@@ -102,17 +122,25 @@ def test_what_it_has_started_ends_with_it(hostile: Hostile, tmp_path: Path, what
     started = [psutil.Process(int(pid)) for pid in (tmp_path / "done").read_text().split()]
     assert len(started) in (1, 20)
     environment.close()
-    wait_until(lambda: not any(each.is_running() for each in started), 60, "the end of what it has started")
+    wait_until(
+        lambda: not any(each.is_running() for each in started), 60, "the end of what it has started"
+    )
 
 
 @pytest.mark.parametrize(
     ("what", "says"),
     [
         ("take all memory", "construction raised MemoryError"),
-        ("be killed", "killed by SIGKILL in 'open': the kernel does that to a process for which there is no memory"),
+        (
+            "be killed",
+            "killed by SIGKILL in 'open': the kernel does that to a process for which there is no "
+            "memory",
+        ),
     ],
 )
-def test_memory_that_ends_is_told_as_a_fault_of_the_environment(hostile: Hostile, what: str, says: str) -> None:
+def test_memory_that_ends_is_told_as_a_fault_of_the_environment(
+    hostile: Hostile, what: str, says: str
+) -> None:
     with pytest.raises(UserCodeFailed, match=f"user_environments:Hostile: .*{says}"):
         hostile(what, "construction")
 
@@ -132,7 +160,9 @@ def test_the_step_of_old_is_named() -> None:
     spec = EnvironmentSpec(entry_point="user_environments:OldStep", code_path=FOLDER)
     environment = PreprocessVecEnv(spec, 1)
     environment.reset(torch.arange(1))
-    with pytest.raises(InvalidInput, match=r"step must return \(observation, reward, .*, not a tuple of 4"):
+    with pytest.raises(
+        InvalidInput, match=r"step must return \(observation, reward, .*, not a tuple of 4"
+    ):
         environment.step(NOTHING[:1])
 
 

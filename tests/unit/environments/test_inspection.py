@@ -1,4 +1,5 @@
-"""Looking at an environment before anything trains in it, and making a batch of whatever a spec names."""
+"""Looking at an environment before anything trains in it, and making a batch of whatever a spec
+names."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
     return EnvironmentSpec(entry_point=f"user_environments:{name}", code_path=FOLDER, kwargs=kwargs)
 
 
-@pytest.mark.parametrize("environment_id", [name for name, info in BUILT_IN.items() if not info.needs_inspection])
+@pytest.mark.parametrize(
+    "environment_id", [name for name, info in BUILT_IN.items() if not info.needs_inspection]
+)
 def test_built_in(environment_id: str) -> None:
     found, info = inspect_environment(EnvironmentSpec(environment_id)), BUILT_IN[environment_id]
     assert found.max_episode_steps == info.max_episode_steps
@@ -43,7 +46,9 @@ def test_gymnasiums() -> None:
     found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
     assert found[:6] == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "", ())
     assert found.step_s == 0.0, "Gymnasium's own are known"
-    car = inspect_environment(EnvironmentSpec(entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv"))
+    car = inspect_environment(
+        EnvironmentSpec(entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv")
+    )
     assert car.action_space == BoxSpace(-1.0, 1.0, (1,))
     assert car.max_episode_steps is None
 
@@ -78,8 +83,14 @@ def test_user_code_that_hangs() -> None:
 @pytest.mark.parametrize(
     ("trouble", "complaint"),
     [
-        ("fractions", "the observation of step has the type float64; its space has uint8, without fractions"),
-        ("bounds", r"the observation of reset is 2e\+06 at \[0\], outside the bounds \[-1e\+06, 1e\+06\]"),
+        (
+            "fractions",
+            "the observation of step has the type float64; its space has uint8, without fractions",
+        ),
+        (
+            "bounds",
+            r"the observation of reset is 2e\+06 at \[0\], outside the bounds \[-1e\+06, 1e\+06\]",
+        ),
         ("nan", "the observation of step has NaN"),
         ("shape", r"the observation of step has the shape \[\]; its space has \[2\]"),
     ],
@@ -90,7 +101,9 @@ def test_data_outside_its_space(trouble: str, complaint: str) -> None:
 
 
 def test_what_a_spec_names_is_made() -> None:
-    cartpole = make_vec_environment(EnvironmentSpec("CartPole-v1", kwargs={"sutton_barto_reward": True}), 3)
+    cartpole = make_vec_environment(
+        EnvironmentSpec("CartPole-v1", kwargs={"sutton_barto_reward": True}), 3
+    )
     assert isinstance(cartpole, CartPole)
     assert (cartpole.num_envs, cartpole.max_episode_steps) == (3, 500)
     pendulum = make_vec_environment(EnvironmentSpec("Pendulum-v1", max_episode_steps=50), 2)
@@ -114,16 +127,22 @@ def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batched class runs here; anything else that is installed runs in processes."""
     points = [
         importlib.metadata.EntryPoint(
-            "Cart", "podracer_core.environments.classic_control.cartpole:CartPole", ENTRY_POINT_GROUP
+            "Cart",
+            "podracer_core.environments.classic_control.cartpole:CartPole",
+            ENTRY_POINT_GROUP,
         ),
-        importlib.metadata.EntryPoint("Car", "gymnasium.envs.classic_control:MountainCarEnv", ENTRY_POINT_GROUP),
+        importlib.metadata.EntryPoint(
+            "Car", "gymnasium.envs.classic_control:MountainCarEnv", ENTRY_POINT_GROUP
+        ),
     ]
     real = importlib.metadata.entry_points
     monkeypatch.setattr(
         importlib.metadata,
         "entry_points",
         lambda **group: (
-            importlib.metadata.EntryPoints(points) if group["group"] == ENTRY_POINT_GROUP else real(**group)
+            importlib.metadata.EntryPoints(points)
+            if group["group"] == ENTRY_POINT_GROUP
+            else real(**group)
         ),
     )
     assert isinstance(make_vec_environment(EnvironmentSpec("Cart"), 2), CartPole)

@@ -32,7 +32,10 @@ def spec(name: str, **values: Any) -> EnvironmentSpec:
 
 
 def test_only_what_a_second_world_changes_is_shared_state() -> None:
-    proofs = {name: IsolationProof(spec(name)).start() for name in ("Shared", "OnlyOne", "Walk", "Unseeded")}
+    proofs = {
+        name: IsolationProof(spec(name)).start()
+        for name in ("Shared", "OnlyOne", "Walk", "Unseeded")
+    }
     verdicts = {name: proof.shares_state() for name, proof in proofs.items()}
     assert verdicts == {"Shared": True, "OnlyOne": True, "Walk": False, "Unseeded": False}
 
@@ -40,14 +43,21 @@ def test_only_what_a_second_world_changes_is_shared_state() -> None:
 def test_what_is_known_or_isolated_is_not_proved() -> None:
     assert isolation_proof(spec("Walk")) is not None
     assert isolation_proof(EnvironmentSpec("some_package:Simulator-v0")) is not None
-    known = [spec("Walk", isolation="process"), EnvironmentSpec("CartPole-v1"), EnvironmentSpec("FrozenLake-v1")]
+    known = [
+        spec("Walk", isolation="process"),
+        EnvironmentSpec("CartPole-v1"),
+        EnvironmentSpec("FrozenLake-v1"),
+    ]
     assert [isolation_proof(each) for each in known] == [None, None, None]
 
 
 def test_each_world_has_a_process_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an evaluator uses them: first few, then more, then few again. Every number is there once."""
+    """As an evaluator uses them: first few, then more, then few again. Every number is there
+    once."""
     monkeypatch.setenv("NUMBERED", Path("/proc/self").resolve().name)
-    environment = PreprocessVecEnv(spec("Numbered", isolation="process"), 40, processes=2, elastic=True)
+    environment = PreprocessVecEnv(
+        spec("Numbered", isolation="process"), 40, processes=2, elastic=True
+    )
     try:
         started, seen = [], []
         for count in (2, 4, 3):
@@ -62,7 +72,9 @@ def test_each_world_has_a_process_and_keeps_it(monkeypatch: pytest.MonkeyPatch) 
         assert seen[0] == seen[1][:2]
         assert seen[2] == seen[1][:3]
         assert len(set(seen[1])) == 4
-        assert all(both // 1000 == both % 1000 for both in seen[1]), "the process's number is its first world's"
+        assert all(both // 1000 == both % 1000 for both in seen[1]), (
+            "the process's number is its first world's"
+        )
         assert not environment.resize(100)
     finally:
         environment.close()
@@ -76,7 +88,9 @@ def test_shared_state_of_a_notebook_is_isolated_and_then_told_truly() -> None:
         def __init__(self) -> None:
             self.place = place
 
-    with pytest.warns(UserWarning, match="Here in one process share state, so each runs in a process of its own"):
+    with pytest.warns(
+        UserWarning, match="Here in one process share state, so each runs in a process of its own"
+    ):
         result = podracer.train(Here, **SMALL)
     world, returns = Here(), []
     for seed in range(3):
@@ -130,7 +144,10 @@ def test_pickle_goes_only_to_our_own_children() -> None:
         "packed": re.compile(r"(?<!def )\bpacked\("),
         "unpacked": re.compile(r"(?<!def )\bunpacked\("),
     }
-    for path in [*ROOT.glob("libs/*/podracer_*/**/*.py"), *ROOT.glob("services/*/podracer_*/**/*.py")]:
+    for path in [
+        *ROOT.glob("libs/*/podracer_*/**/*.py"),
+        *ROOT.glob("services/*/podracer_*/**/*.py"),
+    ]:
         for name, word in words.items():
             if word.search(path.read_text()):
                 uses[name].add(path.stem)

@@ -1,8 +1,8 @@
 """Every MuJoCo environment against Gymnasium's own, from the same states under the same actions.
 
-The physics must agree bit by bit (float64). Observations and rewards are float32 here, so they agree to its rounding:
-2e-6 relative to the size of the number, and for rewards to that of the terms they are the sum of.
-"""
+The physics must agree bit by bit (float64). Observations and rewards are float32 here, so they
+agree to its rounding: 2e-6 relative to the size of the number, and for rewards to that of the terms
+they are the sum of."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import Step
 
 NUM_ENVS = 4
-# Gymnasium's own defaults, contact forces in observations aside; training leaves out their cost, too.
+# Gymnasium's own defaults, contact forces in observations aside; training leaves out their cost,
+# too.
 CONTACT_WEIGHTS = {
     "Ant-v5": "contact_cost_weight",
     "Humanoid-v5": "contact_cost_weight",
@@ -53,7 +54,12 @@ def _no_log_file_of_gymnasium() -> None:
 
 
 def make(
-    environment_id: str, num_envs: int = NUM_ENVS, limit: int | None = None, *, evaluation: bool = False, **kwargs: Any
+    environment_id: str,
+    num_envs: int = NUM_ENVS,
+    limit: int | None = None,
+    *,
+    evaluation: bool = False,
+    **kwargs: Any,
 ) -> MuJoCoEnvironment:
     spec = EnvironmentSpec(id=environment_id, kwargs=kwargs, max_episode_steps=limit)
     environment = make_vec_environment(spec, num_envs, evaluation=evaluation)
@@ -65,7 +71,13 @@ class Reference:
     """N of Gymnasium's own."""
 
     def __init__(
-        self, environment: MuJoCoEnvironment, environment_id: str, limit: int | None, *, charged: bool, **kwargs: Any
+        self,
+        environment: MuJoCoEnvironment,
+        environment_id: str,
+        limit: int | None,
+        *,
+        charged: bool,
+        **kwargs: Any,
     ) -> None:
         self.ours = environment
         options = kwargs
@@ -73,7 +85,8 @@ class Reference:
             options = {"include_cfrc_ext_in_observation": False, **options}
             options |= {} if charged else {CONTACT_WEIGHTS[environment_id]: 0}
         self.wrapped = [
-            gymnasium.make(environment_id, max_episode_steps=limit, **options) for _ in range(environment.num_envs)
+            gymnasium.make(environment_id, max_episode_steps=limit, **options)
+            for _ in range(environment.num_envs)
         ]
         self.inner: list[Any] = [environment.unwrapped for environment in self.wrapped]
 
@@ -92,8 +105,12 @@ class Reference:
             assert bool(our_step.terminated[row]) == terminated
             assert bool(our_step.truncated[row]) == truncated
             assert bool(our_step.valid[row])
-            np.testing.assert_allclose(our_step.final_observation[row].numpy(), observation, rtol=2e-6, atol=1e-6)
-            terms = sum(abs(value) for name, value in info.items() if name.startswith("reward_")) + abs(reward)
+            np.testing.assert_allclose(
+                our_step.final_observation[row].numpy(), observation, rtol=2e-6, atol=1e-6
+            )
+            terms = sum(
+                abs(value) for name, value in info.items() if name.startswith("reward_")
+            ) + abs(reward)
             assert abs(float(our_step.reward[row]) - reward) <= 2e-6 * max(terms, 1.0)
             if terminated or truncated:
                 ended.append(row)
@@ -111,7 +128,12 @@ class Reference:
 
 
 def compare(
-    environment_id: str, steps: int, limit: int | None = None, *, evaluation: bool = False, **kwargs: Any
+    environment_id: str,
+    steps: int,
+    limit: int | None = None,
+    *,
+    evaluation: bool = False,
+    **kwargs: Any,
 ) -> tuple[int, int]:
     """Step both `steps` times; returns how many episodes were terminated and truncated."""
     ours = make(environment_id, limit=limit, evaluation=evaluation, **kwargs)
@@ -186,11 +208,22 @@ def test_an_evaluation_charges_for_contacts(environment_id: str, kwargs: dict[st
                 "terminate_when_unhealthy": False,
             },
         ),
-        ("Humanoid-v5", {"include_cvel_in_observation": False, "forward_reward_weight": 3, "healthy_reward": 1.5}),
+        (
+            "Humanoid-v5",
+            {
+                "include_cvel_in_observation": False,
+                "forward_reward_weight": 3,
+                "healthy_reward": 1.5,
+            },
+        ),
         ("HumanoidStandup-v5", {"include_cvel_in_observation": False, "ctrl_cost_weight": 2.0}),
         (
             "HalfCheetah-v5",
-            {"exclude_current_positions_from_observation": False, "ctrl_cost_weight": 1.0, "reset_noise_scale": 0},
+            {
+                "exclude_current_positions_from_observation": False,
+                "ctrl_cost_weight": 1.0,
+                "reset_noise_scale": 0,
+            },
         ),
         ("HalfCheetah-v5", {"forward_reward_weight": -2, "frame_skip": 1}),
         (
@@ -206,30 +239,51 @@ def test_an_evaluation_charges_for_contacts(environment_id: str, kwargs: dict[st
         ("Hopper-v5", {"terminate_when_unhealthy": False, "ctrl_cost_weight": 1}),
         (
             "Walker2d-v5",
-            {"healthy_z_range": [1.1, 1.3], "healthy_angle_range": [-0.2, 0.3], "reset_noise_scale": 0.05},
+            {
+                "healthy_z_range": [1.1, 1.3],
+                "healthy_angle_range": [-0.2, 0.3],
+                "reset_noise_scale": 0.05,
+            },
         ),
         (
             "Walker2d-v5",
-            {"exclude_current_positions_from_observation": False, "terminate_when_unhealthy": False},
+            {
+                "exclude_current_positions_from_observation": False,
+                "terminate_when_unhealthy": False,
+            },
         ),
-        ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "ctrl_cost_weight": 0.3}),
+        (
+            "Swimmer-v5",
+            {"exclude_current_positions_from_observation": False, "ctrl_cost_weight": 0.3},
+        ),
         ("Reacher-v5", {"reward_dist_weight": 3, "reward_control_weight": 0.2}),
         (
             "Pusher-v5",
-            {"reward_near_weight": 2, "reward_dist_weight": 0.3, "reward_control_weight": 1, "xml_file": "pusher.xml"},
+            {
+                "reward_near_weight": 2,
+                "reward_dist_weight": 0.3,
+                "reward_control_weight": 1,
+                "xml_file": "pusher.xml",
+            },
         ),
         ("InvertedPendulum-v5", {"reset_noise_scale": 0.1, "frame_skip": 1}),
         ("InvertedDoublePendulum-v5", {"healthy_reward": 1, "reset_noise_scale": 0.02}),
     ],
 )
-def test_other_arguments_mean_what_they_mean_there(environment_id: str, kwargs: dict[str, Any]) -> None:
+def test_other_arguments_mean_what_they_mean_there(
+    environment_id: str, kwargs: dict[str, Any]
+) -> None:
     compare(environment_id, 60, **kwargs)
 
 
 @pytest.mark.parametrize("file", ["half_cheetah.xml", "ant.xml", "humanoid.xml", "walker2d_v5.xml"])
 def test_models_are_gymnasiums_byte_by_byte(file: str) -> None:
     path = str(Path(gymnasium.envs.__file__).parent / "mujoco" / "assets" / file)
-    assert _bytes(load_model(file)) == _bytes(mujoco.MjModel.from_xml_path(path)) == _bytes(load_model(path))
+    assert (
+        _bytes(load_model(file))
+        == _bytes(mujoco.MjModel.from_xml_path(path))
+        == _bytes(load_model(path))
+    )
 
 
 def _bytes(model: Any) -> bytes:

@@ -1,8 +1,7 @@
 """MuJoCo Warp as an engine, on Warp's CPU device, against C MuJoCo and against itself.
 
-Warp compiles its kernels at their first use on a machine (Ant: 20 s), so all of this runs in one process of the test
-run, and two models are enough for it; the others are marked slow.
-"""
+Warp compiles its kernels at their first use on a machine (Ant: 20 s), so all of this runs in one
+process of the test run, and two models are enough for it; the others are marked slow."""
 
 from __future__ import annotations
 
@@ -31,7 +30,9 @@ slow = pytest.mark.slow
 FIELDS = ("xpos", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 
 
-def make(xml_file: str = ANT, num_envs: int = 4, fields: tuple[str, ...] = FIELDS, **kwargs: object) -> WarpPhysics:
+def make(
+    xml_file: str = ANT, num_envs: int = 4, fields: tuple[str, ...] = FIELDS, **kwargs: object
+) -> WarpPhysics:
     return WarpPhysics(load_model(xml_file), num_envs, "cpu", fields, **kwargs)
 
 
@@ -61,7 +62,9 @@ def act(physics: WarpPhysics, steps: int, seed: int = 1) -> None:
         physics.step(2)
 
 
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], rows: slice | Tensor = slice(None)) -> None:
+def assert_same(
+    one: dict[str, Tensor], other: dict[str, Tensor], rows: slice | Tensor = slice(None)
+) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert torch.equal(value[rows], other[name][rows]), name
@@ -78,16 +81,19 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], rows: slice | 
     ],
 )
 def test_it_stays_within_1e_4_of_c_mujoco(xml_file: str) -> None:
-    """max |Δqpos| over 100 physics steps from one state, in each of 16 worlds, under the same settings.
+    """max |Δqpos| over 100 physics steps from one state, in each of 16 worlds, under the same
+    settings.
 
-    Rounding to float32 decides now and then whether a foot touches a step earlier; such a world is another one from
-    there on. C MuJoCo does so against itself too, where its state is rounded to float32 at every step (1 of 48 worlds
-    of Ant beyond 1e-4), so one world in eight may. From each of Warp's own states one step of C MuJoCo comes to the
-    same place, always.
-    """
+    Rounding to float32 decides now and then whether a foot touches a step earlier; such a world is
+    another one from there on. C MuJoCo does so against itself too, where its state is rounded to
+    float32 at every step (1 of 48 worlds of Ant beyond 1e-4), so one world in eight may. From each
+    of Warp's own states one step of C MuJoCo comes to the same place, always."""
     physics = make(xml_file, 16, ())
     model = physics.model
-    assert (model.opt.cone, model.opt.solver) == (mujoco.mjtCone.mjCONE_ELLIPTIC, mujoco.mjtSolver.mjSOL_NEWTON)
+    assert (model.opt.cone, model.opt.solver) == (
+        mujoco.mjtCone.mjCONE_ELLIPTIC,
+        mujoco.mjtSolver.mjSOL_NEWTON,
+    )
     start(physics)
     worlds, single = [mujoco.MjData(model) for _ in range(16)], mujoco.MjData(model)
     for world, qpos, qvel in zip(worlds, physics.field("qpos"), physics.field("qvel"), strict=True):
@@ -102,10 +108,16 @@ def test_it_stays_within_1e_4_of_c_mujoco(xml_file: str) -> None:
             mujoco.mj_step(model, world)
         theirs = torch.tensor(np.array([world.qpos for world in worlds]))
         drift = torch.maximum(drift, (physics.field("qpos") - theirs).abs().amax(1))
-        single.qpos[:], single.qvel[:], single.ctrl[:] = before["qpos"][0], before["qvel"][0], ctrl[0]
+        single.qpos[:], single.qvel[:], single.ctrl[:] = (
+            before["qpos"][0],
+            before["qvel"][0],
+            ctrl[0],
+        )
         single.qacc_warmstart[:] = before["qacc_warmstart"][0]
         mujoco.mj_step(model, single)
-        step_error = max(step_error, float((physics.field("qpos")[0] - torch.tensor(single.qpos)).abs().max()))
+        step_error = max(
+            step_error, float((physics.field("qpos")[0] - torch.tensor(single.qpos)).abs().max())
+        )
     assert not physics.broken().any()
     assert int((drift < 1e-4).sum()) >= 14
     assert float(drift.median()) < 2e-5
@@ -132,7 +144,9 @@ def test_fields_are_those_of_c_mujoco() -> None:
         theirs = np.asarray(getattr(data, name))
         assert physics.field(name).shape == (3, *theirs.shape), name
         scale = max(1.0, float(np.abs(theirs).max()))
-        np.testing.assert_allclose(physics.field(name)[2].numpy(), theirs, atol=2e-4 * scale, err_msg=name)
+        np.testing.assert_allclose(
+            physics.field(name)[2].numpy(), theirs, atol=2e-4 * scale, err_msg=name
+        )
 
 
 def test_replayed_graphs_do_what_warp_does_step_by_step() -> None:
@@ -141,7 +155,9 @@ def test_replayed_graphs_do_what_warp_does_step_by_step() -> None:
     act(physics, 10)
     with wp.ScopedDevice("cpu"):
         model = mjw.put_model(physics.model)
-        data = mjw.make_data(physics.model, nworld=4, nconmax=physics.capacity.contacts, njmax=physics.capacity.rows)
+        data = mjw.make_data(
+            physics.model, nworld=4, nconmax=physics.capacity.contacts, njmax=physics.capacity.rows
+        )
         qpos, qvel = noisy_states(physics.model, 4)
         wp.to_torch(data.qpos).copy_(qpos)
         wp.to_torch(data.qvel).copy_(qvel)
@@ -155,7 +171,8 @@ def test_replayed_graphs_do_what_warp_does_step_by_step() -> None:
 
 @pytest.mark.parametrize("fields", [FIELDS, ("xpos",), ()])
 def test_a_restart_touches_its_rows_only(fields: tuple[str, ...]) -> None:
-    """The others keep all they had, derived fields too; the new ones are as if nothing had been before."""
+    """The others keep all they had, derived fields too; the new ones are as if nothing had been
+    before."""
     physics, fresh = make(fields=fields), make(fields=fields)
     start(physics)
     act(physics, 5)
@@ -208,9 +225,11 @@ def test_a_world_with_too_many_constraints_is_broken_alone() -> None:
 
 
 def test_an_overflow_in_any_stage_of_the_integrator_is_told() -> None:
-    """Seen by a world that is on the ground only when the step begins: it has left it at the last stage."""
+    """Seen by a world that is on the ground only when the step begins: it has left it at the last
+    stage."""
     physics = make(num_envs=1, capacity=Capacity(contacts=25, rows=8))
-    qpos, qvel = torch.tensor(physics.model.qpos0, dtype=torch.float32)[None].clone(), torch.zeros(1, 14)
+    qpos = torch.tensor(physics.model.qpos0, dtype=torch.float32)[None].clone()
+    qvel = torch.zeros(1, 14)
     qpos[0, 2], qvel[0, 2] = 0.05, 200.0  # 2 m up within the step of 0.01 s
     physics.restart(torch.ones(1, dtype=torch.bool), qpos, qvel)
     physics.step(1)
@@ -242,7 +261,8 @@ def test_state_goes_back_bit_by_bit() -> None:
 
 
 def test_capacity_is_what_the_model_can_reach_or_asks_for() -> None:
-    """Ant: 13 bodies' geoms touch the floor, a sphere once and 12 capsules twice; 3 rows each, and 8 hinges' limits."""
+    """Ant: 13 bodies' geoms touch the floor, a sphere once and 12 capsules twice; 3 rows each, and
+    8 hinges' limits."""
     assert make().capacity == Capacity(contacts=25, rows=8 + 3 * 25)
     assert make("humanoid.xml").capacity == Capacity(contacts=48, rows=96)
     model = mujoco.MjModel.from_xml_string(
@@ -256,7 +276,10 @@ def test_capacity_is_what_the_model_can_reach_or_asks_for() -> None:
 def test_the_model_given_is_left_alone() -> None:
     model = load_model("humanoid.xml")
     physics = WarpPhysics(model, 1, "cpu")
-    assert (model.opt.cone, model.opt.solver) == (mujoco.mjtCone.mjCONE_PYRAMIDAL, mujoco.mjtSolver.mjSOL_PGS)
+    assert (model.opt.cone, model.opt.solver) == (
+        mujoco.mjtCone.mjCONE_PYRAMIDAL,
+        mujoco.mjtSolver.mjSOL_PGS,
+    )
     assert physics.model.opt.solver == mujoco.mjtSolver.mjSOL_NEWTON
     assert physics.model.opt.integrator == model.opt.integrator
 
@@ -274,7 +297,9 @@ def test_bad_input() -> None:
         WarpPhysics(model, 1, "cpu")
 
 
-def test_kernels_go_where_they_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_go_where_they_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The user's cache folder, `WARP_CACHE_PATH`, or a new folder where neither can be written."""
     monkeypatch.setattr(wp, "init", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,5 @@
-"""MuJoCo's environments on MuJoCo Warp: the same tasks as on C MuJoCo, and steps that a CUDA graph can hold."""
+"""MuJoCo's environments on MuJoCo Warp: the same tasks as on C MuJoCo, and steps that a CUDA graph
+can hold."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ on_cpu = pytest.mark.xdist_group("warp")  # one process compiles Warp's kernels,
 
 
 def make(
-    environment_id: str, num_envs: int = 4, limit: int | None = None, *, on: str = "warp", device: str = "cpu"
+    environment_id: str,
+    num_envs: int = 4,
+    limit: int | None = None,
+    *,
+    on: str = "warp",
+    device: str = "cpu",
 ) -> MuJoCoEnvironment:
     spec = EnvironmentSpec(id=environment_id, kwargs={"engine": on}, max_episode_steps=limit)
     environment = make_vec_environment(spec, num_envs, device)
@@ -59,7 +65,9 @@ def values(step: Step) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in found.items() if value is not None}
 
 
-def assert_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Any = slice(None)) -> None:
+def assert_same(
+    one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Any = slice(None)
+) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert torch.equal(value[rows], other[name][rows]), name
@@ -67,9 +75,11 @@ def assert_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: An
 
 @on_cpu
 @pytest.mark.parametrize("environment_id", IDS)
-def test_a_task_is_the_same_on_both_engines(environment_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver of Warp on both.
-    A state that was saved is the one that is loaded."""
+def test_a_task_is_the_same_on_both_engines(
+    environment_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver
+    of Warp on both. A state that was saved is the one that is loaded."""
     monkeypatch.setattr(engine, "load_model", lambda xml_file: model_for_warp(load_model(xml_file)))
     ours, theirs = make(environment_id, limit=8), make(environment_id, limit=8, on="mujoco")
     seeds = torch.arange(4)
@@ -80,8 +90,11 @@ def test_a_task_is_the_same_on_both_engines(environment_id: str, monkeypatch: py
         ends += int(one["truncated"].sum())
         assert one["valid"].all()
         for name, value in one.items():
-            # Velocities of Humanoid's inertia reach hundreds; a joint that stops takes a float32's rounding with it.
-            torch.testing.assert_close(value, other[name], rtol=2e-3, atol=2e-3, msg=lambda m, n=name: f"{n}: {m}")
+            # Velocities of Humanoid's inertia reach hundreds; a joint that stops takes a float32's
+            # rounding with it.
+            torch.testing.assert_close(
+                value, other[name], rtol=2e-3, atol=2e-3, msg=lambda m, n=name: f"{n}: {m}"
+            )
     assert ends >= 8
     fresh, saved = make(environment_id, limit=8), ours.state()
     fresh.reset(seeds + 7)
@@ -115,17 +128,34 @@ def test_a_broken_world_starts_anew_and_is_counted() -> None:
 
 
 class GraphSafe(TorchDispatchMode):
-    """Fails on what a CUDA graph cannot hold: waiting for a value or a size, and constants that come from the host."""
+    """Fails on what a CUDA graph cannot hold: waiting for a value or a size, and constants that
+    come from the host."""
 
-    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "lift_fresh", "is_nonzero")
+    FORBIDDEN = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "equal",
+        "unique",
+        "lift_fresh",
+        "is_nonzero",
+    )
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = func.overloadpacket.__name__
         assert not name.startswith(self.FORBIDDEN), name
         if name.startswith("index"):
-            masks = [index for index in args[1] if index is not None and index.dtype == torch.bool] if args[1:] else []
+            masks = (
+                [index for index in args[1] if index is not None and index.dtype == torch.bool]
+                if args[1:]
+                else []
+            )
             assert not masks, f"{name} by a mask"
         return func(*args, **(kwargs or {}))
 
@@ -135,7 +165,8 @@ class GraphSafe(TorchDispatchMode):
 def test_the_way_of_a_cuda_device_waits_for_nothing_and_comes_to_the_same(
     environment_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The code for CUDA, run on a CPU: episodes end, a world breaks, and every tensor stays where it is."""
+    """The code for CUDA, run on a CPU: episodes end, a world breaks, and every tensor stays where
+    it is."""
     plain, graphed = make(environment_id, limit=6), make(environment_id, limit=6)
     for each in (plain, graphed):
         each.reset(torch.arange(4))
@@ -157,16 +188,21 @@ def test_the_way_of_a_cuda_device_waits_for_nothing_and_comes_to_the_same(
 def values_in_place(environment: MuJoCoEnvironment) -> dict[str, Tensor]:
     step = environment._own_step
     own = {each.name: getattr(step, each.name) for each in fields(step)}
-    tensors = {name: value for name, value in vars(environment).items() if isinstance(value, Tensor)}
+    tensors = {
+        name: value for name, value in vars(environment).items() if isinstance(value, Tensor)
+    }
     return tensors | {name: value for name, value in own.items() if value is not None}
 
 
 class TestOnCUDA:
     pytestmark = needs_cuda
 
-    @pytest.mark.parametrize("environment_id", ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5"])
+    @pytest.mark.parametrize(
+        "environment_id", ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5"]
+    )
     def test_a_replayed_graph_does_what_the_step_does(self, environment_id: str) -> None:
-        """Ends, breaks and counters exactly; numbers to rounding: a GPU adds contacts up in any order."""
+        """Ends, breaks and counters exactly; numbers to rounding: a GPU adds contacts up in any
+        order."""
         graphed = make(environment_id, 64, 12, device="cuda")
         eager = make(environment_id, 64, 12, device="cuda")
         eager._replay = lambda: eager._advance(eager._own_step)
@@ -221,11 +257,17 @@ class TestOnCUDA:
     def test_ppo_learns_on_ant_from_start_to_end_on_the_device(self) -> None:
         cohort = CohortConfig("ppo", (MemberConfig("one", 0),), {"hidden_sizes": (32, 32)})
         environment = make("Ant-v5", 128, device="cuda")
-        algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space, "cuda")
+        algorithm = algorithm_class("ppo")(
+            cohort, environment.observation_space, environment.action_space, "cuda"
+        )
         collector = Collector(environment, algorithm.actor, torch.arange(1, device="cuda"))
         before = {name: value.clone() for name, value in algorithm.actor.state().items()}
         for _ in range(3):
-            metrics = algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
+            metrics = algorithm.update(
+                collector.collect(algorithm.horizon, policy_version=algorithm.version)
+            )
         assert all(value.is_cuda and value.isfinite().all() for value in metrics.values())
-        assert any(not torch.equal(value, before[name]) for name, value in algorithm.actor.state().items())
+        assert any(
+            not torch.equal(value, before[name]) for name, value in algorithm.actor.state().items()
+        )
         assert environment.broken_count.sum() == 0

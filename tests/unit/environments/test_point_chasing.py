@@ -20,7 +20,9 @@ from podracer_core.random_numbers import derive_key, uniform
 def _placed(environment: TorchEnvironment, physics: list[list[float]]) -> TorchEnvironment:
     """`environment` of one, with `physics` = [target, its velocity, chaser, its velocity]."""
     environment.reset(torch.zeros(1, dtype=torch.int64))
-    environment.load_state(environment.state() | {"state.physics": torch.tensor([physics], dtype=torch.float64)})
+    environment.load_state(
+        environment.state() | {"state.physics": torch.tensor([physics], dtype=torch.float64)}
+    )
     return environment
 
 
@@ -34,7 +36,8 @@ def _drift(environment: TorchEnvironment, dimensions: int) -> np.ndarray:
 def test_one_step_by_hand() -> None:
     """Action (0.6, 0.8) has the length 1 and is taken as it is.
 
-    chaser velocity   0.75 (4, -4) + (0.6, 0.8) = (3.6, -2.2), position (0, 0) + 0.01 (3.6, -2.2) = (0.036, -0.022)
+    chaser velocity   0.75 (4, -4) + (0.6, 0.8) = (3.6, -2.2), position (0, 0) + 0.01 (3.6, -2.2) =
+                      (0.036, -0.022)
     target velocity   0.5 (2, 0) + u = (1 + u0, u1),           position (6, 8) + 0.01 (1 + u0, u1)
     reward            10 - distance - 0.02
     """
@@ -57,19 +60,29 @@ def test_one_step_by_hand() -> None:
         ([-30.0, 0.75], [-0.8, 0.6], 1.25),  # clipped to (-1, 0.75) first
     ],
 )
-def test_the_length_of_an_action(action: list[float], acceleration: list[float], effort: float) -> None:
+def test_the_length_of_an_action(
+    action: list[float], acceleration: list[float], effort: float
+) -> None:
     environment = _placed(PointChasing(1), [[6, 8], [0, 0], [0, 0], [0, 0]])
     step = environment.step(torch.tensor([action]))
     target, _, chaser, velocity = step.final_observation[0].double().view(4, 2)
     np.testing.assert_allclose(velocity.numpy(), acceleration, atol=1e-6)
-    np.testing.assert_allclose(step.reward.item(), 10 - (target - chaser).norm().item() - 0.02 * effort, atol=2e-6)
+    np.testing.assert_allclose(
+        step.reward.item(), 10 - (target - chaser).norm().item() - 0.02 * effort, atol=2e-6
+    )
 
 
-@pytest.mark.parametrize(("dimensions", "gap", "caught"), [(1, 1.2, False), (1, 0.9, True), (3, 1.6, True)])
-def test_caught_when_closer_than_the_number_of_dimensions(dimensions: int, gap: float, caught: bool) -> None:
+@pytest.mark.parametrize(
+    ("dimensions", "gap", "caught"), [(1, 1.2, False), (1, 0.9, True), (3, 1.6, True)]
+)
+def test_caught_when_closer_than_the_number_of_dimensions(
+    dimensions: int, gap: float, caught: bool
+) -> None:
     """In three dimensions (1.6, 1.6, 1.6) is a distance of 2.77."""
     zeros = [0.0] * dimensions
-    environment = _placed(PointChasing(1, dimensions=dimensions), [[gap] * dimensions, zeros, zeros, zeros])
+    environment = _placed(
+        PointChasing(1, dimensions=dimensions), [[gap] * dimensions, zeros, zeros, zeros]
+    )
     step = environment.step(torch.zeros(1, dimensions))
     assert step.terminated.item() == caught
     assert not step.truncated
@@ -77,12 +90,15 @@ def test_caught_when_closer_than_the_number_of_dimensions(dimensions: int, gap: 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, 5])
 def test_whole_episodes_equal_a_plain_reference(dimensions: int) -> None:
-    """Four chasers that head for the target, with noise, until all have caught it or run out of time."""
+    """Four chasers that head for the target, with noise, until all have caught it or run out of
+    time."""
     environment = PointChasing(4, dimensions=dimensions)
     seeds = torch.arange(4)
     observation = environment.reset(seeds)
     key = derive_key(derive_key(derive_key(seeds), 0), 1)
-    target, target_velocity, chaser, chaser_velocity = observation.double().view(4, 4, dimensions).movedim(0, 1).numpy()
+    target, target_velocity, chaser, chaser_velocity = (
+        observation.double().view(4, 4, dimensions).movedim(0, 1).numpy()
+    )
     rng = np.random.default_rng(0)
     running = np.ones(4, dtype=bool)
     caught = 0
@@ -98,10 +114,14 @@ def test_whole_episodes_equal_a_plain_reference(dimensions: int) -> None:
         chaser, target = chaser + 0.01 * chaser_velocity, target + 0.01 * target_velocity
         distance = np.linalg.norm(target - chaser, axis=1)
         expected = np.concatenate([target, target_velocity, chaser, chaser_velocity], axis=1)
-        np.testing.assert_allclose(step.final_observation.numpy()[running], expected[running], atol=1e-5, rtol=0)
+        np.testing.assert_allclose(
+            step.final_observation.numpy()[running], expected[running], atol=1e-5, rtol=0
+        )
         reward = before - distance - 0.02 * effort
         np.testing.assert_allclose(step.reward.numpy()[running], reward[running], atol=1e-6, rtol=0)
-        np.testing.assert_array_equal(step.terminated.numpy()[running], distance[running] < dimensions)
+        np.testing.assert_array_equal(
+            step.terminated.numpy()[running], distance[running] < dimensions
+        )
         assert bool(step.truncated.numpy()[running].all()) == (index == 1023)
         caught += int((distance[running] < dimensions).sum())
         running &= distance >= dimensions
@@ -145,12 +165,16 @@ def test_many_dimensions() -> None:
     assert environment.observation_space.shape == (160,)
     environment.reset(torch.arange(3))
     assert environment.step(torch.zeros(3, 40, dtype=torch.int64)).valid.all()
-    with pytest.raises(InvalidInput, match=r"13 dimensions would make 3\^13 actions; give factored: true, or 12"):
+    with pytest.raises(
+        InvalidInput, match=r"13 dimensions would make 3\^13 actions; give factored: true, or 12"
+    ):
         PointChasingDiscrete(1, dimensions=13)
 
 
 @pytest.mark.parametrize("make", [PointChasing, PointChasingDiscrete])
 @pytest.mark.parametrize("dimensions", [0, -1, 2.0, True, "2", 2**31])
-def test_dimensions_are_a_number_to_count_with(make: Callable[..., TorchEnvironment], dimensions: Any) -> None:
+def test_dimensions_are_a_number_to_count_with(
+    make: Callable[..., TorchEnvironment], dimensions: Any
+) -> None:
     with pytest.raises(InvalidInput, match="dimensions must be a whole number from 1 to 1024, not"):
         make(1, dimensions=dimensions)

@@ -1,4 +1,5 @@
-"""Any Gymnasium environment as a batch over processes: the same numbers, and every way in which user code can fail."""
+"""Any Gymnasium environment as a batch over processes: the same numbers, and every way in which
+user code can fail."""
 
 from __future__ import annotations
 
@@ -48,13 +49,21 @@ def start() -> Iterator[Start]:
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
-def _compare_with_gymnasium(environment: PreprocessVecEnv, environment_id: str, actions: torch.Tensor) -> int:
-    """Step both, resetting Gymnasium's with the documented seeds; returns how many episodes ended."""
+def _compare_with_gymnasium(
+    environment: PreprocessVecEnv, environment_id: str, actions: torch.Tensor
+) -> int:
+    """Step both, resetting Gymnasium's with the documented seeds; returns how many episodes
+    ended."""
     seeds = [5, 2**40, -3, 0][: environment.num_envs]
-    references = [gymnasium.make(environment_id, max_episode_steps=environment.max_episode_steps) for _ in seeds]
+    references = [
+        gymnasium.make(environment_id, max_episode_steps=environment.max_episode_steps)
+        for _ in seeds
+    ]
     first = environment.reset(torch.tensor(seeds))
     for row, reference in enumerate(references):
-        np.testing.assert_array_equal(first[row].numpy(), reference.reset(seed=episode_seed(seeds[row], 0))[0])
+        np.testing.assert_array_equal(
+            first[row].numpy(), reference.reset(seed=episode_seed(seeds[row], 0))[0]
+        )
     episodes = [0] * len(seeds)
     for action in actions:
         step = environment.step(action)
@@ -62,7 +71,10 @@ def _compare_with_gymnasium(environment: PreprocessVecEnv, environment_id: str, 
             observation, reward, terminated, truncated, _ = reference.step(action[row].numpy())
             np.testing.assert_array_equal(step.final_observation[row].numpy(), observation)
             assert step.reward[row].item() == np.float32(reward)
-            assert (step.terminated[row].item(), step.truncated[row].item()) == (terminated, truncated)
+            assert (step.terminated[row].item(), step.truncated[row].item()) == (
+                terminated,
+                truncated,
+            )
             if terminated or truncated:
                 episodes[row] += 1
                 observation, _ = reference.reset(seed=episode_seed(seeds[row], episodes[row]))
@@ -90,7 +102,10 @@ def test_mountain_car_continuous(start: Start) -> None:
 def test_a_limit_of_the_users_own(start: Start) -> None:
     """The lower limit counts, wherever it is set; a task may end in the same step."""
     limit = EnvironmentSpec(
-        entry_point="user_environments:limited", code_path=FOLDER, kwargs={"limit": 5}, max_episode_steps=7
+        entry_point="user_environments:limited",
+        code_path=FOLDER,
+        kwargs={"limit": 5},
+        max_episode_steps=7,
     )
     environment = start(limit, 6, processes=2)
     assert environment.max_episode_steps == 5
@@ -108,9 +123,19 @@ def _run(environment: PreprocessVecEnv, steps: int) -> list[list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     found = []
     for _ in range(steps):
-        step = environment.step(torch.randint(0, 3, (5,), generator=generator)[: environment.num_envs])
+        step = environment.step(
+            torch.randint(0, 3, (5,), generator=generator)[: environment.num_envs]
+        )
         found.append(
-            [value.clone() for value in (step.observation, step.reward, step.terminated, step.final_observation)]
+            [
+                value.clone()
+                for value in (
+                    step.observation,
+                    step.reward,
+                    step.terminated,
+                    step.final_observation,
+                )
+            ]
         )
     return found
 
@@ -145,17 +170,24 @@ def test_same_step_autoreset_and_the_true_final_observation(start: Start) -> Non
 
 
 def test_time_limits_of_users_environments(start: Start) -> None:
-    spec = EnvironmentSpec(entry_point="user_environments:NeverEnds", code_path=FOLDER, max_episode_steps=7)
+    spec = EnvironmentSpec(
+        entry_point="user_environments:NeverEnds", code_path=FOLDER, max_episode_steps=7
+    )
     environment = start(spec, 2, processes=1)
     assert environment.max_episode_steps == 7
     environment.reset(torch.arange(2))
-    flags = [environment.step(torch.zeros(2, dtype=torch.int64)).truncated.clone() for _ in range(14)]
+    flags = [
+        environment.step(torch.zeros(2, dtype=torch.int64)).truncated.clone() for _ in range(14)
+    ]
     assert [bool(flag.all()) for flag in flags] == ([False] * 6 + [True]) * 2
 
 
 def test_who_plays_once_is_not_stepped_after_its_end(start: Start) -> None:
-    """Counter shows its steps. One episode each is alike to the first of those that go on, and a reset begins anew."""
-    spec = EnvironmentSpec(entry_point="user_environments:Counter", code_path=FOLDER, max_episode_steps=6)
+    """Counter shows its steps. One episode each is alike to the first of those that go on, and a
+    reset begins anew."""
+    spec = EnvironmentSpec(
+        entry_point="user_environments:Counter", code_path=FOLDER, max_episode_steps=6
+    )
     environment, other = start(spec, 5, processes=2), start(spec, 5, processes=1)
     action = torch.tensor([0, 1, 2, 1, 0])
     for seeds in (torch.arange(5), torch.arange(5) + 10):
@@ -193,7 +225,8 @@ def test_box_actions_are_clipped_and_never_nan(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "action", "reward"), [("MultiDiscreteActions", [[1, 2]], 8), ("MultiBinaryActions", [[1, 0, 1]], 2)]
+    ("name", "action", "reward"),
+    [("MultiDiscreteActions", [[1, 2]], 8), ("MultiBinaryActions", [[1, 0, 1]], 2)],
 )
 def test_vector_actions(start: Start, name: str, action: list[list[int]], reward: float) -> None:
     environment = start(user_spec(name), 1)
@@ -257,9 +290,14 @@ def test_nan_sets_the_row_aside(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "complaint"),
-    [("raise", "step raised RuntimeError: the maze has no exit"), ("exit", "step raised SystemExit: 3")],
+    [
+        ("raise", "step raised RuntimeError: the maze has no exit"),
+        ("exit", "step raised SystemExit: 3"),
+    ],
 )
-def test_an_exception_arrives_with_its_own_traceback(start: Start, trouble: str, complaint: str) -> None:
+def test_an_exception_arrives_with_its_own_traceback(
+    start: Start, trouble: str, complaint: str
+) -> None:
     """At once, as nothing has worked before."""
     environment = start(user_spec("Counter", trouble=trouble, trouble_at=1), 4, processes=2)
     environment.reset(torch.arange(4))
@@ -278,21 +316,33 @@ def test_an_exception_arrives_with_its_own_traceback(start: Start, trouble: str,
 def test_a_wrong_shape_is_refused(start: Start) -> None:
     environment = start(user_spec("Counter", trouble="shape", trouble_at=1), 1)
     environment.reset(torch.arange(1))
-    with pytest.raises(InvalidInput, match=r"step returned an observation of shape \[\]; its space has \[2\]"):
+    with pytest.raises(
+        InvalidInput, match=r"step returned an observation of shape \[\]; its space has \[2\]"
+    ):
         environment.step(torch.zeros(1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
     ("spec", "complaint", "source"),
     [
-        (user_spec("Counter", trouble="construction"), "construction raised ValueError: no map", "no map"),
+        (
+            user_spec("Counter", trouble="construction"),
+            "construction raised ValueError: no map",
+            "no map",
+        ),
         (user_spec("Missing"), "construction raised AttributeError", "Missing"),
         (user_spec("Counter", sise=3), "unexpected keyword argument 'sise'", "sise"),
-        (EnvironmentSpec(entry_point="no_such_package:Maze"), "ModuleNotFoundError", "no_such_package"),
+        (
+            EnvironmentSpec(entry_point="no_such_package:Maze"),
+            "ModuleNotFoundError",
+            "no_such_package",
+        ),
         (EnvironmentSpec("CartPole-v1", kwargs={"x": 1}), "construction raised TypeError", "'x'"),
     ],
 )
-def test_an_environment_that_cannot_start(start: Start, spec: EnvironmentSpec, complaint: str, source: str) -> None:
+def test_an_environment_that_cannot_start(
+    start: Start, spec: EnvironmentSpec, complaint: str, source: str
+) -> None:
     with pytest.raises(UserCodeFailed, match=complaint) as caught:
         start(spec, 2)
     assert source in caught.value.user_traceback
@@ -303,11 +353,19 @@ def test_an_environment_that_cannot_start(start: Start, spec: EnvironmentSpec, c
     [
         (user_spec("not_an_environment"), "returned int, not a gymnasium.Env"),
         (user_spec("TextObservations"), "a Text space has no fixed size"),
-        (EnvironmentSpec(entry_point="a:B", code_path="/no/such/folder"), "folder '/no/such/folder' does not exist"),
-        (EnvironmentSpec(entry_point="json.envs:B", code_path="/tmp"), "another module json is there already, from /"),
+        (
+            EnvironmentSpec(entry_point="a:B", code_path="/no/such/folder"),
+            "folder '/no/such/folder' does not exist",
+        ),
+        (
+            EnvironmentSpec(entry_point="json.envs:B", code_path="/tmp"),
+            "another module json is there already, from /",
+        ),
     ],
 )
-def test_an_environment_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complaint: str) -> None:
+def test_an_environment_that_cannot_be_right(
+    start: Start, spec: EnvironmentSpec, complaint: str
+) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         start(spec, 2)
 
@@ -400,9 +458,12 @@ def test_what_users_print_stays_off_our_output() -> None:
         "from podracer_core.environments.processes.preprocess import PreprocessVecEnv;"
         f"spec = EnvironmentSpec(entry_point='user_environments:Talkative', code_path={FOLDER!r});"
         "environment = PreprocessVecEnv(spec, 1);"
-        "environment.reset(torch.arange(1)); environment.step(torch.zeros(1, dtype=torch.int64)); environment.close()"
+        "environment.reset(torch.arange(1)); environment.step(torch.zeros(1, dtype=torch.int64)); "
+        "environment.close()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == ""
     assert "a line for the console" in done.stderr
 
@@ -413,8 +474,17 @@ def test_children_inherit_no_secrets(start: Start, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, "x")
     environment = start(user_spec("Secretive", names=names), 1)
     assert environment.reset(torch.arange(1))[0, 0].item() == 0b10000
-    assert scrubbed_environment({"OMP_NUM_THREADS": "4", "PYTHONPATH": "/x"})["OMP_NUM_THREADS"] == "4"
-    secrets = ["S3_ACCESS_KEY", "STRIPE_KEY", "KEY_PASSPHRASE", "DATABASE_URL", "KUBECONFIG", "SSH_AUTH_SOCK"]
+    assert (
+        scrubbed_environment({"OMP_NUM_THREADS": "4", "PYTHONPATH": "/x"})["OMP_NUM_THREADS"] == "4"
+    )
+    secrets = [
+        "S3_ACCESS_KEY",
+        "STRIPE_KEY",
+        "KEY_PASSPHRASE",
+        "DATABASE_URL",
+        "KUBECONFIG",
+        "SSH_AUTH_SOCK",
+    ]
     harmless = {"KEYBOARD": "us", "XDG_SESSION_ID": "1", "HOME": "/h", "LANG": "C.UTF-8"}
     kept = scrubbed_environment(dict.fromkeys(secrets, "x") | harmless)
     assert kept.items() >= harmless.items()
@@ -442,8 +512,11 @@ time.sleep(600)
 
 @pytest.mark.parametrize("started_by", ["main thread", "other thread"])
 def test_nothing_is_left_of_a_killed_parent(started_by: str) -> None:
-    """kill -9 of us takes the children along, even one that hangs; the shared memory never had a name."""
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, started_by], stdout=subprocess.PIPE, text=True)
+    """kill -9 of us takes the children along, even one that hangs; the shared memory never had a
+    name."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, started_by], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     children = [psutil.Process(int(word)) for word in parent.stdout.readline().split()]
     assert len(children) == 2

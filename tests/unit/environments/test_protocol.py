@@ -1,8 +1,7 @@
 """What every environment promises (see `VecEnvironment` and `Step`), shown on one of each kind.
 
-An environment is made once for every size and time limit; each example starts with a reset, so that what an earlier
-one left behind would show.
-"""
+An environment is made once for every size and time limit; each example starts with a reset, so that
+what an earlier one left behind would show."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ def examples(count: int) -> settings:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shared]:
-    """`shared(case, num_envs, limit)`: the environment of this size that all examples use, one after the other."""
+    """`shared(case, num_envs, limit)`: the environment of this size that all examples use, one
+    after the other."""
     made: list[VecEnvironment] = []
 
     @functools.cache
@@ -62,16 +62,28 @@ lengths = st.integers(1, 12)
 def seeds_of(draw: st.DataObject, num_envs: int) -> Tensor:
     """Any int64, some twice."""
     each = st.one_of(st.integers(0, 3), st.integers(-(2**63), 2**63 - 1))
-    return torch.tensor(draw.draw(st.lists(each, min_size=num_envs, max_size=num_envs), label="seeds"))
+    return torch.tensor(
+        draw.draw(st.lists(each, min_size=num_envs, max_size=num_envs), label="seeds")
+    )
 
 
 @every_case
 @examples(12)
-@given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths, wild=st.booleans())
+@given(
+    data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths, wild=st.booleans()
+)
 def test_steps(
-    case: Case, shared: Shared, data: st.DataObject, num_envs: int, limit: int | None, seed: int, steps: int, wild: bool
+    case: Case,
+    shared: Shared,
+    data: st.DataObject,
+    num_envs: int,
+    limit: int | None,
+    seed: int,
+    steps: int,
+    wild: bool,
 ) -> None:
-    """Shapes, types and bounds; both ends of an episode; the time limit to the step; nothing broken shows."""
+    """Shapes, types and bounds; both ends of an episode; the time limit to the step; nothing broken
+    shows."""
     environment = shared(case, num_envs, limit)
     assert environment.num_envs == num_envs
     limit = limit if limit is not None else environment.max_episode_steps
@@ -130,7 +142,9 @@ def check_step(environment: VecEnvironment, step: Step, wild: bool) -> None:
     check_mask(environment, step.action_mask)
 
 
-def check_observation(environment: VecEnvironment, observation: Tensor, valid: Tensor | None = None) -> None:
+def check_observation(
+    environment: VecEnvironment, observation: Tensor, valid: Tensor | None = None
+) -> None:
     """As the space says, for the rows that are valid."""
     space = environment.observation_space
     assert isinstance(space, gymnasium.spaces.Box)
@@ -158,7 +172,8 @@ def check_mask(environment: VecEnvironment, mask: Tensor | None) -> None:
 def test_the_final_observation_is_what_would_have_been_seen(
     case: Case, shared: Shared, data: st.DataObject, seed: int
 ) -> None:
-    """Without the time limit the same step shows as its observation what with it is the final one."""
+    """Without the time limit the same step shows as its observation what with it is the final
+    one."""
     limited, free = shared(case, 7, 5), shared(case, 7, None)
     seeds = seeds_of(data, 7)
     limited.reset(seeds)
@@ -188,10 +203,18 @@ def test_the_final_observation_is_what_would_have_been_seen(
 @examples(6)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths)
 def test_outputs_live_until_the_next_step(
-    case: Case, shared: Shared, data: st.DataObject, num_envs: int, limit: int | None, seed: int, steps: int
+    case: Case,
+    shared: Shared,
+    data: st.DataObject,
+    num_envs: int,
+    limit: int | None,
+    seed: int,
+    steps: int,
 ) -> None:
-    """Neither asking nor another environment's steps change them, and what their holder does to slots has no effect."""
-    environment, other = shared(case, num_envs, limit), shared(case, 7 if num_envs < 7 else 2, limit)
+    """Neither asking nor another environment's steps change them, and what their holder does to
+    slots has no effect."""
+    environment = shared(case, num_envs, limit)
+    other = shared(case, 7 if num_envs < 7 else 2, limit)
     seeds = seeds_of(data, num_envs)
     first = environment.reset(seeds).clone()
     actions, expected = explore(environment, steps, seed)
@@ -212,9 +235,16 @@ def test_outputs_live_until_the_next_step(
 @examples(6)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths)
 def test_slots(
-    case: Case, shared: Shared, data: st.DataObject, num_envs: int, limit: int | None, seed: int, steps: int
+    case: Case,
+    shared: Shared,
+    data: st.DataObject,
+    num_envs: int,
+    limit: int | None,
+    seed: int,
+    steps: int,
 ) -> None:
-    """`out` gets the same as one would without it; slots stay as they are, and may be written over."""
+    """`out` gets the same as one would without it; slots stay as they are, and may be written
+    over."""
     environment = shared(case, num_envs, limit)
     seeds = seeds_of(data, num_envs)
     environment.reset(seeds)
@@ -226,10 +256,14 @@ def test_slots(
             slot = allocate_step(environment)
             scribble(slot)
             tensors = [getattr(slot, field.name) for field in fields(slot)]
-            out = slot if index % 3 != 2 else None  # what comes back without a slot is the environment's own
+            # what comes back without a slot is the environment's own
+            out = slot if index % 3 != 2 else None
             step = environment.step(action, out=out)
             assert step is out or out is None
-            assert all(getattr(slot, f.name) is tensor for f, tensor in zip(fields(slot), tensors, strict=True))
+            assert all(
+                getattr(slot, f.name) is tensor
+                for f, tensor in zip(fields(slot), tensors, strict=True)
+            )
             assert_same(values(step), expected[index], f"in step {index}")
             if out is not None:
                 slots.append((index, slot))
@@ -251,7 +285,13 @@ def scribble(slot: Step) -> None:
 @examples(4)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, wild=st.booleans())
 def test_the_seeds_decide(
-    case: Case, shared: Shared, data: st.DataObject, num_envs: int, limit: int | None, seed: int, wild: bool
+    case: Case,
+    shared: Shared,
+    data: st.DataObject,
+    num_envs: int,
+    limit: int | None,
+    seed: int,
+    wild: bool,
 ) -> None:
     """An environment that has been used and started anew is like one that is new."""
     used, seeds = shared(case, num_envs, limit), seeds_of(data, num_envs)
@@ -283,7 +323,9 @@ def test_neighbours_do_not_matter(
         rows = data.draw(st.permutations(range(7)), label="rows")[:count]
         few = shared(case, count, limit)
         close(few.reset(seeds[rows]), whole[rows])
-        for found, right in zip(run(few, [action[rows] for action in actions]), expected, strict=True):
+        for found, right in zip(
+            run(few, [action[rows] for action in actions]), expected, strict=True
+        ):
             for name, value in found.items():
                 close(value, right[name][rows])
 
@@ -331,8 +373,11 @@ def test_state_and_load_state(
 @every_case
 @examples(3)
 @given(data=st.data(), seed=numbers)
-def test_a_state_can_be_taken_apart(case: Case, shared: Shared, data: st.DataObject, seed: int) -> None:
-    """Rows of a stored state go on in an environment that has never been reset: a cohort's members part."""
+def test_a_state_can_be_taken_apart(
+    case: Case, shared: Shared, data: st.DataObject, seed: int
+) -> None:
+    """Rows of a stored state go on in an environment that has never been reset: a cohort's members
+    part."""
     many = shared(case, 7, 5)
     many.reset(seeds_of(data, 7))
     explore(many, 4, seed)

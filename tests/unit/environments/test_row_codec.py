@@ -15,9 +15,16 @@ from podracer_core.errors import InvalidInput
 
 NESTED = spaces.Tuple(
     [
-        spaces.Dict([("z", spaces.Discrete(2)), ("y", spaces.Tuple([spaces.Box(0, 255, (2,), np.uint8)]))]),
+        spaces.Dict(
+            [("z", spaces.Discrete(2)), ("y", spaces.Tuple([spaces.Box(0, 255, (2,), np.uint8)]))]
+        ),
         spaces.MultiBinary((2, 3)),
-        spaces.Dict({"b": spaces.MultiDiscrete([2, 3], start=[1, 5]), "a": spaces.Box(-1, 1, (2, 2), np.float64)}),
+        spaces.Dict(
+            {
+                "b": spaces.MultiDiscrete([2, 3], start=[1, 5]),
+                "a": spaces.Box(-1, 1, (2, 2), np.float64),
+            }
+        ),
     ]
 )
 
@@ -42,7 +49,9 @@ def test_flat_observations(space: gymnasium.Space[Any]) -> None:
     for _ in range(20):
         observation = space.sample()
         write(array, 1, observation)
-        np.testing.assert_array_equal(array[1], spaces.utils.flatten(space, observation).astype(np.float32))
+        np.testing.assert_array_equal(
+            array[1], spaces.utils.flatten(space, observation).astype(np.float32)
+        )
         assert array_space.contains(array[1])
     assert (array[[0, 2]] == 9).all()
 
@@ -80,17 +89,37 @@ def test_boxes_keep_their_shape(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("space", "observation", "complaint"),
     [
-        (spaces.Box(0, 1, (2,)), np.zeros(3), r"step returned an observation of shape \[3\]; its space has \[2\]"),
+        (
+            spaces.Box(0, 1, (2,)),
+            np.zeros(3),
+            r"step returned an observation of shape \[3\]; its space has \[2\]",
+        ),
         (spaces.Box(0, 1, (2,)), 0.5, r"of shape \[\]; its space has \[2\]"),
         (spaces.Box(0, 1, (2,)), [[1], [1, 2]], "an observation that is no array"),
-        (spaces.Box(0, 1, (2,)), np.array(["a", "b"]), "an observation of type <U1; its space needs float32"),
+        (
+            spaces.Box(0, 1, (2,)),
+            np.array(["a", "b"]),
+            "an observation of type <U1; its space needs float32",
+        ),
         (spaces.Box(0, 1, (2,)), None, "returned None in place of an observation"),
-        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.1, 0.9]), "of type float64; its space needs uint8"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            np.array([0.1, 0.9]),
+            "of type float64; its space needs uint8",
+        ),
         (spaces.Box(0, 255, (2,), np.uint8), [1, 256], "with numbers outside the bounds of uint8"),
         (spaces.Discrete(3), 3, "the observation of step is int 3, which is not in Discrete"),
         (NESTED, {}, "the observation of step is dict {}, which is not in Tuple"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"has the keys \['b'\]; its space has \['a'\]"),
-        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), {"a": np.zeros(3)}, r"of shape \[3\]; its space has \[2\]"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2)}),
+            {"b": 1},
+            r"has the keys \['b'\]; its space has \['a'\]",
+        ),
+        (
+            spaces.Dict({"a": spaces.Box(0, 1, (2,))}),
+            {"a": np.zeros(3)},
+            r"of shape \[3\]; its space has \[2\]",
+        ),
     ],
 )
 def test_what_does_not_fit(space: gymnasium.Space[Any], observation: Any, complaint: str) -> None:
@@ -135,7 +164,9 @@ def test_actions(space: gymnasium.Space[Any], actions: Any) -> None:
 def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
     nested = spaces.Dict({"a": spaces.Tuple([space])})
     for each in (space, nested):
-        with pytest.raises(InvalidInput, match=f"a {type(space).__name__} space has no fixed size; .*supported are"):
+        with pytest.raises(
+            InvalidInput, match=f"a {type(space).__name__} space has no fixed size; .*supported are"
+        ):
             observation_array_space(each)
     for each in (space, nested):
         with pytest.raises(InvalidInput, match="are not supported; use Box, Discrete, or a vector"):
@@ -145,13 +176,16 @@ def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
 def test_a_refusal_of_actions_names_them_and_what_would_be_right() -> None:
     space = spaces.Dict(gas=spaces.Box(0, 1, (1,)), gear=spaces.Discrete(3))
     with pytest.raises(
-        InvalidInput, match=r"in Dict\(gas: Box\(1,\), gear: Discrete\(3\)\) are not .*one for all parts"
+        InvalidInput,
+        match=r"in Dict\(gas: Box\(1,\), gear: Discrete\(3\)\) are not .*one for all parts",
     ):
         action_array_space(space)
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.Box(-1, 1, ()), spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple([])], ids=str
+    "space",
+    [spaces.Box(-1, 1, ()), spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple([])],
+    ids=str,
 )
 def test_observations_of_one_number_or_none(space: gymnasium.Space[Any]) -> None:
     array_space = observation_array_space(space)

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from podracer_core.environments.classic_control.acrobot import Acrobot
 from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.mountain_car import MountainCar, MountainCarContinuous
+from podracer_core.environments.classic_control.mountain_car import (
+    MountainCar,
+    MountainCarContinuous,
+)
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.episode_starts import EpisodeStarts, State
 from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
@@ -27,7 +30,9 @@ from podracer_core.random_numbers import derive_key, uniform
 class Countdown(TorchEnvironment):
     """Starts at 1 … 3 by chance, loses 1 a step, ends at 0; the action is added to the reward."""
 
-    def __init__(self, num_envs: int, device: str = "cpu", max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self, num_envs: int, device: str = "cpu", max_episode_steps: int | None = None
+    ) -> None:
         box = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
         super().__init__(num_envs, device, box, box, max_episode_steps)
 
@@ -43,7 +48,15 @@ class Countdown(TorchEnvironment):
 
 
 BUILT_IN: list[Callable[..., TorchEnvironment]] = [
-    *(CartPole, Pendulum, Acrobot, MountainCar, MountainCarContinuous, PointChasing, PointChasingDiscrete),
+    *(
+        CartPole,
+        Pendulum,
+        Acrobot,
+        MountainCar,
+        MountainCarContinuous,
+        PointChasing,
+        PointChasingDiscrete,
+    ),
     functools.partial(Acrobot, torque_noise_max=0.5),
     functools.partial(PointChasingDiscrete, dimensions=3, factored=True),
 ]
@@ -62,7 +75,9 @@ def _actions(environment: TorchEnvironment, steps: int, seed: int = 0) -> Tensor
 
 
 def _values(step: Step) -> list[Tensor]:
-    return [getattr(step, field.name).clone() for field in fields(step) if field.name != "action_mask"]
+    return [
+        getattr(step, field.name).clone() for field in fields(step) if field.name != "action_mask"
+    ]
 
 
 def _run(environment: TorchEnvironment, actions: Tensor) -> list[list[Tensor]]:
@@ -71,7 +86,9 @@ def _run(environment: TorchEnvironment, actions: Tensor) -> list[list[Tensor]]:
 
 def _equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     return all(
-        torch.equal(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)
+        torch.equal(a, b)
+        for left, right in zip(one, other, strict=True)
+        for a, b in zip(left, right, strict=True)
     )
 
 
@@ -93,7 +110,8 @@ def test_shapes_and_types(make: Callable[..., TorchEnvironment]) -> None:
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_autoreset_in_the_same_step(make: Callable[..., TorchEnvironment]) -> None:
-    """Where an episode ends, the observation is the first of the next one; elsewhere it is the final observation."""
+    """Where an episode ends, the observation is the first of the next one; elsewhere it is the
+    final observation."""
     environment = make(64, max_episode_steps=17)
     environment.reset(torch.arange(64))
     episode = torch.zeros(64, dtype=torch.int64)
@@ -114,12 +132,16 @@ def test_autoreset_in_the_same_step(make: Callable[..., TorchEnvironment]) -> No
 
 def _first_states(environment: TorchEnvironment, episode: Tensor) -> dict[str, Tensor]:
     key = derive_key(derive_key(torch.arange(environment.num_envs)), episode)
-    return {f"state.{name}": value.movedim(-1, 0) for name, value in environment.initial_state(key).items()}
+    return {
+        f"state.{name}": value.movedim(-1, 0)
+        for name, value in environment.initial_state(key).items()
+    }
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_the_batch_does_not_matter(make: Callable[..., TorchEnvironment]) -> None:
-    """An environment gives the same alone, among others, and in another place, through many episodes."""
+    """An environment gives the same alone, among others, and in another place, through many
+    episodes."""
     many = make(33, max_episode_steps=13)
     seeds = derive_key(5, torch.arange(33))
     many.reset(seeds)
@@ -166,7 +188,9 @@ def test_state_and_load_state_are_bit_exact(make: Callable[..., TorchEnvironment
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(make: Callable[..., TorchEnvironment]) -> None:
+def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(
+    make: Callable[..., TorchEnvironment],
+) -> None:
     listed, masked = make(16, max_episode_steps=9), make(16, max_episode_steps=9)
     masked._starts = None
     actions = _actions(listed, 60)
@@ -183,7 +207,9 @@ def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> 
     before = dict(environment._state)
     step = environment.step(action)
     assert step.observation.device.type == "meta"
-    assert all(environment._state[name] is value for name, value in before.items()), "a graph keeps the old tensor"
+    assert all(environment._state[name] is value for name, value in before.items()), (
+        "a graph keeps the old tensor"
+    )
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
@@ -241,9 +267,14 @@ def test_a_broken_world_is_set_aside_and_starts_anew(masked: bool) -> None:
 
 def test_a_broken_world_that_shows_whole_numbers_is_set_aside() -> None:
     environment = Countdown(3)
-    environment.observation_space, environment._starts = gymnasium.spaces.Box(0, 255, (1,), np.uint8), None
+    environment.observation_space, environment._starts = (
+        gymnasium.spaces.Box(0, 255, (1,), np.uint8),
+        None,
+    )
     environment.reset(torch.arange(3))
-    step = environment.step(torch.tensor([[0.0], [torch.nan], [0.0]]), out=allocate_step(environment))
+    step = environment.step(
+        torch.tensor([[0.0], [torch.nan], [0.0]]), out=allocate_step(environment)
+    )
     assert step.valid.tolist() == [True, False, True]
     assert step.final_observation.dtype == torch.uint8
     assert step.final_observation[1] == 0
@@ -276,7 +307,9 @@ def test_the_other_first_states() -> None:
         assert -0.4001 < position.max() <= -0.4
         assert (position.mean() + 0.5).abs() < 0.004
         assert (velocity == 0).all()
-    target, target_velocity, chaser, chaser_velocity = PointChasing(4000).reset(seeds).view(4000, 4, 2).unbind(1)
+    target, target_velocity, chaser, chaser_velocity = (
+        PointChasing(4000).reset(seeds).view(4000, 4, 2).unbind(1)
+    )
     assert (target_velocity == 0).all()
     assert (chaser_velocity == 0).all()
     both = torch.cat([target, chaser + 8], 1)
@@ -285,7 +318,8 @@ def test_the_other_first_states() -> None:
 
 
 def test_episodes_start_differently() -> None:
-    """The ring of prepared starts must neither repeat nor skip one, however many episodes end in between."""
+    """The ring of prepared starts must neither repeat nor skip one, however many episodes end in
+    between."""
     environment = Countdown(3, max_episode_steps=1)
     environment.reset(torch.arange(3))
     steps = 3 * EpisodeStarts.DEPTH + 1
@@ -307,7 +341,9 @@ def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
         environment.reset(torch.arange(2))
     environment.reset(torch.arange(3))
     state = environment.state()
-    with pytest.raises(InvalidInput, match=r"state\['episode'\] must be torch.int64 \[3\], not torch.int64 \[2\]"):
+    with pytest.raises(
+        InvalidInput, match=r"state\['episode'\] must be torch.int64 \[3\], not torch.int64 \[2\]"
+    ):
         environment.load_state(state | {"episode": torch.zeros(2, dtype=torch.int64)})
     state.pop("elapsed")
     with pytest.raises(InvalidInput, match="not nothing"):

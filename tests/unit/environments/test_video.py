@@ -32,7 +32,9 @@ def decode(path: Path) -> tuple[np.ndarray, float]:
     """The pictures, uint8 [frames, height, width, 3], and how many a second has."""
     with av.open(path) as container:
         rate = float(container.streams.video[0].average_rate)
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]), rate
+        return np.stack(
+            [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        ), rate
 
 
 def still(observation: Tensor, mask: Tensor | None) -> Tensor:
@@ -40,7 +42,8 @@ def still(observation: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def test_cartpole(tmp_path: Path) -> None:
-    """The built-in one is played in Gymnasium's: the same episode, with as many pictures as it has states."""
+    """The built-in one is played in Gymnasium's: the same episode, with as many pictures as it has
+    states."""
     reference = gymnasium.make("CartPole-v1")
     reference.reset(seed=7)
     steps = 1
@@ -56,7 +59,8 @@ def test_cartpole(tmp_path: Path) -> None:
 
 
 def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
-    """Not of the next episode, which has begun by then. Odd sides are made even, as the format wants it."""
+    """Not of the next episode, which has begun by then. Odd sides are made even, as the format
+    wants it."""
     recording = record_video(film_spec(), still, tmp_path / "film.mp4")
     assert (recording.frames, recording.episode_return, recording.complete) == (5, 6.0, True)
     frames, rate = decode(recording.path)
@@ -80,7 +84,9 @@ def test_every_built_in_environment_has_its_counterpart() -> None:
     """What Gymnasium's constructors take; nothing is drawn."""
     for name in BUILT_IN:
         if name in gymnasium.registry:
-            gymnasium.make(name, render_mode="rgb_array", **_filmed_spec(EnvironmentSpec(name)).kwargs).close()
+            gymnasium.make(
+                name, render_mode="rgb_array", **_filmed_spec(EnvironmentSpec(name)).kwargs
+            ).close()
 
 
 def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +95,10 @@ def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.Mo
     act = partial(torch.zeros, 1, 3)
     try:
         recording = record_video(
-            EnvironmentSpec("Hopper-v5"), lambda observation, mask: act(), tmp_path / "hopper.mp4", step_limit=2
+            EnvironmentSpec("Hopper-v5"),
+            lambda observation, mask: act(),
+            tmp_path / "hopper.mp4",
+            step_limit=2,
         )
     except PreconditionFailed as error:
         assert error.reason == "NO_RENDERER"
@@ -99,11 +108,17 @@ def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.Mo
     assert frames[0].std() > 10, "something is to be seen"
 
 
-def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_draws_one_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])")
+    monkeypatch.setattr(
+        offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
+    )
     offscreen.working_backend.cache_clear()
-    with pytest.raises(PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"):
+    with pytest.raises(
+        PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"
+    ):
         offscreen.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     offscreen.set_up_offscreen()
@@ -113,20 +128,38 @@ def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("spec", "error", "complaint"),
     [
-        (film_spec(trouble="list"), InvalidInput, r"render must return an array uint8 \[height, width, 3\], not list"),
-        (film_spec(trouble="size"), InvalidInput, r"a picture of \[40, 52, 3\] after one of \[40, 50, 3\]"),
+        (
+            film_spec(trouble="list"),
+            InvalidInput,
+            r"render must return an array uint8 \[height, width, 3\], not list",
+        ),
+        (
+            film_spec(trouble="size"),
+            InvalidInput,
+            r"a picture of \[40, 52, 3\] after one of \[40, 50, 3\]",
+        ),
         (film_spec(trouble="raise"), UserCodeFailed, "render raised RuntimeError: no light"),
-        (film_spec(trouble="ignores render_mode"), InvalidInput, "filmed: with render_mode='rgb_array' it came"),
+        (
+            film_spec(trouble="ignores render_mode"),
+            InvalidInput,
+            "filmed: with render_mode='rgb_array' it came",
+        ),
         (
             EnvironmentSpec(entry_point="user_environments:Counter", code_path=FOLDER),
             InvalidInput,
             "cannot be filmed: it takes no argument render_mode",
         ),
-        (EnvironmentSpec("PointChasing-v0"), InvalidInput, "PointChasing-v0 cannot be filmed: it is batched"),
+        (
+            EnvironmentSpec("PointChasing-v0"),
+            InvalidInput,
+            "PointChasing-v0 cannot be filmed: it is batched",
+        ),
         (EnvironmentSpec("Acrobot-v1", kwargs={"dt": 0.1}), InvalidInput, "does not take dt"),
     ],
 )
-def test_what_cannot_be_filmed(tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str) -> None:
+def test_what_cannot_be_filmed(
+    tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str
+) -> None:
     with pytest.raises(error, match=complaint):
         record_video(spec, still, tmp_path / "film.mp4")
     assert list(tmp_path.iterdir()) == [], "not half a film either"

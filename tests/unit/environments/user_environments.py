@@ -1,4 +1,5 @@
-"""Environments as users write them, good and bad; the tests start them in child processes by entry point."""
+"""Environments as users write them, good and bad; the tests start them in child processes by entry
+point."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ from gymnasium import spaces
 
 
 class Counter(gymnasium.Env[Any, Any]):
-    """Shows (random number of the episode, step); ends after a random number of steps; reward is the action's sum."""
+    """Shows (random number of the episode, step); ends after a random number of steps; reward is
+    the action's sum."""
 
-    def __init__(self, action_space: spaces.Space[Any] | None = None, trouble: str = "", trouble_at: int = 5) -> None:
+    def __init__(
+        self, action_space: spaces.Space[Any] | None = None, trouble: str = "", trouble_at: int = 5
+    ) -> None:
         self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
         self.action_space = action_space or spaces.Discrete(3, start=1)
         self._trouble, self._trouble_at = trouble, trouble_at
@@ -30,7 +34,9 @@ class Counter(gymnasium.Env[Any, Any]):
         if trouble == "construction":
             raise ValueError("no map for this maze")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
         self._number = self.np_random.random()
@@ -90,7 +96,9 @@ class Hostile(Counter):
         self._resets = 0
         self._misbehave("construction")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self._resets += 1
         if self._resets == 2:  # the first one may only be looking for action masks
             self._misbehave("reset")
@@ -146,7 +154,9 @@ class Hostile(Counter):
                 while len(self._flag.read_text().split()) < 20:
                     time.sleep(0.01)
             case "take all memory":
-                limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (64 << 20)
+                limit = int(
+                    Path("/proc/self/statm").read_text().split()[0]
+                ) * resource.getpagesize() + (64 << 20)
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
                 taken = []
                 while True:
@@ -156,7 +166,8 @@ class Hostile(Counter):
 
 
 def _descriptors() -> list[int]:
-    """Those above the standard three; a pipe keeps the number that it had in a parent with many of them."""
+    """Those above the standard three; a pipe keeps the number that it had in a parent with many of
+    them."""
     return [number for each in Path("/proc/self/fd").iterdir() if (number := int(each.name)) > 2]
 
 
@@ -190,7 +201,10 @@ class DictObservations(Counter):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = spaces.Dict(
-            {"place": spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(2)]), "count": spaces.Box(0, 9, (1,))}
+            {
+                "place": spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(2)]),
+                "count": spaces.Box(0, 9, (1,)),
+            }
         )
 
     def _observation(self) -> Any:
@@ -251,14 +265,17 @@ def limited(limit: int) -> Any:
 
 
 class Secretive(Counter):
-    """Tells which of the environment variables it was asked about it can see, as bits of its observation."""
+    """Tells which of the environment variables it was asked about it can see, as bits of its
+    observation."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
         self._names = names
 
     def _observation(self) -> Any:
-        return np.array([sum((name in os.environ) << bit for bit, name in enumerate(self._names)), 0.0])
+        return np.array(
+            [sum((name in os.environ) << bit for bit, name in enumerate(self._names)), 0.0]
+        )
 
 
 class Talkative(Counter):
@@ -300,7 +317,9 @@ class Masked(Counter):
 class InfoMasks(Masked):
     """As Gymnasium's Taxi tells them."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)
         return observation, self._info()
 
@@ -333,13 +352,16 @@ class WrapperWithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class MultiDiscreteMasks(MultiDiscreteActions):
-    """Allows two pairs of choices, told flat or (`parts`) one row a part; `half` a mask allows none in the second."""
+    """Allows two pairs of choices, told flat or (`parts`) one row a part; `half` a mask allows none
+    in the second."""
 
     def __init__(self, parts: bool = False, half: bool = False) -> None:
         super().__init__()
         self._parts, self._half = parts, half
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)
         return observation, self._info()
 
@@ -350,14 +372,17 @@ class MultiDiscreteMasks(MultiDiscreteActions):
         return observation, reward, terminated, truncated, self._info()
 
     def _info(self) -> dict[str, Any]:
-        first, second = np.array([0, 1], dtype=np.int8), np.array([1, 0, 1], dtype=np.int8) * (not self._half)
+        first = np.array([0, 1], dtype=np.int8)
+        second = np.array([1, 0, 1], dtype=np.int8) * (not self._half)
         return {"action_mask": (first, second) if self._parts else np.concatenate([first, second])}
 
 
 class BoxWithMasks(BoxActions):
     """Its masks mean nothing to us."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)
         return observation, {"action_mask": None, "other": 1}
 

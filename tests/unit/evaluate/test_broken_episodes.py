@@ -1,4 +1,5 @@
-"""Evaluation episodes whose world breaks have no return: others take their place, and nothing gains by them."""
+"""Evaluation episodes whose world breaks have no return: others take their place, and nothing gains
+by them."""
 
 from __future__ import annotations
 
@@ -21,13 +22,19 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import UserCodeFailed
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
-from podracer_core.evaluate.result import result_from_json, result_from_message, result_to_json, result_to_message
+from podracer_core.evaluate.result import (
+    result_from_json,
+    result_from_message,
+    result_to_json,
+    result_to_message,
+)
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import uniform
 
 
 class Dice(TorchEnvironment):
-    """Ten steps of -1; the worlds whose first number lies below `broken` become NaN in the fourth."""
+    """Ten steps of -1; the worlds whose first number lies below `broken` become NaN in the
+    fourth."""
 
     broken = 0.5
 
@@ -69,8 +76,12 @@ class Fragile(gymnasium.Env[Any, Any]):
 
 def actor(kind: type[VecEnvironment] = Dice, members: int = 1) -> NetworkActor:
     environment = kind(1, device="cpu")  # type: ignore[call-arg]
-    cohort = CohortConfig("ppo", tuple(MemberConfig(str(member), member) for member in range(members)))
-    made = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space, "cpu")
+    cohort = CohortConfig(
+        "ppo", tuple(MemberConfig(str(member), member) for member in range(members))
+    )
+    made = algorithm_class("ppo")(
+        cohort, environment.observation_space, environment.action_space, "cpu"
+    )
     assert isinstance(made.actor, NetworkActor)
     return made.actor
 
@@ -86,14 +97,19 @@ def test_a_broken_episode_is_replaced_in_the_same_way_every_time() -> None:
     assert 40 < first.broken_numbers < 72
     assert 50 <= first.episodes < 64
     assert set(first.seeds) < set(seeds)
-    assert (first.broken_code, first.first_break) == (0, "step 4: the world's numbers were not finite")
+    assert (first.broken_code, first.first_break) == (
+        0,
+        "step 4: the world's numbers were not finite",
+    )
     counted = first.counted(-12.0)
     assert counted.episodes == first.episodes + first.broken
     assert min(counted.returns) == -12.0
 
 
 def test_exceptions_and_failed_starts_are_told_apart() -> None:
-    made = lambda count: PreprocessVecEnv(EnvironmentSpec(entry_point="here:Fragile"), count, make=Fragile)  # noqa: E731
+    def made(count):
+        return PreprocessVecEnv(EnvironmentSpec(entry_point="here:Fragile"), count, make=Fragile)
+
     (result,) = GreedyEvaluator(made).evaluate(actor_for(Fragile), range(5))
     assert result.returns == (4.0,) * 5
     assert (result.broken_numbers, result.broken_code) == (1, 1)
@@ -110,7 +126,9 @@ def actor_for(kind: type[gymnasium.Env[Any, Any]]) -> NetworkActor:
 def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluator = GreedyEvaluator(Dice)
     monkeypatch.setattr(Dice, "broken", 2.0)
-    with pytest.raises(UserCodeFailed, match=r"Dice: all evaluation episodes broke, .*: step 4: the world's"):
+    with pytest.raises(
+        UserCodeFailed, match=r"Dice: all evaluation episodes broke, .*: step 4: the world's"
+    ):
         evaluator.evaluate(actor(), range(4))
     monkeypatch.setattr(Dice, "broken", 0.0)
     evaluator.evaluate(actor(), range(4))
@@ -129,17 +147,25 @@ def test_a_policy_with_nan_has_no_return(kind: type[VecEnvironment]) -> None:
     assert (sound.episodes, sound.broken) == (5, 0)
     text = "step 1: the policy's action was not finite"
     assert (wild.returns, wild.broken_numbers, wild.first_break) == ((), 5, text)
-    assert (wild.mean, wild.std, wild.lower_bound, wild.upper_bound) == (-math.inf, 0.0, -math.inf, -math.inf)
+    assert (wild.mean, wild.std, wild.lower_bound, wild.upper_bound) == (
+        -math.inf,
+        0.0,
+        -math.inf,
+        -math.inf,
+    )
     (alone,) = GreedyEvaluator(kind).evaluate(acting.member(1), range(5))
     assert alone == wild
     assert wild.counted(3.0).mean == 3.0
     assert wild.counted(math.inf) is wild
     message, stored = result_to_message(wild), result_to_json(wild)
-    assert (message.mean, message.lower_bound) == (stored["mean"], stored["upper_bound"]) == (0.0, 0.0)
+    assert (
+        (message.mean, message.lower_bound) == (stored["mean"], stored["upper_bound"]) == (0.0, 0.0)
+    )
     assert result_from_message(message) == result_from_json(stored) == wild
 
 
 def test_results_add_up() -> None:
-    none, some = EvaluationResult((), (), (), 2, 1, "step 1: KeyError: 'price'"), EvaluationResult((1.0,), (1,), (7,))
+    none = EvaluationResult((), (), (), 2, 1, "step 1: KeyError: 'price'")
+    some = EvaluationResult((1.0,), (1,), (7,))
     both = none + some
     assert (both.returns, both.broken, both.first_break) == ((1.0,), 3, "step 1: KeyError: 'price'")

@@ -24,7 +24,10 @@ from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import evaluation_seeds
 from tests.support.graph_recorder import captures, use_recorder
 
-ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {"CartPole": CartPole, "Pendulum": Pendulum}
+ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {
+    "CartPole": CartPole,
+    "Pendulum": Pendulum,
+}
 SEEDS = evaluation_seeds(0, 0, 40)
 BOTH = pytest.mark.parametrize("name", ENVIRONMENTS)
 
@@ -140,7 +143,9 @@ def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_fini
     class Lengths(Pendulum):  # of 17, 40 and 23 steps
         def step(self, action: Tensor, out: Step | None = None) -> Step:
             taken.append(1)
-            return replace(super().step(action, out), truncated=torch.tensor([17, 40, 23]) <= len(taken))
+            return replace(
+                super().step(action, out), truncated=torch.tensor([17, 40, 23]) <= len(taken)
+            )
 
     def check() -> None:
         if len(taken) >= steps:
@@ -156,7 +161,9 @@ def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_fini
 
 
 def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stand_still() -> None:
-    spec = EnvironmentSpec(entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=200)
+    spec = EnvironmentSpec(
+        entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=200
+    )
     asked: list[bool] = []
 
     class Watched(PreprocessVecEnv):
@@ -184,15 +191,21 @@ def as_on_a_gpu(name: str) -> Callable[[int], VecEnvironment]:
 
 @BOTH
 @pytest.mark.parametrize("graph_safe", [True, False])
-def test_on_a_gpu_graphs_play_the_same_episodes(name: str, graph_safe: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole steps, or the policy where the environment cannot be captured; of policies that came after the capture."""
+def test_on_a_gpu_graphs_play_the_same_episodes(
+    name: str, graph_safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole steps, or the policy where the environment cannot be captured; of policies that came
+    after the capture."""
     monkeypatch.setattr(ENVIRONMENTS[name], "graph_safe", graph_safe)
     cohort, make = actor(name, 4, 5, 6), as_on_a_gpu(name)
     orders = [cohort, *(cohort.member(m) for m in range(3)), actor(name, 7, 8, 9), cohort]
-    expected = [GreedyEvaluator(make).evaluate(one, SEEDS[: 3 + index]) for index, one in enumerate(orders)]
+    expected = [
+        GreedyEvaluator(make).evaluate(one, SEEDS[: 3 + index]) for index, one in enumerate(orders)
+    ]
     use_recorder(monkeypatch)
     evaluator = GreedyEvaluator(make)
-    for _ in range(3):  # of 3 members with 3 episodes each there are as many environments as of one with 9
+    # of 3 members with 3 episodes each there are as many environments as of one with 9
+    for _ in range(3):
         for index, one in enumerate(orders):
             assert evaluator.evaluate(one, SEEDS[: 3 + index]) == expected[index]
     first = len(captures)

@@ -16,7 +16,8 @@ SPEC = EnvironmentSpec(entry_point="user_environments:MethodMasks", code_path=FO
 
 
 class FirstAllowed:
-    """Takes the first allowed action, and remembers the masks; the episodes play in `rows` of each member's blocks."""
+    """Takes the first allowed action, and remembers the masks; the episodes play in `rows` of each
+    member's blocks."""
 
     def __init__(self, members: int, rows: slice) -> None:
         self.members, self.rows = members, rows
@@ -43,8 +44,11 @@ def test_masks_stand_in_the_rows_of_their_episodes() -> None:
     evaluator.close()
     assert results[0] == results[1], "the same episodes and the same policy"
     assert all(3 <= length <= 8 for length in results[0].lengths)
-    # In step s the first allowed action is 1 (of 0 … 2) where s divides by 3, else 0; the reward is one more.
-    assert list(results[0].returns) == [sum(2 if s % 3 == 0 else 1 for s in range(n)) for n in results[0].lengths]
+    # In step s the first allowed action is 1 (of 0 … 2) where s divides by 3, else 0; the reward is
+    # one more.
+    assert list(results[0].returns) == [
+        sum(2 if s % 3 == 0 else 1 for s in range(n)) for n in results[0].lengths
+    ]
     for mask in actor.masks:
         rows = mask.view(2, 8, 3)
         assert rows[:, :3].all(), "the rows before are unused"

@@ -1,4 +1,5 @@
-"""Evaluations with the environment's own statistic: on their way through messages and JSON, repeated and together."""
+"""Evaluations with the environment's own statistic: on their way through messages and JSON,
+repeated and together."""
 
 from __future__ import annotations
 
@@ -21,9 +22,18 @@ RESULT = EvaluationResult((12.0,), (50,), (7,), statistic=OWN)
 
 
 def test_mean_and_interval_are_its() -> None:
-    assert (RESULT.mean, RESULT.lower_bound, RESULT.upper_bound, RESULT.std) == (1.5, -0.5, 3.0, 0.0)
-    assert RESULT.repeated((1, 2, 3)) == EvaluationResult((12.0,) * 3, (50,) * 3, (1, 2, 3), statistic=OWN)
-    assert RESULT.repeated((1, 2)).repeated((3,)) == EvaluationResult((12.0,), (50,), (3,), statistic=OWN)
+    assert (RESULT.mean, RESULT.lower_bound, RESULT.upper_bound, RESULT.std) == (
+        1.5,
+        -0.5,
+        3.0,
+        0.0,
+    )
+    assert RESULT.repeated((1, 2, 3)) == EvaluationResult(
+        (12.0,) * 3, (50,) * 3, (1, 2, 3), statistic=OWN
+    )
+    assert RESULT.repeated((1, 2)).repeated((3,)) == EvaluationResult(
+        (12.0,), (50,), (3,), statistic=OWN
+    )
 
 
 def test_it_crosses_messages_and_json_unchanged() -> None:

@@ -36,6 +36,7 @@ def test_the_distribution_is_symmetric_and_inverse_to_its_quantiles() -> None:
 
 
 def test_how_probable_a_share_is_among_equals() -> None:
-    assert excess_probability(3, 4, 1, 4) == pytest.approx((4 * 4 + 1) / 70)  # the lady who tastes tea, Fisher 1935
+    # the lady who tastes tea, Fisher 1935
+    assert excess_probability(3, 4, 1, 4) == pytest.approx((4 * 4 + 1) / 70)
     assert excess_probability(0, 5, 3, 5) == pytest.approx(1.0)
     assert excess_probability(2, 2, 0, 0) == pytest.approx(1.0)  # there is no other to compare with

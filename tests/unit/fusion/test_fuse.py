@@ -24,7 +24,9 @@ SAMPLES = (7, 500, 3, 1000, 2)
 def exactly(value: Fraction) -> float:
     """The float32 nearest to it, of two equally near ones the even one."""
     near = torch.tensor(float(value), dtype=torch.float32)
-    around = torch.stack([near] + [torch.nextafter(near, torch.tensor(end)) for end in (-torch.inf, torch.inf)])
+    around = torch.stack(
+        [near] + [torch.nextafter(near, torch.tensor(end)) for end in (-torch.inf, torch.inf)]
+    )
     return min(around.tolist(), key=lambda candidate: abs(Fraction(candidate) - value))
 
 
@@ -32,7 +34,8 @@ def exact_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     """In rational numbers, rounded once."""
     columns = zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)
     means = [
-        sum((Fraction(w) * Fraction(x) for w, x in zip(weights, xs, strict=True)), Fraction()) / sum(weights)
+        sum((Fraction(w) * Fraction(x) for w, x in zip(weights, xs, strict=True)), Fraction())
+        / sum(weights)
         for xs in columns
     ]
     return torch.tensor([exactly(mean) for mean in means]).view_as(tensors[0])
@@ -53,13 +56,19 @@ def test_equal_samples_weigh_as_none_at_all(state: FusionState) -> None:
     for samples in (0, 1, 3 * 2**40 + 1):
         brought = [make_contribution(rank, samples=samples) for rank in range(3)]
         plain, weighted = (fuse(kind(FusionOptions()), state, brought) for kind in (Mean, Weighted))
-        assert all(torch.equal(plain.parameters[name], weighted.parameters[name]) for name in state.parameters)
+        assert all(
+            torch.equal(plain.parameters[name], weighted.parameters[name])
+            for name in state.parameters
+        )
 
 
 @pytest.mark.parametrize("kind", [Mean, Weighted, Outer])
 def test_the_order_of_arrival_changes_nothing(state: FusionState, kind: type[Fusion]) -> None:
     brought = [make_contribution(rank, samples=SAMPLES[rank]) for rank in range(4)]
-    results = [fuse(kind(FusionOptions(0.7, 0.9)), state, order) for order in itertools.permutations(brought)]
+    results = [
+        fuse(kind(FusionOptions(0.7, 0.9)), state, order)
+        for order in itertools.permutations(brought)
+    ]
     for other in results[1:]:
         for name in state.parameters:
             assert torch.equal(other.parameters[name], results[0].parameters[name])
@@ -73,7 +82,10 @@ def test_an_outer_step_of_one_without_momentum_is_the_mean_exactly(state: Fusion
     for epoch in range(1, 4):
         brought = [make_contribution(rank, epoch) for rank in range(3)]
         stepped, averaged = fuse(outer, present, brought), fuse(mean, present, brought)
-        assert all(torch.equal(stepped.parameters[name], averaged.parameters[name]) for name in state.parameters)
+        assert all(
+            torch.equal(stepped.parameters[name], averaged.parameters[name])
+            for name in state.parameters
+        )
         present = stepped
 
 
@@ -97,7 +109,11 @@ def test_the_outer_optimizer_moves_as_written_out(state: FusionState) -> None:
 
     def mean(epoch: int) -> Tensor:
         return (
-            torch.stack([make_contribution(rank, epoch).growth.parameters[name] for rank in range(2)]).double().mean(0)
+            torch.stack(
+                [make_contribution(rank, epoch).growth.parameters[name] for rank in range(2)]
+            )
+            .double()
+            .mean(0)
         )
 
     start = state.parameters[name].double()
@@ -133,7 +149,9 @@ def test_a_learner_whose_member_has_diverged_is_left_out_for_that_member(
     for name in state.parameters:
         assert torch.equal(fused.parameters[name][1], without.parameters[name][1])
         assert torch.equal(fused.parameters[name][0], among_all.parameters[name][0])
-    statistics, less, all_of_them = (one.statistics["observations"] for one in (fused, without, among_all))
+    statistics, less, all_of_them = (
+        one.statistics["observations"] for one in (fused, without, among_all)
+    )
     for key, tensor in statistics.tensors().items():
         assert torch.equal(tensor[1], less.tensors()[key][1])
         assert torch.equal(tensor[0], all_of_them.tensors()[key][0])
@@ -142,7 +160,9 @@ def test_a_learner_whose_member_has_diverged_is_left_out_for_that_member(
 
 
 @pytest.mark.parametrize("kind", [Mean, Weighted, Outer])
-def test_a_member_that_has_diverged_everywhere_keeps_what_it_had(state: FusionState, kind: type[Fusion]) -> None:
+def test_a_member_that_has_diverged_everywhere_keeps_what_it_had(
+    state: FusionState, kind: type[Fusion]
+) -> None:
     fusion = kind(FusionOptions(0.7, 0.9))
     brought = [broken(make_contribution(rank, active=(True, rank == 1)), 1) for rank in range(3)]
     fused = fuse(fusion, state, brought)
@@ -182,12 +202,16 @@ class Raising(Fusion):
 def test_what_a_fusion_breaks_stays_as_it_was(state: FusionState) -> None:
     fused = fuse(Overflowing(FusionOptions()), state, [make_contribution(0), make_contribution(1)])
     assert fused.active.tolist() == [True, False]
-    assert all(torch.equal(fused.parameters[name], state.parameters[name]) for name in state.parameters)
+    assert all(
+        torch.equal(fused.parameters[name], state.parameters[name]) for name in state.parameters
+    )
     assert fused.statistics["observations"].count.tolist() == [5, 0]
 
 
 def test_a_fusion_that_does_not_keep_its_contract_is_refused(state: FusionState) -> None:
-    with pytest.raises(InvalidInput, match=r"layers.0.weight of shape \[1, 4, 3\], expected \[2, 4, 3\]"):
+    with pytest.raises(
+        InvalidInput, match=r"layers.0.weight of shape \[1, 4, 3\], expected \[2, 4, 3\]"
+    ):
         fuse(Foreign(FusionOptions()), state, [make_contribution(0)])
     with pytest.raises(InvalidInput, match="fusion Raising raised ZeroDivisionError: no learners"):
         fuse(Raising(FusionOptions()), state, [make_contribution(0)])
@@ -196,7 +220,10 @@ def test_a_fusion_that_does_not_keep_its_contract_is_refused(state: FusionState)
 def test_contributions_of_another_cohort_are_refused(state: FusionState) -> None:
     other = make_contribution(1)
     fewer = {"log_std": other.growth.parameters["log_std"]}
-    with pytest.raises(InvalidInput, match=r"parameter layers.0.weight as nothing, expected torch.float32 \[2, 4, 3\]"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"parameter layers.0.weight as nothing, expected torch.float32 \[2, 4, 3\]",
+    ):
         fuse(
             Mean(FusionOptions()),
             state,
@@ -204,7 +231,9 @@ def test_contributions_of_another_cohort_are_refused(state: FusionState) -> None
         )
 
 
-@pytest.mark.parametrize(("learning_rate", "momentum"), [(0.0, 0.0), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1)])
+@pytest.mark.parametrize(
+    ("learning_rate", "momentum"), [(0.0, 0.0), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1)]
+)
 def test_options_out_of_range_are_refused(learning_rate: float, momentum: float) -> None:
     with pytest.raises(InvalidInput, match="expected"):
         FusionOptions(learning_rate, momentum)

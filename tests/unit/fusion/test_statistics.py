@@ -25,7 +25,8 @@ def exact(all_rows: Tensor) -> tuple[list[Fraction], list[Fraction]]:
     columns = [[Fraction(value) for value in column] for column in all_rows.t().tolist()]
     means = [sum(column, Fraction()) / len(column) for column in columns]
     squares = [
-        sum(((value - mean) ** 2 for value in column), Fraction()) for column, mean in zip(columns, means, strict=True)
+        sum(((value - mean) ** 2 for value in column), Fraction())
+        for column, mean in zip(columns, means, strict=True)
     ]
     return means, squares
 
@@ -37,13 +38,20 @@ def test_parts_are_as_the_whole() -> None:
     for member in range(2):
         means, squares = exact(torch.cat([part[member] for part in parts]))
         for column in range(3):
-            assert abs(float(Fraction(whole.mean[member, column].item()) / means[column] - 1)) < 1e-15
-            assert abs(float(Fraction(whole.squares[member, column].item()) / squares[column] - 1)) < 1e-9
+            assert (
+                abs(float(Fraction(whole.mean[member, column].item()) / means[column] - 1)) < 1e-15
+            )
+            assert (
+                abs(float(Fraction(whole.squares[member, column].item()) / squares[column] - 1))
+                < 1e-9
+            )
 
 
 def test_parts_without_rows_change_nothing_whatever_they_hold() -> None:
     some = moments_of(rows(4, 0))
-    nothing = Moments(torch.zeros(2, dtype=torch.float64), *torch.full((2, 2, 3), torch.nan, dtype=torch.float64))
+    nothing = Moments(
+        torch.zeros(2, dtype=torch.float64), *torch.full((2, 2, 3), torch.nan, dtype=torch.float64)
+    )
     for key, tensor in pooled([some, nothing, nothing]).tensors().items():
         assert torch.equal(tensor, some.tensors()[key])
     empty = pooled([moments_of(rows(0, 0)), nothing])
@@ -52,7 +60,8 @@ def test_parts_without_rows_change_nothing_whatever_they_hold() -> None:
 
 
 def test_nothing_is_counted_twice_over_many_fusions() -> None:
-    """Three learners see rows of their own for four epochs; what they share ends as one that has seen all rows."""
+    """Three learners see rows of their own for four epochs; what they share ends as one that has
+    seen all rows."""
     learners = [RunningNormalizer(2, 3) for _ in range(3)]
     growths = [learner.share(frozen=index != 1) for index, learner in enumerate(learners)]
     seen = []
@@ -71,7 +80,9 @@ def test_nothing_is_counted_twice_over_many_fusions() -> None:
     for learner in learners:
         assert learner.count.tolist() == [everything.shape[1]] * 2
         torch.testing.assert_close(learner.mean, everything.mean(1), rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(learner.variance, everything.var(1, unbiased=False), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(
+            learner.variance, everything.var(1, unbiased=False), rtol=1e-5, atol=0.0
+        )
 
 
 def test_statistics_of_no_rows_are_those_of_a_new_normalizer() -> None:

@@ -22,7 +22,9 @@ def table_of(state: FusionState, *ranks: int, quorum: int = 0) -> FusionTable:
     return table
 
 
-def assert_fused(decision: Decision | None, before: FusionState, brought: list[Contribution]) -> None:
+def assert_fused(
+    decision: Decision | None, before: FusionState, brought: list[Contribution]
+) -> None:
     """Of exactly these contributions."""
     assert decision is not None
     assert decision.fused is not None
@@ -79,7 +81,9 @@ def test_a_late_one_costs_one_deadline_and_goes_on_from_the_present(state: Fusio
         if epoch == 1:
             assert table.decide(now + DEADLINE_S - 0.1) is None
             now += DEADLINE_S
-        assert_fused(table.decide(now), before, [make_contribution(0, epoch), make_contribution(1, epoch)])
+        assert_fused(
+            table.decide(now), before, [make_contribution(0, epoch), make_contribution(1, epoch)]
+        )
     assert table.bring(make_contribution(2, 1)) is table.present
     assert table.present.epoch == 3
     brought = [make_contribution(rank, 4) for rank in range(3)]
@@ -108,7 +112,9 @@ def test_a_lead_in_a_hurry_fuses_what_is_there(state: FusionState) -> None:
     table.bring(make_contribution(2))
     table.open(make_contribution(0), now=0.0)
     assert table.decide(0.0) is None
-    assert_fused(table.decide(0.0, at_once=True), state, [make_contribution(0), make_contribution(2)])
+    assert_fused(
+        table.decide(0.0, at_once=True), state, [make_contribution(0), make_contribution(2)]
+    )
 
 
 def test_one_that_comes_back_while_others_wait_is_not_waited_for(state: FusionState) -> None:
@@ -132,7 +138,10 @@ def test_one_that_joins_later_begins_where_the_others_stand(state: FusionState) 
         assert table.decide(0.0) is not None
     table.join(1)
     assert table.present.epoch == 2
-    assert torch.equal(table.present.state.parameters["log_std"], make_contribution(0, 2).growth.parameters["log_std"])
+    assert torch.equal(
+        table.present.state.parameters["log_std"],
+        make_contribution(0, 2).growth.parameters["log_std"],
+    )
     before = table.present.state
     table.open(make_contribution(0, 3), now=0.0)
     table.bring(make_contribution(1, 3))
@@ -169,7 +178,9 @@ def test_joining_again_forgets_what_was_brought(state: FusionState) -> None:
     table.join(1)
     table.bring(make_contribution(1, samples=200))
     table.open(make_contribution(0), now=0.0)
-    assert_fused(table.decide(0.0), state, [make_contribution(0), make_contribution(1, samples=200)])
+    assert_fused(
+        table.decide(0.0), state, [make_contribution(0), make_contribution(1, samples=200)]
+    )
 
 
 def test_what_cannot_be_right_is_refused(state: FusionState) -> None:
@@ -177,7 +188,9 @@ def test_what_cannot_be_right_is_refused(state: FusionState) -> None:
     with pytest.raises(InvalidInput, match="rank 2 brings a contribution but has not joined"):
         table.bring(make_contribution(2))
     for epoch in (0, 2):
-        with pytest.raises(InvalidInput, match=f"a contribution to fusion {epoch}, expected one to fusion 1"):
+        with pytest.raises(
+            InvalidInput, match=f"a contribution to fusion {epoch}, expected one to fusion 1"
+        ):
             table.bring(make_contribution(1, epoch))
     table.bring(make_contribution(1))
     with pytest.raises(InvalidInput, match="expected one to fusion 1"):

@@ -81,7 +81,9 @@ class AlwaysNaN(World):
 def train(kind: type[World], steps: int = 30_000, **how: Any) -> tuple[Result, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = podracer.train(kind, members=2, steps=steps, progress=False, episodes=16, hyperparameters=FAST, **how)
+        result = podracer.train(
+            kind, members=2, steps=steps, progress=False, episodes=16, hyperparameters=FAST, **how
+        )
     texts = [str(each.message) for each in caught]
     assert list(result.warnings) == [text for text in texts if text in result.warnings]
     return result, texts
@@ -93,8 +95,13 @@ def test_breaking_the_world_gains_nothing() -> None:
     assert result.best is not None
     assert set(result.best.returns) == {-20.0}
     assert {value for look in result.history for value in look.returns} == {-20.0}
-    assert any("a training episode broke; step 1" in text and "observation[0] was nan" in text for text in texts)
-    assert any("training episodes and" in text and "evaluation episodes broke" in text for text in texts)
+    assert any(
+        "a training episode broke; step 1" in text and "observation[0] was nan" in text
+        for text in texts
+    )
+    assert any(
+        "training episodes and" in text and "evaluation episodes broke" in text for text in texts
+    )
 
 
 def test_rare_exceptions_are_borne() -> None:
@@ -109,14 +116,19 @@ def test_an_environment_that_fails_for_good_keeps_the_result() -> None:
     assert result.stopped_by == "error"
     assert isinstance(result.error, ConnectionResetError)
     assert result.best is not None
-    assert any("training was ended by ConnectionResetError: the licence has expired" in text for text in texts)
+    assert any(
+        "training was ended by ConnectionResetError: the licence has expired" in text
+        for text in texts
+    )
     Ends.left = 30
     with pytest.raises(ConnectionResetError, match="the licence has expired"):
         train(Ends)
 
 
 def test_a_world_that_always_breaks_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"AlwaysNaN: .* not float nan .*in three episodes from their first"):
+    with pytest.raises(
+        InvalidInput, match=r"AlwaysNaN: .* not float nan .*in three episodes from their first"
+    ):
         train(AlwaysNaN)
     AlwaysNaN.left = 100
     with pytest.raises(UserCodeFailed, match=r"AlwaysNaN: .*step .: the reward was nan"):

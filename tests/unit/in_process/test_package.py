@@ -1,4 +1,5 @@
-"""The package `podracer`: light, typed, beside the generated stubs, and clear about what is missing."""
+"""The package `podracer`: light, typed, beside the generated stubs, and clear about what is
+missing."""
 
 from __future__ import annotations
 
@@ -19,13 +20,18 @@ from support.processes import ROOT
 
 
 def python(code: str) -> str:
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def test_the_import_brings_nothing_else() -> None:
-    code = "import sys; before = set(sys.modules); import podracer; print(*sorted(set(sys.modules) - before))"
+    code = (
+        "import sys; before = set(sys.modules); import podracer; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
     brought = {name.partition(".")[0] for name in python(code).split()} - sys.stdlib_module_names
     assert brought == {"podracer"}
 
@@ -41,7 +47,9 @@ def test_all_that_it_names_is_there() -> None:
 def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
     folder = ROOT / "libs" / "podracer_core" / "podracer"
     assert {path.name for path in folder.glob("*.py")} == {"__init__.py"}
-    assert "rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)\n" in (ROOT / "Makefile").read_text(), "make protos leaves it alone"
+    assert "rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)\n" in (ROOT / "Makefile").read_text(), (
+        "make protos leaves it alone"
+    )
     others = [path for path in ROOT.glob("*/*/podracer") if path.is_dir() and path != folder]
     assert not others, "no other distribution has files in this package"
 
@@ -49,8 +57,16 @@ def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
 @pytest.mark.parametrize(
     ("missing", "call", "message"),
     [
-        ("torch", "podracer.train", "podracer.train needs torch: pip install 'podracer-core[torch]'"),
-        ("gymnasium", "podracer.load", "podracer.load needs gymnasium: pip install 'podracer-core[torch]'"),
+        (
+            "torch",
+            "podracer.train",
+            "podracer.train needs torch: pip install 'podracer-core[torch]'",
+        ),
+        (
+            "gymnasium",
+            "podracer.load",
+            "podracer.load needs gymnasium: pip install 'podracer-core[torch]'",
+        ),
     ],
 )
 def test_what_is_missing_is_said(missing: str, call: str, message: str) -> None:
@@ -83,7 +99,9 @@ class Terminal(io.StringIO):
 
 
 def test_the_line_of_progress() -> None:
-    order = Order(find_source("CartPole-v1"), "ppo", 8, 475.0, "mean", 100_000, None, 32, None, 0, "cpu")
+    order = Order(
+        find_source("CartPole-v1"), "ppo", 8, 475.0, "mean", 100_000, None, 32, None, 0, "cpu"
+    )
     terminal, file = Terminal(), io.StringIO()
     for out in (terminal, file):
         line = ProgressLine(order, out)

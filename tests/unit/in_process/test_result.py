@@ -24,12 +24,16 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4))
 
 @pytest.fixture(scope="module")
 def cartpole() -> podracer.Result:
-    return podracer.train("CartPole-v1", members=2, envs_per_member=8, steps=8_000, progress=False, target=1e9)
+    return podracer.train(
+        "CartPole-v1", members=2, envs_per_member=8, steps=8_000, progress=False, target=1e9
+    )
 
 
 @pytest.fixture(scope="module")
 def own() -> podracer.Result:
-    return podracer.train(Lights, members=2, envs_per_member=4, steps=512, hyperparameters=FAST, progress=False)
+    return podracer.train(
+        Lights, members=2, envs_per_member=4, steps=512, hyperparameters=FAST, progress=False
+    )
 
 
 def test_a_policy_takes_one_observation_or_many(cartpole: podracer.Result) -> None:
@@ -48,14 +52,18 @@ def test_a_policy_takes_one_observation_or_many(cartpole: podracer.Result) -> No
         ({"a": 1}, "got the parts a; gymnasium.spaces.flat"),
     ],
 )
-def test_a_policy_refuses_other_shapes(cartpole: podracer.Result, observation: object, message: str) -> None:
+def test_a_policy_refuses_other_shapes(
+    cartpole: podracer.Result, observation: object, message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         cartpole.policy(observation)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
 def test_actions_in_a_box_are_in_the_units_of_the_environment(algorithm: str) -> None:
-    result = podracer.train("Pendulum-v1", algorithm, members=1, envs_per_member=2, steps=400, progress=False)
+    result = podracer.train(
+        "Pendulum-v1", algorithm, members=1, envs_per_member=2, steps=400, progress=False
+    )
     actions = result.policy(100 * np.ones((3, 3)))
     assert (actions.shape, actions.dtype) == ((3, 1), np.float32)
     assert np.abs(actions).max() <= 2.0
@@ -65,14 +73,17 @@ def test_discrete_actions_begin_where_the_space_does() -> None:
     class FromFive(Lights):
         action_space = gymnasium.spaces.Discrete(2, start=5)
 
-    result = podracer.train(FromFive, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False)
+    result = podracer.train(
+        FromFive, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False
+    )
     assert set(result.policy(np.eye(2)).tolist()) <= {5, 6}
 
 
 def test_a_dict_is_taken_as_the_environment_gives_it(tmp_path: Path) -> None:
     class Robot(Lights):
         observation_space = gymnasium.spaces.Dict(
-            speed=gymnasium.spaces.Box(-1e5, 1e5, (), np.float64), gear=gymnasium.spaces.Discrete(3, start=1)
+            speed=gymnasium.spaces.Box(-1e5, 1e5, (), np.float64),
+            gear=gymnasium.spaces.Discrete(3, start=1),
         )
 
         def _next(self) -> Any:
@@ -82,16 +93,24 @@ def test_a_dict_is_taken_as_the_environment_gives_it(tmp_path: Path) -> None:
     class Turned(Robot):
         observation_space = gymnasium.spaces.Dict(list(Robot.observation_space.items())[::-1])
 
-    trained = podracer.train(Robot, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False)
+    trained = podracer.train(
+        Robot, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False
+    )
     assert trained.treatment == "the policy sees speed (1 number), gear (one-hot, 3 numbers)"
     result = podracer.load(trained.save(tmp_path / "robot.safetensors"))
     assert result.policy.observation_space == Robot.observation_space
     observations = [{"gear": gear, "speed": 100.0 * gear} for gear in (1, 2, 3)]
     rows = [gymnasium.spaces.flatten(Robot.observation_space, each) for each in observations]
     expected = result.policy(np.array(rows)).tolist()
-    assert [int(result.policy(each)) for each in observations] == expected == result.policy(observations).tolist()
+    assert (
+        [int(result.policy(each)) for each in observations]
+        == expected
+        == result.policy(observations).tolist()
+    )
     assert result.policy({"gear": [1, 2, 3], "speed": [100, 200, 300]}).tolist() == expected
-    with pytest.raises(InvalidInput, match=r"observations in Dict\(speed: .*, but .* has Dict\(gear: "):
+    with pytest.raises(
+        InvalidInput, match=r"observations in Dict\(speed: .*, but .* has Dict\(gear: "
+    ):
         podracer.load(tmp_path / "robot.safetensors", Turned).evaluate(1)
 
 
@@ -104,7 +123,9 @@ def test_a_policy_draws_from_its_distribution() -> None:
     assert not np.array_equal(drawn, policy(many, deterministic=False, seed=4))
     assert 0 < np.abs(drawn - policy(many)).mean() < 1
     assert set(policy(many, np.tile([True, False], (400, 1)), deterministic=False).tolist()) == {0}
-    with pytest.raises(PreconditionFailed, match="d3qn has no distribution to draw from, only its best action"):
+    with pytest.raises(
+        PreconditionFailed, match="d3qn has no distribution to draw from, only its best action"
+    ):
         podracer.train(Lights, "d3qn", **short).policy(many, deterministic=False)
 
 
@@ -116,13 +137,19 @@ def test_what_was_saved_acts_alike(cartpole: podracer.Result, tmp_path: Path, na
     assert np.array_equal(loaded.policy(OBSERVATIONS), cartpole.policy(OBSERVATIONS))
     assert loaded.evaluate(8) == cartpole.evaluate(8)
     assert (loaded.best, loaded.history) == (cartpole.best, cartpole.history)
-    assert (loaded.algorithm, loaded.environment, loaded.env_steps) == ("ppo", "CartPole-v1", cartpole.env_steps)
+    assert (loaded.algorithm, loaded.environment, loaded.env_steps) == (
+        "ppo",
+        "CartPole-v1",
+        cartpole.env_steps,
+    )
     assert loaded.plot().axes[0].get_title() == "ppo in CartPole-v1"
     assert not list(tmp_path.rglob(".*")), "no drafts are left"
 
 
 def test_its_text_has_the_interval_of_a_sharpe_ratio(own: podracer.Result) -> None:
-    alike = EvaluationResult((12.0,), (50,), (7,), statistic=EpisodeStatistic(1.5, -0.5, 3.0, {})).repeated((1, 2, 3))
+    alike = EvaluationResult(
+        (12.0,), (50,), (7,), statistic=EpisodeStatistic(1.5, -0.5, 3.0, {})
+    ).repeated((1, 2, 3))
     metadata = {**own.checkpoint.metadata, "evaluation": result_to_json(alike)}
     result = podracer.Result(replace(own.checkpoint, metadata=metadata))
     assert ": 1.5 (95 % interval -0.5 to 3) in 3 greedy episodes" in repr(result)
@@ -134,7 +161,10 @@ def test_no_file_starts_the_callers_code(own: podracer.Result, tmp_path: Path) -
     with pytest.raises(InvalidInput, match=r"load it with podracer\.load\(path, environment=…\)"):
         loaded.evaluate(4)
     assert podracer.load(tmp_path / "own", Lights).evaluate(4) == own.evaluate(4)
-    assert podracer.load(tmp_path / "own", partial(Lights, reward=2.0)).evaluate(4).mean == 2 * own.evaluate(4).mean
+    assert (
+        podracer.load(tmp_path / "own", partial(Lights, reward=2.0)).evaluate(4).mean
+        == 2 * own.evaluate(4).mean
+    )
     with pytest.raises(InvalidInput, match="the policy was made for observations in"):
         podracer.load(tmp_path / "own", "CartPole-v1").evaluate(4)
 
@@ -144,11 +174,15 @@ def test_no_file_has_a_module_imported(cartpole: podracer.Result, tmp_path: Path
     (tmp_path / "injected.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w').close()\n")
     environment = {**cartpole.checkpoint.metadata["environment"], "id": "injected:Any-v0"}
     metadata = {**cartpole.checkpoint.metadata, "environment": environment}
-    forged = podracer.Result(replace(cartpole.checkpoint, metadata=metadata)).save(tmp_path / "forged.safetensors")
+    forged = podracer.Result(replace(cartpole.checkpoint, metadata=metadata)).save(
+        tmp_path / "forged.safetensors"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         for use in (podracer.load(forged).evaluate, podracer.load(forged).video):
-            with pytest.raises(InvalidInput, match=r"load it with podracer\.load\(path, environment=…\)"):
+            with pytest.raises(
+                InvalidInput, match=r"load it with podracer\.load\(path, environment=…\)"
+            ):
                 use()
     assert not (tmp_path / "started").exists()
     assert podracer.load(forged, "CartPole-v1").evaluate(4) == cartpole.evaluate(4)
@@ -167,13 +201,17 @@ def test_a_video_of_the_callers_environment(own: podracer.Result, tmp_path: Path
     assert recording.path.stat().st_size > 0
 
 
-def test_a_figure_shows_training_members_the_best_and_the_target(cartpole: podracer.Result, tmp_path: Path) -> None:
+def test_a_figure_shows_training_members_the_best_and_the_target(
+    cartpole: podracer.Result, tmp_path: Path
+) -> None:
     figure = cartpole.plot()
     assert len(figure.axes[0].lines) == 1 + 2 + 1 + 1
     figure.savefig(tmp_path / "looks.png")
 
 
-def test_a_figure_without_matplotlib(cartpole: podracer.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_without_matplotlib(
+    cartpole: podracer.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(PreconditionFailed, match=r"podracer-core\[plot\]"):
         cartpole.plot()

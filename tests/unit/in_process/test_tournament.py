@@ -39,9 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tournament, "_CLIENT", "pretended_client")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(tmp_path)
-    podracer.train("CartPole-v1", members=1, envs_per_member=2, steps=64, hyperparameters=FAST, progress=False).save(
-        "best"
-    )
+    podracer.train(
+        "CartPole-v1", members=1, envs_per_member=2, steps=64, hyperparameters=FAST, progress=False
+    ).save("best")
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path
 
@@ -80,7 +80,10 @@ def test_an_interrupt_suspends_the_job_and_gives_the_best_so_far(folder: Path) -
 
 
 def test_what_the_command_says_of_a_failure_is_raised(folder: Path) -> None:
-    pretend(folder, "print('problem      USER_CODE_FAILED: no', file=sys.stderr)\nend(1, checkpoint=None)")
+    pretend(
+        folder,
+        "print('problem      USER_CODE_FAILED: no', file=sys.stderr)\nend(1, checkpoint=None)",
+    )
     with pytest.raises(PreconditionFailed, match="USER_CODE_FAILED: no"):
         podracer.run("job.yaml", progress=False)
 

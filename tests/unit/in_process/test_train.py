@@ -52,9 +52,17 @@ class Notes(podracer.Callback):
         self.told.append(result)
 
 
-def test_times_that_float32_cannot_tell_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The origin of the first training stays, in processes of their own, too, though the clock has moved on."""
-    options: dict[str, Any] = {"members": 2, "envs_per_member": 4, "episodes": 8, "hyperparameters": FAST}
+def test_times_that_float32_cannot_tell_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The origin of the first training stays, in processes of their own, too, though the clock has
+    moved on."""
+    options: dict[str, Any] = {
+        "members": 2,
+        "envs_per_member": 4,
+        "episodes": 8,
+        "hyperparameters": FAST,
+    }
     first = train(Times, steps=3_000, **options)
     (origin,) = first.checkpoint.metadata["environment"]["observation_origin"]
     assert Times.clock <= origin < Times.clock + 120
@@ -70,7 +78,9 @@ def test_times_that_float32_cannot_tell_apart(tmp_path: Path, monkeypatch: pytes
 
 
 def test_it_stops_at_the_target_of_cartpole() -> None:
-    result = train("CartPole-v1", algorithm="ppo", members=8, target=475, statistic="mean", seconds=120)
+    result = train(
+        "CartPole-v1", algorithm="ppo", members=8, target=475, statistic="mean", seconds=120
+    )
     assert result.stopped_by == "target"
     assert result.best is not None
     assert result.best.mean >= 475
@@ -79,9 +89,19 @@ def test_it_stops_at_the_target_of_cartpole() -> None:
     assert all(len(look.returns) == 8 for look in result.history)
 
 
-@pytest.mark.parametrize("environment", [Lights, lambda reward=1.0: Lights(reward), partial(Lights)])
+@pytest.mark.parametrize(
+    "environment", [Lights, lambda reward=1.0: Lights(reward), partial(Lights)]
+)
 def test_a_class_a_function_or_a_partial_makes_the_environments(environment: Any) -> None:
-    result = train(environment, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, target=7.5, seconds=60)
+    result = train(
+        environment,
+        members=2,
+        envs_per_member=4,
+        episodes=8,
+        hyperparameters=FAST,
+        target=7.5,
+        seconds=60,
+    )
     assert result.stopped_by == "target"
     assert [int(result.policy(seen)) for seen in ([1.0, 0.0], [0.0, 1.0])] == [0, 1]
 
@@ -100,7 +120,9 @@ def test_an_id_that_only_this_process_has_registered() -> None:
 
 
 def test_a_class_of_batched_environments() -> None:
-    result = train(CartPole, members=2, envs_per_member=8, steps=2_000, hyperparameters={"horizon": 16})
+    result = train(
+        CartPole, members=2, envs_per_member=8, steps=2_000, hyperparameters={"horizon": 16}
+    )
     assert result.environment.endswith(":CartPole")
     assert result.evaluate(4).episodes == 4
 
@@ -132,8 +154,12 @@ class Endless(Lights):
 
 
 def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="has no time limit: evaluation ends episodes after 125 steps") as told:
-        result = train(Endless, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, steps=10_000)
+    with pytest.warns(
+        UserWarning, match="has no time limit: evaluation ends episodes after 125 steps"
+    ) as told:
+        result = train(
+            Endless, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, steps=10_000
+        )
     assert [str(one.message) for one in told] == list(result.warnings)
     assert result.stopped_by == "steps"
     assert result.best is not None
@@ -159,8 +185,16 @@ def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyP
             return super().step(action)
 
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)  # no time for an evaluation
-    with pytest.warns(UserWarning, match="no policy was evaluated: interrupt ended training before"):
-        result = train(Interrupting, members=2, envs_per_member=4, hyperparameters=FAST | {"horizon": 64}, seconds=600)
+    with pytest.warns(
+        UserWarning, match="no policy was evaluated: interrupt ended training before"
+    ):
+        result = train(
+            Interrupting,
+            members=2,
+            envs_per_member=4,
+            hyperparameters=FAST | {"horizon": 64},
+            seconds=600,
+        )
     assert (result.stopped_by, result.best, result.history) == ("interrupt", None, ())
     assert len(steps) < 56, "the step has ended between two of the 8 environments"
     assert "not evaluated" in repr(result)
@@ -183,13 +217,21 @@ class Stuck(Endless):
         return super().step(action)
 
 
-def test_an_interrupt_does_not_wait_for_processes_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_does_not_wait_for_processes_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)
     given: dict[str, Any] = {"environment_arguments": {"pid": os.getpid()}, "isolation": "process"}
     options = FAST | {"horizon": 2_048}
-    with pytest.warns(UserWarning, match="no policy was evaluated: interrupt ended training before"):
-        result = train(Stuck, members=2, envs_per_member=1, hyperparameters=options, seconds=600, **given)
-    assert (result.stopped_by, result.best, result.warnings[1:]) == ("interrupt", None, ()), "no process was lost"
+    with pytest.warns(
+        UserWarning, match="no policy was evaluated: interrupt ended training before"
+    ):
+        result = train(
+            Stuck, members=2, envs_per_member=1, hyperparameters=options, seconds=600, **given
+        )
+    assert (result.stopped_by, result.best, result.warnings[1:]) == ("interrupt", None, ()), (
+        "no process was lost"
+    )
 
 
 def test_callbacks_are_told_and_may_end_it() -> None:
@@ -231,7 +273,9 @@ def test_the_worst_quarter_goes_on_as_children_of_the_best() -> None:
     for member in range(8):
         weights = algorithm.member_state(member)["actor"]
         alike = [
-            parent for parent in range(8) if all(torch.equal(weights[name], before[parent][name]) for name in weights)
+            parent
+            for parent in range(8)
+            if all(torch.equal(weights[name], before[parent][name]) for name in weights)
         ]
         assert alike == [member] if member not in changed else alike in ([2], [5])
 
@@ -247,11 +291,15 @@ def test_search_takes_the_ranges_of_the_algorithm() -> None:
 def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
     """With other members, hyperparameters and arguments of the environment."""
     first = lights(target=7.5, seconds=60)
-    start: Any = first if form == "result" else first.save(tmp_path / ("first.safetensors" if form == "file" else form))
+    start: Any = (
+        first
+        if form == "result"
+        else first.save(tmp_path / ("first.safetensors" if form == "file" else form))
+    )
     still = {"learning_rate": 1e-7}
     result = train(
-        Lights, start=start, members=2, envs_per_member=2, steps=256, episodes=8, hyperparameters=still,
-        environment_arguments={"reward": 2.0},
+        Lights, start=start, members=2, envs_per_member=2, steps=256, episodes=8,
+        hyperparameters=still, environment_arguments={"reward": 2.0},
     )  # fmt: skip
     assert result.history[0].returns == pytest.approx([16.0, 16.0], abs=4.0), "both know it already"
     assert result.env_steps == first.env_steps + 128, "steps of one member, counted on"
@@ -269,8 +317,13 @@ def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
 
 
 def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomness() -> None:
-    cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), FAST | {"hidden_sizes": (16,)})
-    made = [algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space) for _ in range(2)]
+    cohort = CohortConfig(
+        "ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), FAST | {"hidden_sizes": (16,)}
+    )
+    made = [
+        algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space)
+        for _ in range(2)
+    ]
     former = made[0].member_state(0)
     begin_from(Checkpoint(former, {}, {}), made[1])
     states = [made[1].member_state(member) for member in range(2)]
@@ -299,7 +352,10 @@ def test_what_the_environment_raises_is_what_the_caller_sees() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"environment": "CartPol-v1"}, "unknown environment 'CartPol-v1'; did you mean CartPole-v1"),
     ({"environment": 7}, "expected an id, a class, or a function"),
-    ({"environment": Lights()}, "expected the class Lights or a function that makes one, not an instance of Lights"),
+    (
+        {"environment": Lights()},
+        "expected the class Lights or a function that makes one, not an instance of Lights",
+    ),
     ({"algorithm": "pp"}, "unknown algorithm 'pp'; did you mean ppo"),
     ({"algorithm": "td3"}, "td3 cannot act in Discrete"),
     ({"members": 0}, "members: expected a whole number from 1 to 1_024, got 0"),
@@ -309,10 +365,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seconds": 0}, "seconds: expected more than 0"),
     ({"target": float("nan")}, "target: expected a finite number"),
     ({"statistic": "median"}, "statistic: expected mean or lower_bound"),
-    ({"hyperparameters": {"gama": 0.9}}, "hyperparameters.gama: unknown hyperparameter 'gama'; did you mean gamma"),
+    (
+        {"hyperparameters": {"gama": 0.9}},
+        "hyperparameters.gama: unknown hyperparameter 'gama'; did you mean gamma",
+    ),
     ({"hyperparameters": {"gamma": 1.5}}, "hyperparameters.gamma"),
     ({"hyperparameters": {"gamma": {"between": [0, 1]}}}, "hyperparameters.gamma"),
-    ({"hyperparameters": {"horizon": {"choice": [8, 16]}}}, "hyperparameters.horizon: all members share it"),
+    (
+        {"hyperparameters": {"horizon": {"choice": [8, 16]}}},
+        "hyperparameters.horizon: all members share it",
+    ),
     ({"device": "abacus"}, "'abacus' is no device"),
     ({"environment_arguments": {"colour": 1}}, "CartPole-v1 does not take these"),
     ({"total_timesteps": 100}, "`total_timesteps` of Stable-Baselines3 is `steps` here"),

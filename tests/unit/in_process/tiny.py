@@ -9,7 +9,8 @@ import numpy as np
 
 
 class Lights(gymnasium.Env[np.ndarray, np.int64]):
-    """Shows which of two lights is on; the action that names it gives 1. An episode has eight steps."""
+    """Shows which of two lights is on; the action that names it gives 1. An episode has eight
+    steps."""
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -48,5 +49,11 @@ class Times(Lights):
         return np.array([Times.clock + second])
 
 
-FAST = {"horizon": 16, "minibatch_size": 64, "epochs": 4, "learning_rate": 0.01, "hidden_sizes": [16]}
+FAST = {
+    "horizon": 16,
+    "minibatch_size": 64,
+    "epochs": 4,
+    "learning_rate": 0.01,
+    "hidden_sizes": [16],
+}
 """Hyperparameters."""

@@ -1,4 +1,5 @@
-"""`continuous`, `warm_start`, `retrain`, data sets by name: written, refused by line, made a message and back."""
+"""`continuous`, `warm_start`, `retrain`, data sets by name: written, refused by line, made a
+message and back."""
 
 from __future__ import annotations
 
@@ -22,10 +23,15 @@ PLAIN = "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\n"
 
 
 def test_a_continuous_job_is_read_and_goes_there_and_back() -> None:
-    text = "continuous: {data_set: table, interval: 1d, alias: best, contest: {evaluation_split: test}, margin: 0.1}"
+    text = (
+        "continuous: {data_set: table, interval: 1d, alias: best, contest: {evaluation_split: "
+        "test}, margin: 0.1}"
+    )
     spec = parse_job(NAMED + text)
     assert spec.data == {"table": NamedDataSet("china")}
-    assert spec.continuous == Continuous("table", 86400.0, "best", {"evaluation_split": "test"}, 0.1)
+    assert spec.continuous == Continuous(
+        "table", 86400.0, "best", {"evaluation_split": "test"}, 0.1
+    )
     message = spec.to_message()
     assert (dict(message.data_sets), len(message.data)) == ({"table": "china"}, 0)
     back = JobSpec.from_message(message)
@@ -35,7 +41,11 @@ def test_a_continuous_job_is_read_and_goes_there_and_back() -> None:
 def test_a_server_keeps_the_name_beside_what_it_stands_for() -> None:
     message = parse_job(NAMED).to_message()
     reference = message.data["table"]
-    reference.key, reference.sha256, reference.size_bytes = "projects/default/artifacts/china/x", "0" * 64, 7
+    reference.key, reference.sha256, reference.size_bytes = (
+        "projects/default/artifacts/china/x",
+        "0" * 64,
+        7,
+    )
     spec = JobSpec.from_message(message)
     assert isinstance(found := spec.data["table"], NamedDataSet) and found.file is not None
     assert spec.to_message().data["table"] == reference
@@ -44,7 +54,11 @@ def test_a_server_keeps_the_name_beside_what_it_stands_for() -> None:
 
 def test_founders_go_there_and_back() -> None:
     founder = Founder(
-        "projects/p/jobs/j/agents/a1", "projects/p/jobs/u/agents/a1/checkpoints/1-1/", "0" * 64, "ppo", {"gamma": 0.9}
+        "projects/p/jobs/j/agents/a1",
+        "projects/p/jobs/u/agents/a1/checkpoints/1-1/",
+        "0" * 64,
+        "ppo",
+        {"gamma": 0.9},
     )
     spec = replace(parse_job(PLAIN), warm_start=(founder,))
     assert JobSpec.from_message(spec.to_message()).warm_start == (founder,)
@@ -56,7 +70,10 @@ def test_founders_go_there_and_back() -> None:
 
 def test_training_once_more_goes_there_and_back() -> None:
     whole = "retrain: {kwargs: {sutton_barto_reward: true}, env_steps: 500, scratch: true}"
-    for text, wanted in ((whole, Retrain({"sutton_barto_reward": True}, 500, True)), ("retrain: {}", Retrain())):
+    for text, wanted in (
+        (whole, Retrain({"sutton_barto_reward": True}, 500, True)),
+        ("retrain: {}", Retrain()),
+    ):
         spec = parse_job(PLAIN + text)
         assert spec.retrain == wanted
         assert JobSpec.from_message(spec.to_message()).retrain == wanted
@@ -66,19 +83,49 @@ def test_training_once_more_goes_there_and_back() -> None:
     ("text", "mistake"),
     [
         (PLAIN + "continuous: {}", "continuous: would never begin a second generation"),
-        (PLAIN + "continuous: {interval: 0.1}", "continuous.interval: expected at least 1 s, got 0.1"),
+        (
+            PLAIN + "continuous: {interval: 0.1}",
+            "continuous.interval: expected at least 1 s, got 0.1",
+        ),
         (PLAIN + "continuous: {interval: 1d, alias: A}", "continuous.alias: expected a DNS label"),
-        (PLAIN + "continuous: {interval: 1d, margin: -1}", "continuous.margin: expected 0 or more, got -1.0"),
-        (PLAIN + "continuous: {interval: 1d, marign: 1}", "continuous.marign: unknown key; did you mean margin?"),
-        (PLAIN + "continuous: {interval: 1d, data_set: table}", "continuous.data_set: 'table' is no argument with"),
-        (PLAIN + "continuous: {interval: 1d, contest: {splot: test}}", "continuous.contest.splot: unknown argument"),
-        (NAMED + "continuous: {contest: {max_stock: many}}", "continuous.contest.max_stock: expected a whole number"),
+        (
+            PLAIN + "continuous: {interval: 1d, margin: -1}",
+            "continuous.margin: expected 0 or more, got -1.0",
+        ),
+        (
+            PLAIN + "continuous: {interval: 1d, marign: 1}",
+            "continuous.marign: unknown key; did you mean margin?",
+        ),
+        (
+            PLAIN + "continuous: {interval: 1d, data_set: table}",
+            "continuous.data_set: 'table' is no argument with",
+        ),
+        (
+            PLAIN + "continuous: {interval: 1d, contest: {splot: test}}",
+            "continuous.contest.splot: unknown argument",
+        ),
+        (
+            NAMED + "continuous: {contest: {max_stock: many}}",
+            "continuous.contest.max_stock: expected a whole number",
+        ),
         (TRADER + "data: {table: {data_set: CHINA}}", "data.table: 'CHINA' is no data set's name"),
-        (TRADER + "data: {table: {dataset: china}}", "data.table.dataset: unknown key; did you mean data_set?"),
-        (PLAIN + "warm_start: {job: a, candidates: 0}", "warm_start.candidates: expected 1 to 64, got 0"),
-        (PLAIN + "warm_start: {candidates: 2}", "expected either a job, by its name, or a checkpoint"),
+        (
+            TRADER + "data: {table: {dataset: china}}",
+            "data.table.dataset: unknown key; did you mean data_set?",
+        ),
+        (
+            PLAIN + "warm_start: {job: a, candidates: 0}",
+            "warm_start.candidates: expected 1 to 64, got 0",
+        ),
+        (
+            PLAIN + "warm_start: {candidates: 2}",
+            "expected either a job, by its name, or a checkpoint",
+        ),
         (PLAIN + "retrain: {kwargs: {gravity: 1}}", "retrain.kwargs.gravity: unknown argument"),
-        (NAMED + "continuous: {}\nretrain: {kwargs: {split: all}}", "continuous.contest: is required with retrain"),
+        (
+            NAMED + "continuous: {}\nretrain: {kwargs: {split: all}}",
+            "continuous.contest: is required with retrain",
+        ),
         (PLAIN + "retrain: {env_steps: 0}", "retrain.env_steps: expected more than 0, got 0"),
         (PLAIN + "retrain: true", "retrain: expected a mapping, got True"),
         (

@@ -12,7 +12,9 @@ from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.environment import check_environment
 
 
-def _problems(environment: EnvironmentSpec, data: dict[str, str] | None = None) -> list[tuple[str, str]]:
+def _problems(
+    environment: EnvironmentSpec, data: dict[str, str] | None = None
+) -> list[tuple[str, str]]:
     check = Checks()
     check_environment(check, environment, data or {})
     return [(violation.field, violation.message) for violation in check.violations]
@@ -22,11 +24,26 @@ def _problems(environment: EnvironmentSpec, data: dict[str, str] | None = None) 
     ("environment_id", "kwargs", "field", "problem"),
     [
         ("Pendulum-v1", {"gravity": 9.81}, "gravity", "unknown argument; expected one of g"),
-        ("CartPole-v1", {"sutton_barto": True}, "sutton_barto", "did you mean sutton_barto_reward?"),
+        (
+            "CartPole-v1",
+            {"sutton_barto": True},
+            "sutton_barto",
+            "did you mean sutton_barto_reward?",
+        ),
         ("Pendulum-v1", {"g": "9.81"}, "g", "expected a number, such as 10.0; got '9.81'"),
         ("Pendulum-v1", {"g": True}, "g", "expected a number, such as 10.0; got true"),
-        ("CartPole-v1", {"sutton_barto_reward": 1}, "sutton_barto_reward", "expected true or false, such as false"),
-        ("PointChasing-v0", {"dimensions": 2.5}, "dimensions", "expected a whole number, such as 2; got 2.5"),
+        (
+            "CartPole-v1",
+            {"sutton_barto_reward": 1},
+            "sutton_barto_reward",
+            "expected true or false, such as false",
+        ),
+        (
+            "PointChasing-v0",
+            {"dimensions": 2.5},
+            "dimensions",
+            "expected a whole number, such as 2; got 2.5",
+        ),
         ("Acrobot-v1", {"book_or_nips": 3}, "book_or_nips", "expected text, such as 'book'; got 3"),
     ],
 )
@@ -41,7 +58,9 @@ def test_an_argument_that_cannot_be_right(
 @pytest.mark.parametrize("environment_id", BUILT_IN)
 def test_every_default_is_right_where_it_is_written(environment_id: str) -> None:
     known = BUILT_IN[environment_id].arguments
-    kwargs = {each.name: each.default for each in known if not each.is_file and _is_json(each.default)}
+    kwargs = {
+        each.name: each.default for each in known if not each.is_file and _is_json(each.default)
+    }
     data = {each.name: "file" for each in known if each.is_file}
     assert _problems(EnvironmentSpec(id=environment_id, kwargs=kwargs), data) == []
 
@@ -63,7 +82,9 @@ def test_files() -> None:
     assert message.endswith("such as {table: ./prices.csv}")
     problems = _problems(trading, {"tabel": "prices.csv"})
     assert problems[0] == ("data.tabel", "StockTrading-v0 takes no such file; did you mean table?")
-    ((field, message),) = _problems(EnvironmentSpec(id="StockTrading-v0", kwargs={"table": "prices.csv"}))
+    ((field, message),) = _problems(
+        EnvironmentSpec(id="StockTrading-v0", kwargs={"table": "prices.csv"})
+    )
     assert (field, message) == (
         "environment.kwargs.table",
         "is a file: name it under data, such as {table: ./prices.csv}",

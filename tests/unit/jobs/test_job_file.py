@@ -59,9 +59,15 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    assert parse_job(SHORT) == JobSpec("j", EnvironmentSpec(id="Pendulum-v1"), Objective(target_return=-200.0))
-    assert parse_job(SHORT + "search: {algorithms: auto}\npod: {count: 3}").pod.count == PodCount(3, 3)
-    assert parse_job(SHORT + "evolution: {round: {env_steps: 1e5}}").evolution.round == Round(env_steps=100_000)
+    assert parse_job(SHORT) == JobSpec(
+        "j", EnvironmentSpec(id="Pendulum-v1"), Objective(target_return=-200.0)
+    )
+    assert parse_job(SHORT + "search: {algorithms: auto}\npod: {count: 3}").pod.count == PodCount(
+        3, 3
+    )
+    assert parse_job(SHORT + "evolution: {round: {env_steps: 1e5}}").evolution.round == Round(
+        env_steps=100_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,9 +77,15 @@ def test_what_is_left_out_has_its_default() -> None:
         ("gamma: {uniform: [0.9, 1]}", Dimension("gamma", Interval(0.9, 1.0))),
         ("ppo.gamma: {choice: [0.9, 1]}", Dimension("gamma", Choice((0.9, 1)), "ppo")),
         ("horizon: {integer_uniform: [16, 64]}", Dimension("horizon", IntegerInterval(16, 64))),
-        ("horizon: {integer_log_uniform: [16, 64]}", Dimension("horizon", IntegerInterval(16, 64, logarithmic=True))),
+        (
+            "horizon: {integer_log_uniform: [16, 64]}",
+            Dimension("horizon", IntegerInterval(16, 64, logarithmic=True)),
+        ),
         ("hidden_sizes: [32, 32]", Dimension("hidden_sizes", Fixed((32, 32)))),
-        ("hidden_sizes: {choice: [[32], [64, 64]]}", Dimension("hidden_sizes", Choice(((32,), (64, 64))))),
+        (
+            "hidden_sizes: {choice: [[32], [64, 64]]}",
+            Dimension("hidden_sizes", Choice(((32,), (64, 64)))),
+        ),
         ("activation: {choice: [tanh, relu]}", Dimension("activation", Choice(("tanh", "relu")))),
         ("normalize_observations: false", Dimension("normalize_observations", Fixed(False))),
     ],
@@ -83,8 +95,12 @@ def test_notations_of_a_range(written: str, read: Dimension) -> None:
 
 
 def test_algorithms_may_have_shares() -> None:
-    assert parse_job(SHORT + "search: {algorithms: {ppo: 2}}").search.algorithms == (AlgorithmShare("ppo", 2.0),)
-    assert parse_job(SHORT + "search: {algorithms: ppo}").search.algorithms == (AlgorithmShare("ppo"),)
+    assert parse_job(SHORT + "search: {algorithms: {ppo: 2}}").search.algorithms == (
+        AlgorithmShare("ppo", 2.0),
+    )
+    assert parse_job(SHORT + "search: {algorithms: ppo}").search.algorithms == (
+        AlgorithmShare("ppo"),
+    )
 
 
 def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
@@ -92,7 +108,10 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "my_pkg").mkdir()
     (tmp_path / "my_pkg" / "__init__.py").touch()
     path = tmp_path / "jobs" / "job.yaml"
-    environment = "{entry_point: my_pkg.envs:MyEnv, code: ../my_pkg, kwargs: {size: 3}, max_episode_steps: 50}"
+    environment = (
+        "{entry_point: my_pkg.envs:MyEnv, code: ../my_pkg, kwargs: {size: 3}, "
+        "max_episode_steps: 50}"
+    )
     path.write_text(f"name: j\nenvironment: {environment}\nobjective: {{max_duration: 1h}}")
     assert load_job_file(path).environment == EnvironmentSpec(
         entry_point="my_pkg.envs:MyEnv",
@@ -114,37 +133,50 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
         ("pod: {layout: together}", "pod.layout: expected auto or split or fused, got 'together'"),
         ("search: {}", "search: is empty: name algorithms or a space, or leave it out"),
         ("search:", "search: expected a mapping with the keys algorithms, space, got nothing"),
-        ("search: {algorithms: []}", "search.algorithms: is empty: name at least one algorithm, or write auto"),
-        ("search: {algorithms: {}}", "search.algorithms: is empty: name at least one algorithm, or write auto"),
+        ("search: {algorithms: []}", "search.algorithms: is empty: name at least one algorithm, or "
+                                     "write auto"),
+        ("search: {algorithms: {}}", "search.algorithms: is empty: name at least one algorithm, or "
+                                     "write auto"),
         ("search: {algorithms: 3}",
-         "search.algorithms: expected auto, a list such as [ppo], or shares such as {ppo: 2}, got 3"),
+         "search.algorithms: expected auto, a list such as [ppo], or shares such as {ppo: 2}, got "
+         "3"),
         ("search: {algorithms: [1]}", "search.algorithms[0]: expected text, got 1"),
-        ("search: {algorithms: [poo]}", "search.algorithms[0]: unknown algorithm 'poo'; did you mean ppo?"),
+        ("search: {algorithms: [poo]}", "search.algorithms[0]: unknown algorithm 'poo'; did you "
+                                        "mean ppo?"),
         ("search: {space: {}}",
-         "search.space: is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"),
+         "search.space: is empty: name a hyperparameter, or leave it out to search the algorithms' "
+         "own ranges"),
         ("search: {space: {gamma: {unform: [0, 1]}}}",
          "search.space.gamma.unform: unknown key; did you mean uniform or log_uniform?"),
         ("search: {space: {gamma: {uniform: [0]}}}",
          "search.space.gamma.uniform: expected a list of 2 values, got 1 of them"),
-        ("search: {space: {gamma: {uniform: [0, .inf]}}}", "search.space.gamma.uniform[1]: expected a number, got inf"),
+        ("search: {space: {gamma: {uniform: [0, .inf]}}}", "search.space.gamma.uniform[1]: "
+                                                           "expected a number, got inf"),
         ("search: {space: {gamma: {choice: []}}}",
          "search.space.gamma.choice: expected a list of at least one value, got an empty list"),
-        ("search: {space: {hidden_sizes: [a]}}", "search.space.hidden_sizes[0]: expected a whole number, got 'a'"),
-        ("search: {space: {gama: 1}}", "search.space.gama: unknown hyperparameter 'gama'; did you mean gamma?"),
+        ("search: {space: {hidden_sizes: [a]}}", "search.space.hidden_sizes[0]: expected a whole "
+                                                 "number, got 'a'"),
+        ("search: {space: {gama: 1}}", "search.space.gama: unknown hyperparameter 'gama'; did you "
+                                       "mean gamma?"),
         ("search: {space: {gamma: 2}}", "search.space.gamma: must be a number from 0 to 1, not 2"),
-        ("evolution: {round: {}}", "evolution.round: expected either seconds or env_steps, such as {seconds: 15}"),
-        ("evolution: {round: {seconds: 0}}", "evolution.round.seconds: expected more than 0, got 0.0"),
+        ("evolution: {round: {}}", "evolution.round: expected either seconds or env_steps, such as "
+                                   "{seconds: 15}"),
+        ("evolution: {round: {seconds: 0}}", "evolution.round.seconds: expected more than 0, got "
+                                             "0.0"),
         ("evolution: {generations: 0}", "evolution.generations: expected 1 to 1_000_000, got 0"),
         ("evolution: {generations: 3}",
-         "evolution.generations: only generational evolution has generations: write scheduler: generational, or leave "
-         "it out"),
-        ("evolution: {selection: best}", "evolution.selection: expected tournament or truncation, got 'best'"),
+         "evolution.generations: only generational evolution has generations: write scheduler: "
+         "generational, or leave it out"),
+        ("evolution: {selection: best}", "evolution.selection: expected tournament or truncation, "
+                                         "got 'best'"),
         ("evolution: {ensemble_size: 5}",
-         "evolution.ensemble_size: expected 0 for none, or 2 to 4, the places of the leaderboard; got 5"),
+         "evolution.ensemble_size: expected 0 for none, or 2 to 4, the places of the leaderboard; "
+         "got 5"),
         ("evolution: {leaderboard_size: 9}", "evolution.leaderboard_size: expected 1 to 8, got 9"),
         ("evolution: {crossover: .nan}", "evolution.crossover: expected a number, got nan"),
         ("evolution: {generator: 3}", "evolution.generator: expected text, got 3"),
-        ("search: {algorithms: {ppo: 0, sac: 1}}", "search.algorithms[0]: expected more than 0, got 0.0"),
+        ("search: {algorithms: {ppo: 0, sac: 1}}", "search.algorithms[0]: expected more than 0, "
+                                                   "got 0.0"),
         ("search: {algorithms: {ppo: .nan}}", "search.algorithms.ppo: expected a number, got nan"),
         ("matrix: {seed: [0, 1]}",
          "matrix: makes several jobs, expected one; use `podracer submit` or `podracer run`"),
@@ -159,16 +191,36 @@ def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
     ("environment", "mistakes"),
     [
         ("{}", ["job.yaml:2: environment: give either an id or an entry_point"]),
-        ("Pendulm-v1", ["job.yaml:2: environment.id: unknown environment 'Pendulm-v1'; did you mean Pendulum-v1"]),
-        ("{id: Pendulum-v1, gravity: 1}", ["job.yaml:2: environment.gravity: unknown key; expected one of id,"]),
-        ("{id: Pendulum-v1, max_episode_steps: 0}", ["job.yaml:2: environment.max_episode_steps: must be at least 1"]),
-        ("{entry_point: no colon}", ["job.yaml:2: environment.entry_point: 'no colon' is not of the form"]),
-        ("{entry_point: a:B, code: ./none}", ["job.yaml:2: environment.code: expected a folder; there is none at"]),
+        (
+            "Pendulm-v1",
+            [
+                "job.yaml:2: environment.id: unknown environment 'Pendulm-v1'; did you mean "
+                "Pendulum-v1"
+            ],
+        ),
+        (
+            "{id: Pendulum-v1, gravity: 1}",
+            ["job.yaml:2: environment.gravity: unknown key; expected one of id,"],
+        ),
+        (
+            "{id: Pendulum-v1, max_episode_steps: 0}",
+            ["job.yaml:2: environment.max_episode_steps: must be at least 1"],
+        ),
+        (
+            "{entry_point: no colon}",
+            ["job.yaml:2: environment.entry_point: 'no colon' is not of the form"],
+        ),
+        (
+            "{entry_point: a:B, code: ./none}",
+            ["job.yaml:2: environment.code: expected a folder; there is none at"],
+        ),
         ("{entry_point: a:B, code: .}", ["job.yaml:2: environment.code: "]),
     ],
 )
 def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_path: Path) -> None:
-    found = _mistakes(f"name: j\nenvironment: {environment}\nobjective: {{target_return: 1}}", tmp_path)
+    found = _mistakes(
+        f"name: j\nenvironment: {environment}\nobjective: {{target_return: 1}}", tmp_path
+    )
     assert len(found) == len(mistakes)
     assert all(text.startswith(start) for text, start in zip(found, mistakes, strict=True)), found
 
@@ -184,8 +236,14 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
     [
         ("{table: gone.csv}", "data.table: expected a file; there is nothing at "),
         ("{table: folder}", "data.table: expected a file; there is a folder at "),
-        ("{table: large.csv}", "data.table: {folder}/large.csv has 1024.0 MiB, the limit is 1024.0 MiB"),
-        ("{table: " + "p" * 300 + "}", f"data.table: {'p' * 100!r} cannot be looked up: File name too long"),
+        (
+            "{table: large.csv}",
+            "data.table: {folder}/large.csv has 1024.0 MiB, the limit is 1024.0 MiB",
+        ),
+        (
+            "{table: " + "p" * 300 + "}",
+            f"data.table: {'p' * 100!r} cannot be looked up: File name too long",
+        ),
         ('{table: "a\\0b"}', r"data.table: 'a\x00b' cannot be looked up: embedded null byte"),
         (
             "{table: ~missing-user/a}",
@@ -201,7 +259,9 @@ def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.csv").open("wb") as large:
         large.truncate((1 << 30) + 1)
-    (found,) = _mistakes(SHORT.replace("Pendulum-v1", "{entry_point: a:B}") + f"data: {data}", tmp_path)
+    (found,) = _mistakes(
+        SHORT.replace("Pendulum-v1", "{entry_point: a:B}") + f"data: {data}", tmp_path
+    )
     assert found.startswith(f"job.yaml:4: {mistake.replace('{folder}', str(tmp_path))}")
 
 
@@ -214,7 +274,10 @@ def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("name: J\nenvironment: Pendulum-v1\nobjective:\n  max_env_steps: 0\nsearch:\n  space:\n    x: 1\n")
+    path.write_text(
+        "name: J\nenvironment: Pendulum-v1\nobjective:\n  max_env_steps: 0\nsearch:\n  space:\n    "
+        "x: 1\n"
+    )
     with pytest.raises(InvalidInput) as caught:
         load_job_file(path)
     first, *rest = str(caught.value).splitlines()

@@ -42,8 +42,8 @@ FULL = JobSpec(
         ),
     ),
     evolution=Evolution(
-        "generational", 12, 5, Round(None, 5000), 3, 0.0, 0.0, 2, True, "truncation", 0.25, 0.1, "mine", "theirs",
-        7, True, 3,
+        "generational", 12, 5, Round(None, 5000), 3, 0.0, 0.0, 2, True, "truncation", 0.25, 0.1,
+        "mine", "theirs", 7, True, 3,
     ),
     pod=Pod(
         PodCount(1, 3), 4, 32, 3, 2, "split", Resources(1.5, 2**31, 1), True,

@@ -27,8 +27,12 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
     assert pod_of("{learners: 3}") == Pod(learners=3)
     assert Pod.from_message(pod_of("{profile: a100}").to_message()).profile == "a100"
     assert pod_of("{learners: 2, fusion: weighted}").fusion == Fusion("weighted")
-    text = "{name: outer, interval: 8, quorum: 2, deadline: 500ms, learning_rate: 0.7, momentum: 0.9}"
-    assert pod_of(f"{{learners: 64, fusion: {text}}}").fusion == Fusion("outer", 8, 2, 0.5, 0.7, 0.9)
+    text = (
+        "{name: outer, interval: 8, quorum: 2, deadline: 500ms, learning_rate: 0.7, momentum: 0.9}"
+    )
+    assert pod_of(f"{{learners: 64, fusion: {text}}}").fusion == Fusion(
+        "outer", 8, 2, 0.5, 0.7, 0.9
+    )
     assert pod_of("{learners: 2, fusion: {name: their.own_2, momentum: 0.9}}").fusion == Fusion(
         "their.own_2", momentum=0.9
     )
@@ -38,7 +42,10 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
     ("pod", "mistake"),
     [
         ("{learners: 0}", "pod.learners: expected 1 to 64, got 0"),
-        ("{profile: A100}", "pod.profile: expected lower-case letters, digits and '-', at most 20; got 'A100'"),
+        (
+            "{profile: A100}",
+            "pod.profile: expected lower-case letters, digits and '-', at most 20; got 'A100'",
+        ),
         ("{learners: 65}", "pod.learners: expected 1 to 64, got 65"),
         ("{learners: two}", "pod.learners: expected a whole number, got 'two'"),
         ("{fusion: mean}", "pod.fusion: fusion needs several learners"),
@@ -48,21 +55,42 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
             "pod.count.max: 65 times 64 learners are more than 4096 pods: expected 64 at most",
         ),
         ("{learners: 2, fusion: 7}", "pod.fusion: expected"),
-        ("{learners: 2, fusion: ../x}", "pod.fusion.name: expected the name of an installed fusion, got '../x'"),
+        (
+            "{learners: 2, fusion: ../x}",
+            "pod.fusion.name: expected the name of an installed fusion, got '../x'",
+        ),
         ("{learners: 2, fusion: {nmae: mean}}", "pod.fusion.nmae: unknown key; did you mean name"),
         ("{learners: 2, fusion: {interval: 0}}", "pod.fusion.interval: expected 1 to"),
-        ("{learners: 2, fusion: {quorum: 3}}", "pod.fusion.quorum: expected 1 to 2, the number of learners; got 3"),
+        (
+            "{learners: 2, fusion: {quorum: 3}}",
+            "pod.fusion.quorum: expected 1 to 2, the number of learners; got 3",
+        ),
         ("{learners: 2, fusion: {quorum: 0}}", "pod.fusion.quorum: expected 1 to 2"),
         ("{learners: 2, fusion: {deadline: 0}}", "pod.fusion.deadline: expected more than 0"),
-        ("{learners: 2, fusion: {deadline: 2h}}", "pod.fusion.deadline: expected more than 0 and at most 3_600"),
+        (
+            "{learners: 2, fusion: {deadline: 2h}}",
+            "pod.fusion.deadline: expected more than 0 and at most 3_600",
+        ),
         (
             "{learners: 2, fusion: {name: outer, momentum: 1}}",
             "pod.fusion.momentum: expected 0 or more and less than 1",
         ),
-        ("{learners: 2, fusion: {name: outer, momentum: -0.1}}", "pod.fusion.momentum: expected 0 or more"),
-        ("{learners: 2, fusion: {name: outer, learning_rate: 0}}", "pod.fusion.learning_rate: expected more than 0"),
-        ("{learners: 2, fusion: {momentum: 0.5}}", "pod.fusion.momentum: mean has no momentum: write name: outer"),
-        ("{learners: 2, fusion: {name: weighted, learning_rate: 1}}", "pod.fusion.learning_rate: weighted has no"),
+        (
+            "{learners: 2, fusion: {name: outer, momentum: -0.1}}",
+            "pod.fusion.momentum: expected 0 or more",
+        ),
+        (
+            "{learners: 2, fusion: {name: outer, learning_rate: 0}}",
+            "pod.fusion.learning_rate: expected more than 0",
+        ),
+        (
+            "{learners: 2, fusion: {momentum: 0.5}}",
+            "pod.fusion.momentum: mean has no momentum: write name: outer",
+        ),
+        (
+            "{learners: 2, fusion: {name: weighted, learning_rate: 1}}",
+            "pod.fusion.learning_rate: weighted has no",
+        ),
     ],
 )
 def test_a_mistake_is_told_at_its_field_with_what_would_be_right(pod: str, mistake: str) -> None:

@@ -64,7 +64,10 @@ def test_the_defaults_are_right() -> None:
         ({"objective": Objective(max_duration=math.inf)}, "objective.max_duration"),
         ({"objective": Objective(max_cost=-1.0)}, "objective.max_cost"),
         ({"objective": Objective(max_duration=0.09)}, "objective.max_duration"),
-        ({"objective": Objective(max_env_steps=15), "pod": Pod(envs_per_member=16)}, "objective.max_env_steps"),
+        (
+            {"objective": Objective(max_env_steps=15), "pod": Pod(envs_per_member=16)},
+            "objective.max_env_steps",
+        ),
         ({"weight": -1.0}, "weight"),
         ({"evolution": Evolution(population=0)}, "evolution.population"),
         ({"evolution": Evolution(population=3, leaderboard_size=4)}, "evolution.leaderboard_size"),
@@ -92,9 +95,15 @@ def test_the_defaults_are_right() -> None:
         ({"environment": EnvironmentSpec(id="CartPoel-v1")}, "environment.id"),
         ({"labels": {"team": "blue\x01"}}, "labels.team"),
         ({"search": Search((AlgorithmShare("poo"),))}, "search.algorithms[0]"),
-        ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("ppo")))}, "search.algorithms[1]"),
+        (
+            {"search": Search((AlgorithmShare("ppo"), AlgorithmShare("ppo")))},
+            "search.algorithms[1]",
+        ),
         ({"search": Search((AlgorithmShare("ppo", 0.0),))}, "search.algorithms[0]"),
-        ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("dqn", -1.0)))}, "search.algorithms[1]"),
+        (
+            {"search": Search((AlgorithmShare("ppo"), AlgorithmShare("dqn", -1.0)))},
+            "search.algorithms[1]",
+        ),
         ({"search": Search((AlgorithmShare("ppo", math.nan),))}, "search.algorithms[0]"),
         ({"search": Search((AlgorithmShare("ppo", 1e7),))}, "search.algorithms[0]"),
     ],
@@ -117,7 +126,11 @@ def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -
         ("gamma", Choice((0.9, 0.9)), "there twice"),
         ("gamma", Choice((0.9, "x")), "must be a number, not 'x'"),
         ("gamma", Fixed(True), "must be a number, not True"),
-        ("horizon", Interval(16.0, 64.0), "horizon is not a real number: use integer_uniform or choice"),
+        (
+            "horizon",
+            Interval(16.0, 64.0),
+            "horizon is not a real number: use integer_uniform or choice",
+        ),
         ("horizon", IntegerInterval(0, 64), "must be a whole number from 1"),
         ("horizon", IntegerInterval(64, 16, logarithmic=True), "expected low < high"),
         ("horizon", Fixed(1.5), "must be a whole number"),
@@ -125,7 +138,11 @@ def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -
         ("hidden_sizes", Fixed((64, 0)), "must be a list each of which"),
         ("activation", Choice(("tanh", "sine")), "must be one of tanh, relu"),
         ("activation", Interval(0.0, 1.0), "activation is not a real number: use choice"),
-        ("learning_rat", Fixed(0.1), "unknown hyperparameter 'learning_rat'; did you mean learning_rate"),
+        (
+            "learning_rat",
+            Fixed(0.1),
+            "unknown hyperparameter 'learning_rat'; did you mean learning_rate",
+        ),
     ],
 )
 def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
@@ -136,7 +153,9 @@ def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
 
 
 def test_a_range_that_is_too_high_says_so() -> None:
-    with pytest.raises(InvalidInput, match=r"expected more than 0 and at most 1_000_000\.0, got 10000000\.0"):
+    with pytest.raises(
+        InvalidInput, match=r"expected more than 0 and at most 1_000_000\.0, got 10000000\.0"
+    ):
         validate(replace(JOB, weight=1e7))
 
 
@@ -169,15 +188,28 @@ def test_a_budget_of_less_than_a_round_is_no_mistake_but_said(
 
 
 def test_dimensions_of_one_algorithm() -> None:
-    validate(replace(JOB, search=Search(space=(Dimension("gamma", Fixed(0.9), "ppo"), Dimension("gamma", Fixed(0.8))))))
+    validate(
+        replace(
+            JOB,
+            search=Search(
+                space=(Dimension("gamma", Fixed(0.9), "ppo"), Dimension("gamma", Fixed(0.8)))
+            ),
+        )
+    )
     with pytest.raises(InvalidInput, match="'sac' is not searched; expected ppo"):
-        validate(replace(JOB, search=Search((AlgorithmShare("ppo"),), (Dimension("gamma", Fixed(0.9), "sac"),))))
+        validate(
+            replace(
+                JOB,
+                search=Search((AlgorithmShare("ppo"),), (Dimension("gamma", Fixed(0.9), "sac"),)),
+            )
+        )
     twice = Search(space=(Dimension("gamma", Fixed(0.9)), Dimension("gamma", Fixed(0.8))))
     assert _fields(replace(JOB, search=twice)) == ["search.space.gamma"]
 
 
 class TestSeveralAlgorithms:
-    """`max_gradient_norm` may be 0 for DQN, not for PPO; `target_entropy_scale` 2 suits SAC, not its discrete form."""
+    """`max_gradient_norm` may be 0 for DQN, not for PPO; `target_entropy_scale` 2 suits SAC, not
+    its discrete form."""
 
     BOTH = (AlgorithmShare("ppo"), AlgorithmShare("dqn"))
     LARGE_SCALE = Search(space=(Dimension("target_entropy_scale", Fixed(2.0)),))
@@ -191,8 +223,15 @@ class TestSeveralAlgorithms:
         problem = self.problems(Search(self.BOTH, (Dimension("max_gradient_norm", Fixed(0.0)),)))
         assert problem.startswith("search.space.max_gradient_norm: ppo: must be a number from")
         assert "dqn" not in problem
-        validate(replace(JOB, search=Search(self.BOTH, (Dimension("max_gradient_norm", Fixed(0.0), "dqn"),))))
-        own = (Dimension("max_gradient_norm", Fixed(0.0)), Dimension("max_gradient_norm", Fixed(0.5), "ppo"))
+        validate(
+            replace(
+                JOB, search=Search(self.BOTH, (Dimension("max_gradient_norm", Fixed(0.0), "dqn"),))
+            )
+        )
+        own = (
+            Dimension("max_gradient_norm", Fixed(0.0)),
+            Dimension("max_gradient_norm", Fixed(0.5), "ppo"),
+        )
         validate(replace(JOB, search=Search(self.BOTH, own)))
         validate(replace(JOB, search=Search(self.BOTH, (Dimension("minibatch_size", Fixed(64)),))))
 
@@ -202,7 +241,9 @@ class TestSeveralAlgorithms:
 
     def test_auto_has_the_space_of_those_that_can_act(self) -> None:
         assert "from 0 to 1" in self.problems(self.LARGE_SCALE)
-        validate(replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=self.LARGE_SCALE))
+        validate(
+            replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=self.LARGE_SCALE)
+        )
         assert "unknown hyperparameter 'policy_delay'" in self.problems(
             Search(space=(Dimension("policy_delay", Fixed(2)),))
         )
@@ -214,7 +255,11 @@ class TestSeveralAlgorithms:
         with pytest.raises(InvalidInput, match="from 0 to 1"):
             validate_spaces(self.LARGE_SCALE, BoxSpace(0.0, 1.0, (1,)), DiscreteSpace(2))
         with pytest.raises(InvalidInput, match="not 3000"):
-            validate(replace(users, search=Search(space=(Dimension("target_entropy_scale", Fixed(3000.0)),))))
+            validate(
+                replace(
+                    users, search=Search(space=(Dimension("target_entropy_scale", Fixed(3000.0)),))
+                )
+            )
 
 
 def test_all_violations_come_together() -> None:
@@ -228,7 +273,9 @@ class TestActionSpaces:
         validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DiscreteSpace(3))
         with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\)") as caught:
             validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DictSpace(()))
-        assert [violation.field for violation in caught.value.violations] == ["search.algorithms[0]"]
+        assert [violation.field for violation in caught.value.violations] == [
+            "search.algorithms[0]"
+        ]
 
     def test_auto_needs_one_that_can(self) -> None:
         with pytest.raises(InvalidInput, match=r"no algorithm can act in Dict\(\)"):
@@ -246,7 +293,9 @@ class TestActionSpaces:
             (DictSpace(()), set()),
         ],
     )
-    def test_auto_is_a_few_that_can_in_equal_shares(self, space: Space | None, names: set[str]) -> None:
+    def test_auto_is_a_few_that_can_in_equal_shares(
+        self, space: Space | None, names: set[str]
+    ) -> None:
         shares = Search().shares(space)
         assert {share.algorithm for share in shares} == names
         assert {share.share for share in shares} <= {1.0}
@@ -263,16 +312,26 @@ class TestActionSpaces:
         ("redq", {"ensemble_size": Choice((1, 10))}, "subset_size"),
         ("redq", {"subset_size": IntegerInterval(2, 11)}, "subset_size"),
         ("td3", {"replay": Fixed("shared"), "prioritized": Choice((False, True))}, "replay"),
-        ("td3", {"replay": Choice(("member", "mixed")), "prioritized": Fixed(value=True)}, "replay"),
+        (
+            "td3",
+            {"replay": Choice(("member", "mixed")), "prioritized": Fixed(value=True)},
+            "replay",
+        ),
     ],
 )
-def test_values_that_are_wrong_only_together(algorithm: str, space: dict[str, Range], field: str) -> None:
-    search = Search((AlgorithmShare(algorithm),), tuple(Dimension(key, value) for key, value in space.items()))
+def test_values_that_are_wrong_only_together(
+    algorithm: str, space: dict[str, Range], field: str
+) -> None:
+    search = Search(
+        (AlgorithmShare(algorithm),), tuple(Dimension(key, value) for key, value in space.items())
+    )
     job = replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=search)
     assert _fields(job) == [f"search.space.{field}"]
 
 
 def test_values_that_go_together_are_right() -> None:
     space = {"ensemble_size": Choice((2, 10)), "subset_size": Fixed(2), "replay": Fixed("shared")}
-    search = Search((AlgorithmShare("redq"),), tuple(Dimension(key, value) for key, value in space.items()))
+    search = Search(
+        (AlgorithmShare("redq"),), tuple(Dimension(key, value) for key, value in space.items())
+    )
     validate(replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=search))

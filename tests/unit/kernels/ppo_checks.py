@@ -1,5 +1,5 @@
-"""PPO's kernels against autograd and against the eager form: run by test_kernels.py in a process of its own, for Triton
-asks only once whether it interprets."""
+"""PPO's kernels against autograd and against the eager form: run by test_kernels.py in a process of
+its own, for Triton asks only once whether it interprets."""
 
 from __future__ import annotations
 
@@ -34,18 +34,34 @@ Make = Callable[..., PPO]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(
-        space: gymnasium.Space[Any], members: int, hidden: tuple[int, ...], activation: str, kernels: bool, **own: float
+        space: gymnasium.Space[Any],
+        members: int,
+        hidden: tuple[int, ...],
+        activation: str,
+        kernels: bool,
+        **own: float,
     ) -> PPO:
         monkeypatch.setenv("TRITON_INTERPRET", str(int(kernels)))
-        shared = {"hidden_sizes": hidden, "activation": activation, "epochs": 1, "minibatch_size": SIZE}
-        cohort = CohortConfig("ppo", tuple(MemberConfig(str(m), m, own) for m in range(members)), shared)
+        shared = {
+            "hidden_sizes": hidden,
+            "activation": activation,
+            "epochs": 1,
+            "minibatch_size": SIZE,
+        }
+        cohort = CohortConfig(
+            "ppo", tuple(MemberConfig(str(m), m, own) for m in range(members)), shared
+        )
         box = gymnasium.spaces.Box(-1, 1, (INPUTS,), np.float32)
         algorithm = algorithm_class("ppo")(cohort, box, space, "cpu")
         monkeypatch.setenv("TRITON_INTERPRET", "1")
         assert isinstance(algorithm, PPO)
         assert (algorithm._kernels is not None) == kernels
-        assert isinstance(algorithm._kernels, WidePPOKernels) == (kernels and (hidden, activation) in WIDE)
-        noise = torch.randn(algorithm._networks.member_parameters.shape, generator=torch.Generator().manual_seed(1))
+        assert isinstance(algorithm._kernels, WidePPOKernels) == (
+            kernels and (hidden, activation) in WIDE
+        )
+        noise = torch.randn(
+            algorithm._networks.member_parameters.shape, generator=torch.Generator().manual_seed(1)
+        )
         algorithm._networks.member_parameters.add_(0.1 * noise)
         return algorithm
 
@@ -73,14 +89,18 @@ def rows_of(algorithm: PPO, space: gymnasium.Space[Any], *, masked: bool) -> Rol
 
 
 def reference(algorithm: PPO, rows: RolloutRows, masked: bool) -> Tensor:
-    """The gradient of the first minibatch in the order of the rows, by autograd in float64: [M, P]."""
-    (batch, *_), own = rows.minibatches(SIZE), {k: v.double() for k, v in algorithm._hyperparameters.items()}
+    """The gradient of the first minibatch in the order of the rows, by autograd in float64: [M,
+    P]."""
+    (batch, *_) = rows.minibatches(SIZE)
+    own = {k: v.double() for k, v in algorithm._hyperparameters.items()}
     networks = algorithm._networks
     flat = networks.parameters.flat.double().requires_grad_()
     sizes, start, layers = networks.both.architecture.dense_sizes, 0, []
     for left, right in pairwise(sizes):
         middle, end = start + left * right, start + left * right + right
-        layers.append((flat[:, start:middle].view(-1, left, right), flat[:, middle:end].unsqueeze(1)))
+        layers.append(
+            (flat[:, start:middle].view(-1, left, right), flat[:, middle:end].unsqueeze(1))
+        )
         start = end
     hidden = batch.observation.double().repeat_interleave(2, 0)
     function = {"tanh": torch.tanh, "relu": torch.relu, "elu": torch.nn.functional.elu}
@@ -97,15 +117,23 @@ def reference(algorithm: PPO, rows: RolloutRows, masked: bool) -> Tensor:
     else:
         parts = [torch.distributions.Categorical(logits=part) for part in policy.split(choices, -1)]
         actions = batch.action.view(*batch.weight.shape, -1).unbind(-1)
-        log_prob = torch.stack([part.log_prob(a) for part, a in zip(parts, actions, strict=True)]).sum(0)
+        log_prob = torch.stack(
+            [part.log_prob(a) for part, a in zip(parts, actions, strict=True)]
+        ).sum(0)
         entropy = torch.stack([part.entropy() for part in parts]).sum(0)
     clip, held = own["clip_range"][:, None], own["value_clip_range"][:, None]
     ratio = (log_prob - batch.log_prob).exp()
-    surrogate = torch.min(ratio * batch.advantage, ratio.clamp(1 - clip, 1 + clip) * batch.advantage)
+    surrogate = torch.min(
+        ratio * batch.advantage, ratio.clamp(1 - clip, 1 + clip) * batch.advantage
+    )
     error = (value - batch.target).square()
     limited = (batch.value + (value - batch.value).clamp(-held, held) - batch.target).square()
     error = torch.where(held > 0, torch.max(error, limited), error)
-    loss = -surrogate + own["value_coefficient"][:, None] * 0.5 * error - own["entropy_coefficient"][:, None] * entropy
+    loss = (
+        -surrogate
+        + own["value_coefficient"][:, None] * 0.5 * error
+        - own["entropy_coefficient"][:, None] * entropy
+    )
     weight = batch.weight.double()
     (loss * weight / weight.sum(1, keepdim=True)).sum().backward()  # type: ignore[no-untyped-call]
     assert flat.grad is not None
@@ -114,27 +142,43 @@ def reference(algorithm: PPO, rows: RolloutRows, masked: bool) -> Tensor:
 
 FORMS = [("categorical", False), ("categorical", True), ("several", True), ("gaussian", False)]
 WIDE = [((70, 8, 8, 8), "tanh")]  # and deep: layer by layer
-CASES = [(*form, *network, members) for form in FORMS for network in NETWORKS + WIDE for members in (1, 3)]
+CASES = [
+    (*form, *network, members)
+    for form in FORMS
+    for network in NETWORKS + WIDE
+    for members in (1, 3)
+]
 QUICK = {("categorical", "tanh", 3), ("several", "relu", 1), ("gaussian", "elu", 3)}
 
 
 @pytest.mark.parametrize(
     ("name", "masked", "hidden", "activation", "members"),
-    [pytest.param(*case, marks=[] if (case[0], *case[3:]) in QUICK else pytest.mark.thorough) for case in CASES],
+    [
+        pytest.param(*case, marks=[] if (case[0], *case[3:]) in QUICK else pytest.mark.thorough)
+        for case in CASES
+    ],
 )
 def test_gradients_are_autograds_and_steps_those_of_the_eager_form(
     make: Make, name: str, masked: bool, hidden: tuple[int, ...], activation: str, members: int
 ) -> None:
-    own = {"value_clip_range": 0.2, "desired_kl": 0.01, "entropy_coefficient": 0.02, "target_kl": 0.5}
+    own = {
+        "value_clip_range": 0.2,
+        "desired_kl": 0.01,
+        "entropy_coefficient": 0.02,
+        "target_kl": 0.5,
+    }
     kernels, eager = (
-        make(SPACES[name], members, hidden, activation, here, **(own if members > 1 else {})) for here in (True, False)
+        make(SPACES[name], members, hidden, activation, here, **(own if members > 1 else {}))
+        for here in (True, False)
     )
     rows = rows_of(kernels, SPACES[name], masked=masked)
     order = torch.arange(ROWS).repeat(members, 1)
     expected = reference(kernels, rows, masked)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(rows), "count", SIZE)
-        single = make(SPACES[name], members, hidden, activation, True, **(own if members > 1 else {}))
+        single = make(
+            SPACES[name], members, hidden, activation, True, **(own if members > 1 else {})
+        )
         patched.setattr(single, "_orders", lambda _: [order])
         with torch.no_grad():
             single._kernel_steps(rows, single._hyperparameters["learning_rate"])
@@ -169,18 +213,28 @@ class OwnLoss(PPO):
         (SPACES["categorical"], (8,), OwnLoss),
     ],
 )
-def test_what_stays_eager(space: gymnasium.Space[Any], hidden: tuple[int, ...], kind: type[PPO]) -> None:
+def test_what_stays_eager(
+    space: gymnasium.Space[Any], hidden: tuple[int, ...], kind: type[PPO]
+) -> None:
     cohort = CohortConfig("ppo", (MemberConfig("0", 0),), {"hidden_sizes": hidden})
     box = gymnasium.spaces.Box(-1, 1, (INPUTS,), np.float32)
     assert kind(cohort, box, space, "cpu")._kernels is None
-    assert PPO(replace(cohort, shared={"hidden_sizes": (8,)}), box, SPACES["categorical"], "cpu")._kernels is not None
+    assert (
+        PPO(
+            replace(cohort, shared={"hidden_sizes": (8,)}), box, SPACES["categorical"], "cpu"
+        )._kernels
+        is not None
+    )
 
 
 @pytest.mark.parametrize(("hidden", "activation"), NETWORKS)
 @pytest.mark.parametrize("name", SPACES)
-def test_an_action_and_its_probability(make: Make, name: str, hidden: tuple[int, ...], activation: str) -> None:
+def test_an_action_and_its_probability(
+    make: Make, name: str, hidden: tuple[int, ...], activation: str
+) -> None:
     """Of several members, with masks, limits of observations, and rows that no block divides."""
-    algorithm, random = make(SPACES[name], 2, hidden, activation, kernels=True), torch.Generator().manual_seed(5)
+    algorithm = make(SPACES[name], 2, hidden, activation, kernels=True)
+    random = torch.Generator().manual_seed(5)
     actor, head = algorithm.actor, algorithm._head
     actor.mean.copy_(torch.randn(actor.mean.shape, generator=random))
     actor.scale.uniform_(0.1, 2.0, generator=random)
@@ -212,5 +266,7 @@ def test_sums_over_time(reverse: bool) -> None:
     terms, decay = torch.randn(7, 3, 50, generator=random), torch.rand(7, 3, 50, generator=random)
     start = torch.randn(3, 50, generator=random)
     expected = sums_over_time(terms, decay, start, reverse=reverse)
-    found = torch.ops.podracer.sums_over_time(terms, decay.transpose(1, 2).contiguous().transpose(1, 2), start, reverse)
+    found = torch.ops.podracer.sums_over_time(
+        terms, decay.transpose(1, 2).contiguous().transpose(1, 2), start, reverse
+    )
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

@@ -31,12 +31,18 @@ IMPOSSIBLE = environment_pb2.EnvironmentDescription(
 
 
 def spec(**changes: object) -> Spec:
-    values = {"objective": evolution_pb2.Objective(target_return=1.0), "environment_description": DISCRETE, **changes}
+    values = {
+        "objective": evolution_pb2.Objective(target_return=1.0),
+        "environment_description": DISCRETE,
+        **changes,
+    }
     return Spec(job="projects/p/jobs/j", **values)  # type: ignore[arg-type]
 
 
 def ppo(*space: Dimension) -> evolution_pb2.Search:
-    return evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="ppo")], space=space)
+    return evolution_pb2.Search(
+        algorithms=[evolution_pb2.AlgorithmShare(algorithm="ppo")], space=space
+    )
 
 
 def test_what_is_unset_takes_its_default() -> None:
@@ -60,14 +66,24 @@ def test_what_is_set_is_kept_zero_too() -> None:
         lineage_limit=1,
     )
     rules = read_competition(spec(evolution=evolution, seed=7)).rules
-    assert (rules.population, rules.leaderboard_size, rules.lineage_limit, rules.seed) == (6, 5, 1, 7)
+    assert (rules.population, rules.leaderboard_size, rules.lineage_limit, rules.seed) == (
+        6,
+        5,
+        1,
+        7,
+    )
     assert (rules.round_env_steps, rules.round_time_s) == (1000, 0.0)
     assert (rules.tournament_size, rules.replaced_fraction, rules.exploration) == (3, 0.0, 0.0)
 
 
 def test_how_children_are_made_is_the_jobs_wish() -> None:
     plain = read_competition(spec()).rules
-    assert (plain.selection, plain.crossover, plain.noise_scale, plain.generations) == ("tournament", 0.0, 0.0, 0)
+    assert (plain.selection, plain.crossover, plain.noise_scale, plain.generations) == (
+        "tournament",
+        0.0,
+        0.0,
+        0,
+    )
     evolution = evolution_pb2.Evolution(
         selection=evolution_pb2.SELECTION_TRUNCATION,
         crossover=0.25,
@@ -76,7 +92,12 @@ def test_how_children_are_made_is_the_jobs_wish() -> None:
         scheduler=evolution_pb2.SCHEDULER_GENERATIONAL,
     )
     rules = read_competition(spec(evolution=evolution)).rules
-    assert (rules.selection, rules.crossover, rules.noise_scale, rules.generations) == ("truncation", 0.25, 0.5, 7)
+    assert (rules.selection, rules.crossover, rules.noise_scale, rules.generations) == (
+        "truncation",
+        0.25,
+        0.5,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,9 @@ def test_rounds_are_adaptive_where_a_tournament_has_several_algorithms(
     evolution = evolution_pb2.Evolution(**changes)  # type: ignore[arg-type]
     assert read_competition(spec(evolution=evolution)).rules.adaptive_rounds is expected
     alone = read_competition(spec(evolution=evolution, search=ppo())).rules.adaptive_rounds
-    assert alone is bool(changes.get("adaptive_rounds")), "one algorithm: only where the job says so"
+    assert alone is bool(changes.get("adaptive_rounds")), (
+        "one algorithm: only where the job says so"
+    )
 
 
 def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() -> None:
@@ -109,25 +132,38 @@ def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() 
 
 
 def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named() -> None:
-    objective = evolution_pb2.Objective(target_return=1.0, statistic=evolution_pb2.TARGET_STATISTIC_MEAN)
+    objective = evolution_pb2.Objective(
+        target_return=1.0, statistic=evolution_pb2.TARGET_STATISTIC_MEAN
+    )
     assert type(read_competition(spec(objective=objective)).updater) is MeanUpdater
     named = evolution_pb2.Evolution(updater="lower_bound")
-    assert type(read_competition(spec(objective=objective, evolution=named)).updater) is LowerBoundUpdater
+    assert (
+        type(read_competition(spec(objective=objective, evolution=named)).updater)
+        is LowerBoundUpdater
+    )
 
 
 def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_ranges() -> None:
     space = read_competition(spec()).space
     assert "ppo" in space.shares
-    searched = {knob.name for knob in find_algorithm("ppo").hyperparameters if knob.search is not None}
+    searched = {
+        knob.name for knob in find_algorithm("ppo").hyperparameters if knob.search is not None
+    }
     assert set(space.ranges["ppo"]) == searched
 
 
 def test_discounts_are_searched_by_their_distance_from_one() -> None:
     for name, own in read_competition(spec()).space.ranges["ppo"].items():
         if isinstance(own, Interval):
-            assert (own.near_one, own.logarithmic or not own.near_one) == (name in ("gamma", "gae_lambda"), True)
+            assert (own.near_one, own.logarithmic or not own.near_one) == (
+                name in ("gamma", "gae_lambda"),
+                True,
+            )
     ranges = {"uniform": evolution_pb2.Interval(low=0.9, high=0.99)}
-    asked = ppo(Dimension(hyperparameter="gamma", **ranges), Dimension(hyperparameter="clip_range", **ranges))
+    asked = ppo(
+        Dimension(hyperparameter="gamma", **ranges),
+        Dimension(hyperparameter="clip_range", **ranges),
+    )
     assert read_competition(spec(search=asked)).space.ranges["ppo"] == {
         "gamma": Interval(0.9, 0.99, near_one=True),
         "clip_range": Interval(0.9, 0.99),
@@ -137,11 +173,18 @@ def test_discounts_are_searched_by_their_distance_from_one() -> None:
 def test_a_space_names_all_that_is_searched_and_a_range_for_one_algorithm_goes_first() -> None:
     search = ppo(
         Dimension(hyperparameter="gamma", algorithm="ppo", fixed=Value(integer=1)),
-        Dimension(hyperparameter="gamma", choice=evolution_pb2.Choice(values=[Value(number=0.9), Value(integer=1)])),
-        Dimension(hyperparameter="learning_rate", log_uniform=evolution_pb2.Interval(low=1e-4, high=1e-2)),
+        Dimension(
+            hyperparameter="gamma",
+            choice=evolution_pb2.Choice(values=[Value(number=0.9), Value(integer=1)]),
+        ),
+        Dimension(
+            hyperparameter="learning_rate", log_uniform=evolution_pb2.Interval(low=1e-4, high=1e-2)
+        ),
         Dimension(
             hyperparameter="hidden_sizes",
-            choice=evolution_pb2.Choice(values=[Value(integers=agent_pb2.IntegerList(values=[32, 32]))]),
+            choice=evolution_pb2.Choice(
+                values=[Value(integers=agent_pb2.IntegerList(values=[32, 32]))]
+            ),
         ),
     )
     assert read_competition(spec(search=search)).space.ranges == {
@@ -159,7 +202,9 @@ def change_evolution(**fields: object) -> Callable[[], Spec]:
 
 BAD: dict[str, tuple[Callable[[], Spec], str]] = {
     "unknown algorithm": (
-        lambda: spec(search=evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="pppo")])),
+        lambda: spec(
+            search=evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="pppo")])
+        ),
         "did you mean ppo",
     ),
     "unknown hyperparameter": (
@@ -167,7 +212,13 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
         "did you mean gamma",
     ),
     "low above high": (
-        lambda: spec(search=ppo(Dimension(hyperparameter="gamma", uniform=evolution_pb2.Interval(low=0.99, high=0.9)))),
+        lambda: spec(
+            search=ppo(
+                Dimension(
+                    hyperparameter="gamma", uniform=evolution_pb2.Interval(low=0.99, high=0.9)
+                )
+            )
+        ),
         "low < high",
     ),
     "outside the bounds": (
@@ -200,7 +251,10 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
         change_evolution(generator="optuna"),
         "no generator 'optuna' is installed; there are: ",
     ),
-    "an updater that is not installed": (change_evolution(updater="x"), "there are: lower_bound, mean"),
+    "an updater that is not installed": (
+        change_evolution(updater="x"),
+        "there are: lower_bound, mean",
+    ),
 }
 
 

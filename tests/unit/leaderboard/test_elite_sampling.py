@@ -11,8 +11,23 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import Choice, HyperparameterValue, IntegerInterval, Interval, Range
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_core.catalogue.ranges import (
+    Choice,
+    HyperparameterValue,
+    IntegerInterval,
+    Interval,
+    Range,
+)
+from podracer_leaderboard.agents import (
+    Action,
+    Agent,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Start,
+    State,
+)
 from podracer_leaderboard.elite_sampling import Elites, cholesky, sample_around, shrink
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
@@ -28,12 +43,16 @@ DEFAULTS = find_algorithm("ppo").defaults()
 def test_the_factor_gives_the_matrix_back() -> None:
     matrix = [[4.0, 2.0, 0.6], [2.0, 5.0, -1.0], [0.6, -1.0, 3.0]]
     lower = cholesky(matrix)
-    product = [[math.fsum(a * b for a, b in zip(lower[i], lower[j], strict=True)) for j in range(3)] for i in range(3)]
+    product = [
+        [math.fsum(a * b for a, b in zip(lower[i], lower[j], strict=True)) for j in range(3)]
+        for i in range(3)
+    ]
     assert product == [pytest.approx(row) for row in matrix]
 
 
 def test_few_elites_are_believed_little_and_many_almost_alone() -> None:
-    """Of one: the even distribution over a range of width 6, variance 3. Of four: three parts seen, one believed."""
+    """Of one: the even distribution over a range of width 6, variance 3. Of four: three parts seen,
+    one believed."""
     assert shrink([[0.0]], [6.0], 1) == [[3.0]]
     assert shrink([[1.0, 0.5], [0.5, 1.0]], [6.0, 6.0], 4) == [[1.5, 0.375], [0.375, 1.5]]
     assert shrink([[1.0]], [6.0], 1000) == [[pytest.approx(1.0, abs=0.01)]]
@@ -41,7 +60,10 @@ def test_few_elites_are_believed_little_and_many_almost_alone() -> None:
 
 def test_samples_have_the_mean_and_the_correlation_of_the_elites() -> None:
     """A high learning rate goes with a low gamma in all of 40 elites."""
-    elites = [{"learning_rate": 10 ** (-3 + 0.01 * (i - 20)), "gamma": 0.95 - 0.001 * (i - 20)} for i in range(40)]
+    elites = [
+        {"learning_rate": 10 ** (-3 + 0.01 * (i - 20)), "gamma": 0.95 - 0.001 * (i - 20)}
+        for i in range(40)
+    ]
     random = Random(0)
     drawn = [sample_around(elites, RANGES, random) for _ in range(2000)]
     rates = [math.log10(float(each["learning_rate"])) for each in drawn]  # type: ignore[arg-type]
@@ -52,7 +74,11 @@ def test_samples_have_the_mean_and_the_correlation_of_the_elites() -> None:
 
 
 def test_samples_stay_inside_whole_numbers_whole_and_what_is_no_number_is_not_sampled() -> None:
-    ranges = {**RANGES, "epochs": IntegerInterval(2, 4, logarithmic=True), "horizon": Choice((16, 32))}
+    ranges = {
+        **RANGES,
+        "epochs": IntegerInterval(2, 4, logarithmic=True),
+        "horizon": Choice((16, 32)),
+    }
     elites = [{"learning_rate": 1e-2, "gamma": 0.999, "epochs": 4, "horizon": 16}] * 3
     random = Random(0)
     for _ in range(300):
@@ -63,31 +89,45 @@ def test_samples_stay_inside_whole_numbers_whole_and_what_is_no_number_is_not_sa
 
 def test_elites_that_are_all_alike_are_no_dead_end() -> None:
     random = Random(0)
-    rates = [sample_around([{"learning_rate": 1e-3}] * 4, {"learning_rate": RATE}, random) for _ in range(50)]
+    rates = [
+        sample_around([{"learning_rate": 1e-3}] * 4, {"learning_rate": RATE}, random)
+        for _ in range(50)
+    ]
     assert len({each["learning_rate"] for each in rates}) == 50
 
 
 def agent(number: int, score: float, rate: float, **changes: object) -> Agent:
-    hyperparameters: dict[str, HyperparameterValue] = {**DEFAULTS, "learning_rate": rate, "gamma": 0.95}
+    hyperparameters: dict[str, HyperparameterValue] = {
+        **DEFAULTS,
+        "learning_rate": rate,
+        "gamma": 0.95,
+    }
     name = f"projects/p/jobs/j/agents/a{number:04}"
     standing = Agent(
-        name, number, "ppo", hyperparameters, shape_of("ppo", hyperparameters), State.WAITING, name, 1, 1000, 15.0,
-        score, score, number, True,
+        name, number, "ppo", hyperparameters, shape_of("ppo", hyperparameters), State.WAITING, name,
+        1, 1000, 15.0, score, score, number, True,
     )  # fmt: skip
     return replace(standing, **changes)  # type: ignore[arg-type]
 
 
-EIGHT = [agent(number, float(number), rate) for number, rate in enumerate([1e-4] * 4 + [8e-4, 1e-3, 1.2e-3, 1e-3], 1)]
+EIGHT = [
+    agent(number, float(number), rate)
+    for number, rate in enumerate([1e-4] * 4 + [8e-4, 1e-3, 1.2e-3, 1e-3], 1)
+]
 
 
 def propose(generator: type[Tournament], elites: list[Agent], seed: int = 0) -> Cohort:
     scores = tuple(float(each.score or 0.0) for each in EIGHT)
-    people = Population(tuple(EIGHT), 8, {"ppo": 8}, {each.name: scores for each in EIGHT}, elites=tuple(elites))
+    people = Population(
+        tuple(EIGHT), 8, {"ppo": 8}, {each.name: scores for each in EIGHT}, elites=tuple(elites)
+    )
     return generator(SPACE, RULES).propose(people, CohortRequest(8), Random(seed))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_losers_give_way_to_children_of_the_best_with_hyperparameters_around_the_elites(seed: int) -> None:
+def test_losers_give_way_to_children_of_the_best_with_hyperparameters_around_the_elites(
+    seed: int,
+) -> None:
     cohort = propose(Elites, EIGHT[:3:-1], seed)
     children = [each for each in cohort.members if isinstance(each, NewAgent)]
     assert [child.replaced.number for child in children if child.replaced] == [1, 2]

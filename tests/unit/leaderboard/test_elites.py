@@ -61,5 +61,7 @@ def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs() 
 
 
 def test_a_lineage_that_gets_worse_does_not_improve() -> None:
-    (lineage,) = lineage_statistics([RoundResult("a", "a1", 1, 9.0, 1.0), RoundResult("a", "a1", 2, 3.0, 1.0)])
+    (lineage,) = lineage_statistics(
+        [RoundResult("a", "a1", 1, 9.0, 1.0), RoundResult("a", "a1", 2, 3.0, 1.0)]
+    )
     assert (lineage.best_score, lineage.improvement) == (9.0, 0.0)

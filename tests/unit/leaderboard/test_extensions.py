@@ -30,7 +30,9 @@ class Impostor:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EntryPoints(EntryPoint(name, f"{__name__}:{name}", "g") for name in ("Idle", "Impostor"))
+    found = EntryPoints(
+        EntryPoint(name, f"{__name__}:{name}", "g") for name in ("Idle", "Impostor")
+    )
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.name])
     monkeypatch.setattr(extensions, "entry_points", lambda group: found)
 

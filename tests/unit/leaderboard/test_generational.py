@@ -1,4 +1,5 @@
-"""Generations: what the barrier waits for, what it does not wait for, and the end of the last one."""
+"""Generations: what the barrier waits for, what it does not wait for, and the end of the last
+one."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def test_the_worst_part_gives_way_to_mutated_children_of_the_best() -> None:
     children = [member for member in cohort.members if isinstance(member, NewAgent)]
     assert [child.replaced.number for child in children if child.replaced] == [1, 2, 3, 4]
     assert {parent.number for child in children for parent in child.parents} <= {7, 8}
-    assert sorted(member.number for member in cohort.members if isinstance(member, Agent)) == [5, 6, 7, 8]
+    assert sorted(member.number for member in cohort.members if isinstance(member, Agent)) == [
+        5,
+        6,
+        7,
+        8,
+    ]
     assert children[0].reason.startswith("place 8 of 8 in generation 1; from a000")
 
 
@@ -70,7 +76,9 @@ def test_selection_happens_once_a_generation_however_many_pods_ask() -> None:
     assert len(inherited(arena)) == 4 * 2
 
 
-def test_an_agent_that_failed_is_not_waited_for_and_its_place_is_filled_with_the_next_generation() -> None:
+def test_an_agent_that_failed_is_not_waited_for_and_its_place_is_filled_with_the_next_generation() -> (
+    None
+):
     arena = Arena(Generational, RULES)
     arena.propose()
     lost, *others = arena.training
@@ -133,7 +141,8 @@ def test_without_a_limit_there_is_always_another() -> None:
 
 @pytest.mark.parametrize("pods", [1, 3, 7])
 def test_more_agents_than_pods_and_several_shapes(pods: int) -> None:
-    """Each request gets one shape; every agent has had each generation once, however many cohorts that takes."""
+    """Each request gets one shape; every agent has had each generation once, however many cohorts
+    that takes."""
     arena = Arena(Generational, replace(RULES, population=12, exploration=0.2, generations=6), WIDE)
     for _ in range(200):
         for _ in range(pods):

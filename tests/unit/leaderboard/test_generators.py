@@ -1,4 +1,5 @@
-"""What holds for every generator that comes with the leaderboard, whatever happens to its agents."""
+"""What holds for every generator that comes with the leaderboard, whatever happens to its
+agents."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ EVENTS = st.lists(
 
 
 def play(arena: Arena, events: list[tuple[str, int, int | None]]) -> list[Cohort]:
-    """Pods ask for `number` places; of the training agents the `number`-th ends its round with a score."""
+    """Pods ask for `number` places; of the training agents the `number`-th ends its round with a
+    score."""
     cohorts = []
     for event, number, score in events:
         if event == "ask":
@@ -47,7 +49,9 @@ def play(arena: Arena, events: list[tuple[str, int, int | None]]) -> list[Cohort
             if event == "fail":
                 arena.fail(agent)
             else:
-                arena.end_round(agent, None if score is None else float(score), steps=1000 * (event == "end"))
+                arena.end_round(
+                    agent, None if score is None else float(score), steps=1000 * (event == "end")
+                )
     return cohorts
 
 
@@ -63,7 +67,11 @@ def play(arena: Arena, events: list[tuple[str, int, int | None]]) -> list[Cohort
     seed=st.integers(0, 99),
 )
 def test_whatever_happens_proposals_are_sound_and_repeatable(
-    generator: type[Generator], events: list[tuple[str, int, int | None]], seed: int, fraction: float, **fields: object
+    generator: type[Generator],
+    events: list[tuple[str, int, int | None]],
+    seed: int,
+    fraction: float,
+    **fields: object,
 ) -> None:
     rules = replace(RULES, replaced_fraction=fraction, **fields)  # type: ignore[arg-type]
     arena = Arena(generator, rules, WIDE, seed)
@@ -75,14 +83,21 @@ def test_whatever_happens_proposals_are_sound_and_repeatable(
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_another_seed_gives_other_agents(generator: type[Generator]) -> None:
-    first, second = (Arena(generator, replace(RULES, seed=seed), NARROW, seed).propose() for seed in (1, 2))
-    rates = [[each.hyperparameters["learning_rate"] for each in cohort.created] for cohort in (first, second)]
+    first, second = (
+        Arena(generator, replace(RULES, seed=seed), NARROW, seed).propose() for seed in (1, 2)
+    )
+    rates = [
+        [each.hyperparameters["learning_rate"] for each in cohort.created]
+        for cohort in (first, second)
+    ]
     assert set(rates[0]) & set(rates[1]) == {1e-3}  # the first has the defaults
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("places", [3, 8])
-def test_a_population_of_equal_scores_changes_nothing(generator: type[Generator], places: int) -> None:
+def test_a_population_of_equal_scores_changes_nothing(
+    generator: type[Generator], places: int
+) -> None:
     """Not even with all that could be drawn by chance."""
     rules = replace(RULES, exploration=0.5, crossover=0.5, noise_scale=0.1)
     arena = Arena(generator, rules, WIDE)
@@ -123,7 +138,11 @@ def test_children_are_mutations_that_keep_their_parents_weights(generator: type[
         (parent,) = child.parents
         assert (child.action, child.start, child.noise_scale) == (Action.EXPLOIT, Start.COPY, 0.0)
         assert child.shape == parent.shape
-        changed = {name for name, value in child.hyperparameters.items() if value != parent.hyperparameters[name]}
+        changed = {
+            name
+            for name, value in child.hyperparameters.items()
+            if value != parent.hyperparameters[name]
+        }
         assert changed == {"learning_rate", "gamma"}
         NARROW.check("ppo", child.hyperparameters)
 
@@ -136,7 +155,9 @@ def test_noise_where_the_job_wants_it(generator: type[Generator]) -> None:
 
 
 @pytest.mark.parametrize("generator", EVOLVING)
-def test_crossover_fuses_two_parents_of_one_shape_where_there_are_two(generator: type[Generator]) -> None:
+def test_crossover_fuses_two_parents_of_one_shape_where_there_are_two(
+    generator: type[Generator],
+) -> None:
     arena = Arena(generator, replace(RULES, exploration=0.0, crossover=1.0), WIDE)
     arena.train(lambda agent: agent.number + agent.rung / 10, rounds=30)
     children = inherited(arena)
@@ -171,7 +192,11 @@ def test_what_a_cohort_shares_changes_and_keeps_the_weights(generator: type[Gene
     assert moved
     for child in moved:
         (parent,) = child.parents
-        changed = {name for name, value in child.hyperparameters.items() if value != parent.hyperparameters[name]}
+        changed = {
+            name
+            for name, value in child.hyperparameters.items()
+            if value != parent.hyperparameters[name]
+        }
         assert "horizon" in changed
         assert changed <= {"horizon", "learning_rate"}
         assert child.start is Start.COPY
@@ -200,14 +225,21 @@ def test_another_network_starts_a_lineage_without_any_effort(generator: type[Gen
 def test_a_champion_whose_shape_has_died_out_gives_its_weights_to_a_shape_that_fits(
     generator: type[Generator], crossover: float
 ) -> None:
-    """Two shapes may live, of which the champions on the leaderboard have neither; their network fits one of them."""
+    """Two shapes may live, of which the champions on the leaderboard have neither; their network
+    fits one of them."""
 
     def shaped(number: int, score: float, horizon: int, width: int, **changes: object) -> Agent:
-        hyperparameters = {**make_agent(1).hyperparameters, "horizon": horizon, "hidden_sizes": (width, width)}
+        hyperparameters = {
+            **make_agent(1).hyperparameters,
+            "horizon": horizon,
+            "hidden_sizes": (width, width),
+        }
         shape = shape_of("ppo", hyperparameters)
         return make_agent(number, score, hyperparameters=hyperparameters, shape=shape, **changes)
 
-    living = [shaped(n, n / 10, 16, 32) for n in range(1, 5)] + [shaped(n, n / 10, 16, 64) for n in range(5, 9)]
+    living = [shaped(n, n / 10, 16, 32) for n in range(1, 5)] + [
+        shaped(n, n / 10, 16, 64) for n in range(5, 9)
+    ]
     champion, second = (shaped(n, 108.0 - n, 32, 64, state=State.RETIRED) for n in (9, 10))
     rules = replace(RULES, exploration=0.0, tournament_size=10, crossover=crossover)
     for seed in range(10):
@@ -220,7 +252,8 @@ def test_a_champion_whose_shape_has_died_out_gives_its_weights_to_a_shape_that_f
 
 
 def test_a_slow_starter_that_is_last_until_late_survives_and_wins() -> None:
-    """Planted: an agent that begins when six others are done. It is the last for nine rounds, then the best.
+    """Planted: an agent that begins when six others are done. It is the last for nine rounds, then
+    the best.
 
     What counts is that one of the others was worse when it had had as many rounds.
     """
@@ -253,7 +286,9 @@ def test_failed_agents_are_replaced(generator: type[Generator]) -> None:
         else:
             arena.end_round(agent, float(agent.number))
     cohort = arena.propose()
-    newcomers = [each for each in cohort.members if isinstance(each, NewAgent) and each.replaced is None]
+    newcomers = [
+        each for each in cohort.members if isinstance(each, NewAgent) and each.replaced is None
+    ]
     assert len(newcomers) == 2
     assert len(arena.alive) == 8
 
@@ -267,7 +302,9 @@ def test_pods_get_only_what_they_can_train(generator: type[Generator]) -> None:
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_a_cohort_is_no_larger_than_its_shape_is_best_trained_in(generator: type[Generator]) -> None:
+def test_a_cohort_is_no_larger_than_its_shape_is_best_trained_in(
+    generator: type[Generator],
+) -> None:
     (shape,) = {agent.shape for agent in Arena(generator, RULES).propose().members}
     arena = Arena(generator, RULES)
     assert [len(arena.propose(places=8, limits={shape: 3}).members) for _ in range(3)] == [3, 3, 2]
@@ -280,5 +317,9 @@ def test_random_search_trains_everyone_equally_and_never_copies_or_replaces() ->
     assert not inherited(arena)
     rungs = [agent.rung for agent in arena.agents.values()]
     assert max(rungs) - min(rungs) <= 1
-    defaults = Counter(new.algorithm for new in arena.origins.values() if new.hyperparameters["learning_rate"] == 1e-3)
+    defaults = Counter(
+        new.algorithm
+        for new in arena.origins.values()
+        if new.hyperparameters["learning_rate"] == 1e-3
+    )
     assert max(defaults.values()) == 1

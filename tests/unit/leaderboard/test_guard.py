@@ -1,4 +1,5 @@
-"""A generator that raises, or proposes what cannot be: the scheduler's own one answers, and the job hears why."""
+"""A generator that raises, or proposes what cannot be: the scheduler's own one answers, and the job
+hears why."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import guard
-from podracer_leaderboard.agents import Action, Cohort, CohortRequest, NewAgent, Population, Retirement, Start, State
+from podracer_leaderboard.agents import (
+    Action,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Retirement,
+    Start,
+    State,
+)
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.rules import Rules
@@ -34,7 +44,14 @@ DEFAULTS = EIGHT[0].hyperparameters
 def child(**changes: Any) -> NewAgent:
     """A sound child of agent 7 in the place of agent 1."""
     new = NewAgent(
-        Action.EXPLOIT, "ppo", DEFAULTS, EIGHT[0].shape, "because", Start.COPY, (EIGHT[6],), replaced=EIGHT[0]
+        Action.EXPLOIT,
+        "ppo",
+        DEFAULTS,
+        EIGHT[0].shape,
+        "because",
+        Start.COPY,
+        (EIGHT[6],),
+        replaced=EIGHT[0],
     )
     return replace(new, **changes)
 
@@ -55,29 +72,60 @@ NONSENSE: dict[str, tuple[Any, str]] = {
     "no cohort": ([], "it returned [], expected a Cohort"),
     "too many members": (Cohort(tuple(EIGHT[:5])), "5 members, expected at most 4"),
     "a member twice": (Cohort((EIGHT[0], EIGHT[0])), "the same agent twice"),
-    "an unknown member": (Cohort((STRANGER,)), "members[0] is projects/p/jobs/j/agents/a0020, expected one that waits"),
-    "one that trains": (Cohort((TRAINING,)), "members[0] is projects/p/jobs/j/agents/a0008, expected one that waits"),
-    "one that is replaced": (Cohort((CHILD, EIGHT[0]), (CHILD,)), "members[1] is projects/p/jobs/j/agents/a0001"),
+    "an unknown member": (
+        Cohort((STRANGER,)),
+        "members[0] is projects/p/jobs/j/agents/a0020, expected one that waits",
+    ),
+    "one that trains": (
+        Cohort((TRAINING,)),
+        "members[0] is projects/p/jobs/j/agents/a0008, expected one that waits",
+    ),
+    "one that is replaced": (
+        Cohort((CHILD, EIGHT[0]), (CHILD,)),
+        "members[1] is projects/p/jobs/j/agents/a0001",
+    ),
     "new but not created": (Cohort((CHILD,)), "members[0] is NewAgent"),
     "a string": (Cohort(("a0001",)), "members[0] is 'a0001'"),  # type: ignore[arg-type]
     "members of two shapes": (
-        created(CHILD, child(hyperparameters=OTHER_HORIZON, shape=shape_of("ppo", OTHER_HORIZON), replaced=EIGHT[1])),
+        created(
+            CHILD,
+            child(
+                hyperparameters=OTHER_HORIZON,
+                shape=shape_of("ppo", OTHER_HORIZON),
+                replaced=EIGHT[1],
+            ),
+        ),
         "members are of different shapes",
     ),
     "finished with members": (Cohort((EIGHT[0],), finished=True), "it is finished and has members"),
-    "too many alive": (created(child(replaced=None)), "9 agents would be alive, expected at most the population of 8"),
-    "one that is retired": (Cohort((EIGHT[0],), retired=(Retirement(EIGHT[0], ""),)), "members[0] is projects"),
+    "too many alive": (
+        created(child(replaced=None)),
+        "9 agents would be alive, expected at most the population of 8",
+    ),
+    "one that is retired": (
+        Cohort((EIGHT[0],), retired=(Retirement(EIGHT[0], ""),)),
+        "members[0] is projects",
+    ),
     "retired and replaced": (
         Cohort((CHILD,), (CHILD,), retired=(Retirement(EIGHT[0], ""),)),
         "an agent is retired twice, or retired and replaced",
     ),
-    "a stranger retired": (Cohort((EIGHT[1],), retired=(Retirement(STRANGER, ""),)), "retired[0] is Retirement"),
-    "retired without a reason": (Cohort((EIGHT[1],), retired=(Retirement(EIGHT[0], None),)), "retired[0]: reason"),  # type: ignore[arg-type]
+    "a stranger retired": (
+        Cohort((EIGHT[1],), retired=(Retirement(STRANGER, ""),)),
+        "retired[0] is Retirement",
+    ),
+    "retired without a reason": (
+        Cohort((EIGHT[1],), retired=(Retirement(EIGHT[0], None),)),
+        "retired[0]: reason",
+    ),  # type: ignore[arg-type]
     "one replaced twice": (created(CHILD, child()), "two new agents replace the same one"),
     "created twice": (Cohort((CHILD,), (CHILD, CHILD)), "the same new agent twice"),
     "no new agent": (Cohort((), (EIGHT[0],)), "created[0]: is Agent"),  # type: ignore[arg-type]
     "continue": (created(child(action=Action.CONTINUE)), "expected EXPLOIT or FRESH"),
-    "an unknown algorithm": (created(child(algorithm="dqn")), "algorithm is 'dqn', expected one of ppo, a2c"),
+    "an unknown algorithm": (
+        created(child(algorithm="dqn")),
+        "algorithm is 'dqn', expected one of ppo, a2c",
+    ),
     "an algorithm that the pod cannot train": (
         created(NewAgent(Action.FRESH, "a2c", {}, EIGHT[0].shape, "", replaced=EIGHT[0])),
         "hyperparameters of a2c are missing or unknown: activation, ",
@@ -86,37 +134,85 @@ NONSENSE: dict[str, tuple[Any, str]] = {
         created(child(hyperparameters={k: v for k, v in DEFAULTS.items() if k != "gamma"})),
         "created[0]: hyperparameters of ppo are missing or unknown: gamma",
     ),
-    "an unknown hyperparameter": (created(with_values(CHILD, gama=0.9)), "missing or unknown: gama"),
-    "out of its bounds": (created(with_values(CHILD, learning_rate=7.0)), "learning_rate must be a number from"),
-    "not a number": (created(with_values(CHILD, learning_rate=float("nan"))), "learning_rate must be a number from"),
-    "out of the search": (created(with_values(CHILD, learning_rate=0.5)), "learning_rate is 0.5, which is not inside"),
-    "not searched": (created(with_values(CHILD, epochs=9)), "epochs is 9, expected its default 4: not searched"),
-    "another type": (created(with_values(CHILD, learning_rate=1)), "is 1 of type int, expected float"),
-    "a list of widths": (created(with_values(CHILD, hidden_sizes=[32, 32])), "of type list, expected tuple"),
-    "another shape than its own": (created(child(shape=("ppo", ()))), "its shape is not that of its hyperparameters"),
+    "an unknown hyperparameter": (
+        created(with_values(CHILD, gama=0.9)),
+        "missing or unknown: gama",
+    ),
+    "out of its bounds": (
+        created(with_values(CHILD, learning_rate=7.0)),
+        "learning_rate must be a number from",
+    ),
+    "not a number": (
+        created(with_values(CHILD, learning_rate=float("nan"))),
+        "learning_rate must be a number from",
+    ),
+    "out of the search": (
+        created(with_values(CHILD, learning_rate=0.5)),
+        "learning_rate is 0.5, which is not inside",
+    ),
+    "not searched": (
+        created(with_values(CHILD, epochs=9)),
+        "epochs is 9, expected its default 4: not searched",
+    ),
+    "another type": (
+        created(with_values(CHILD, learning_rate=1)),
+        "is 1 of type int, expected float",
+    ),
+    "a list of widths": (
+        created(with_values(CHILD, hidden_sizes=[32, 32])),
+        "of type list, expected tuple",
+    ),
+    "another shape than its own": (
+        created(child(shape=("ppo", ()))),
+        "its shape is not that of its hyperparameters",
+    ),
     "a reason that is none": (created(child(reason=None)), "reason is None"),
     "a reason that no message takes": (created(child(reason="\ud800")), "reason is '\\ud800'"),
     "a start by its name": (created(child(start="copy")), "start is 'copy', expected a Start"),
     "an action by its name": (created(child(action="exploit")), "action is 'exploit'"),
     "a generation beyond all numbers": (created(child(generation=1 << 80)), "expected 0 or more"),
     "an end that is none": (Cohort(finished="no"), "finished is 'no', expected a bool"),  # type: ignore[arg-type]
-    "a negative generation": (created(child(generation=-1)), "generation is -1, expected 0 or more"),
-    "replaces who trains": (created(child(replaced=TRAINING)), "a0008, expected an agent that waits"),
-    "replaces a pinned one": (created(child(replaced=PINNED)), "expected an agent that waits and is not pinned"),
+    "a negative generation": (
+        created(child(generation=-1)),
+        "generation is -1, expected 0 or more",
+    ),
+    "replaces who trains": (
+        created(child(replaced=TRAINING)),
+        "a0008, expected an agent that waits",
+    ),
+    "replaces a pinned one": (
+        created(child(replaced=PINNED)),
+        "expected an agent that waits and is not pinned",
+    ),
     "retires a pinned one": (
         Cohort((EIGHT[1],), retired=(Retirement(PINNED, ""),)),
         "expected an agent that waits and is not pinned",
     ),
-    "replaces by name": (created(child(replaced="a0001")), "replaces 'a0001', expected an agent that waits"),
-    "a copy without a parent": (created(child(parents=())), "start is <Start.COPY: 'copy'> with 0 parents"),
+    "replaces by name": (
+        created(child(replaced="a0001")),
+        "replaces 'a0001', expected an agent that waits",
+    ),
+    "a copy without a parent": (
+        created(child(parents=())),
+        "start is <Start.COPY: 'copy'> with 0 parents",
+    ),
     "fresh with a parent": (created(child(start=Start.FRESH)), "with 1 parents"),
     "an unknown start": (created(child(start="clone")), "start is 'clone'"),
     "a fusion of one": (created(child(start=Start.FUSE)), "with 1 parents"),
-    "a fusion with itself": (created(child(start=Start.FUSE, parents=(EIGHT[6], EIGHT[6]))), "the same parent twice"),
+    "a fusion with itself": (
+        created(child(start=Start.FUSE, parents=(EIGHT[6], EIGHT[6]))),
+        "the same parent twice",
+    ),
     "noise without a scale": (created(child(start=Start.NOISE)), "noise_scale is 0.0"),
     "a scale without noise": (created(child(noise_scale=0.1)), "noise_scale is 0.1"),
-    "an unknown parent": (created(child(parents=(STRANGER,))), "has the parent projects/p/jobs/j/agents/a0020"),
-    "a parent that was made up": (created(child(parents=(replace(EIGHT[6], score=9.0),))), "has the parent"),
+    "an unknown parent": (
+        created(child(parents=(STRANGER,))),
+        "has the parent projects/p/jobs/j/agents/a0020",
+    ),
+    "a parent that was made up": (
+        created(child(parents=(replace(EIGHT[6], score=9.0),))),
+        "has the parent",
+    ),
     "weights that cannot fit": (
         created(child(hyperparameters=OTHER_NETWORK, shape=shape_of("ppo", OTHER_NETWORK))),
         "is not of the network of its parent",
@@ -147,7 +243,10 @@ def test_what_cannot_be_is_not_carried_out(case: str) -> None:
     assert problem is not None
     assert expected in problem.message
     assert problem.message.startswith(
-        ("generator theirs gave an invalid proposal: ", "generator theirs gave an unreadable proposal: ")
+        (
+            "generator theirs gave an invalid proposal: ",
+            "generator theirs gave an unreadable proposal: ",
+        )
     )
     assert problem.message.endswith("; Tournament proposes in its place")
     assert answer == of_the_tournament()
@@ -249,7 +348,9 @@ def test_no_members_may_be_proposed_only_where_that_will_change() -> None:
         with pytest.raises(InvalidInput, match="the job would wait forever"):
             guard.check_cohort(Cohort(), competition, population, REQUEST)
         guard.check_cohort(Cohort(finished=True), competition, population, REQUEST)
-        guard.check_cohort(Cohort(), competition, population, CohortRequest(4, algorithms=frozenset({"sac"})))
+        guard.check_cohort(
+            Cohort(), competition, population, CohortRequest(4, algorithms=frozenset({"sac"}))
+        )
     guard.check_cohort(Cohort(), competition, POPULATION, REQUEST)
 
 
@@ -264,7 +365,9 @@ SOUND: dict[str, Cohort] = {
     "one that waits for its cohort": Cohort((EIGHT[1],), (CHILD,)),
     "from nothing": created(child(action=Action.FRESH, start=Start.FRESH, parents=())),
     "hyperparameters of another with new weights": created(child(start=Start.FRESH, parents=())),
-    "another horizon": created(child(hyperparameters=OTHER_HORIZON, shape=shape_of("ppo", OTHER_HORIZON))),
+    "another horizon": created(
+        child(hyperparameters=OTHER_HORIZON, shape=shape_of("ppo", OTHER_HORIZON))
+    ),
 }
 
 

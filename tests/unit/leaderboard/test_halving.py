@@ -17,7 +17,13 @@ from support.evolution import NARROW, WIDE, Arena, inherited
 from support.evolution import make_agent as agent
 from support.evolution import make_population as population
 
-RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round=Round(env_steps=1000), adaptive_rounds=True)
+RULES = Rules(
+    population=8,
+    leaderboard_size=4,
+    exploration=0.0,
+    round=Round(env_steps=1000),
+    adaptive_rounds=True,
+)
 
 
 def propose(people: Population, places: int = 8, rules: Rules = RULES) -> Cohort:
@@ -47,16 +53,23 @@ def test_the_first_points_of_a_sobol_sequence() -> None:
 
 @pytest.mark.parametrize("dimension", range(DIMENSIONS))
 def test_each_coordinate_is_once_in_each_of_equal_parts(dimension: int) -> None:
-    assert sorted(int(32 * coordinate(number, dimension)) for number in range(32, 64)) == list(range(32))
+    assert sorted(int(32 * coordinate(number, dimension)) for number in range(32, 64)) == list(
+        range(32)
+    )
 
 
 def test_a_portfolio_has_the_defaults_and_then_what_fills_the_space() -> None:
     first = configuration(NARROW, "ppo", 0, seed=7)
     assert (first["learning_rate"], first["gamma"]) == (1e-3, 0.99)
-    rates = [configuration(NARROW, "ppo", number, seed=7)["learning_rate"] for number in range(1, 9)]
-    assert rates == [configuration(NARROW, "ppo", number, seed=7)["learning_rate"] for number in range(1, 9)]
+    rates = [
+        configuration(NARROW, "ppo", number, seed=7)["learning_rate"] for number in range(1, 9)
+    ]
+    assert rates == [
+        configuration(NARROW, "ppo", number, seed=7)["learning_rate"] for number in range(1, 9)
+    ]
     assert rates[0] != configuration(NARROW, "ppo", 1, seed=8)["learning_rate"]
-    assert sum(rate > 1e-3 for rate in rates if isinstance(rate, float)) == 4  # half of a logarithmic range
+    # half of a logarithmic range
+    assert sum(rate > 1e-3 for rate in rates if isinstance(rate, float)) == 4
     for number in range(20):
         WIDE.check("a2c", configuration(WIDE, "a2c", number, seed=0))
 
@@ -77,13 +90,21 @@ def test_the_best_third_goes_on_when_all_are_there() -> None:
 def test_no_agent_is_stopped_while_one_still_trains() -> None:
     last = replace(agent(1, 9.0), env_steps=500, state=State.TRAINING)
     cohort = propose(population([last, *EIGHT[1:]]), places=2)
-    assert (numbers(cohort), stopped(cohort)) == ([6, 7], []), "a free pod takes of the best three, the longest waiting"
+    assert (numbers(cohort), stopped(cohort)) == ([6, 7], []), (
+        "a free pod takes of the best three, the longest waiting"
+    )
     ahead = [replace(further(each, 1500), state=State.TRAINING) for each in EIGHT[5:]]
-    assert propose(population([last, *EIGHT[1:5], *ahead])) == Cohort(), "the best third is on its way"
+    assert propose(population([last, *EIGHT[1:5], *ahead])) == Cohort(), (
+        "the best third is on its way"
+    )
 
 
 def test_what_was_never_judged_goes_first_and_what_is_pinned_never() -> None:
-    people = [replace(EIGHT[0], pinned=True), *EIGHT[1:7], replace(EIGHT[7], score=None, best_score=None)]
+    people = [
+        replace(EIGHT[0], pinned=True),
+        *EIGHT[1:7],
+        replace(EIGHT[7], score=None, best_score=None),
+    ]
     assert stopped(propose(population(people))) == [8, 2, 3, 4, 5]
 
 
@@ -107,21 +128,31 @@ def test_a_tournament_follows() -> None:
 
 def test_a_job_ends_with_descendants_of_the_best() -> None:
     arena = Arena(Halving, RULES, NARROW, 3)
-    arena.train(lambda each: 100.0 - each.number + each.env_steps / 1e6, rounds=14, pods=2, places=4)
+    arena.train(
+        lambda each: 100.0 - each.number + each.env_steps / 1e6, rounds=14, pods=2, places=4
+    )
     assert {each.lineage for each in arena.alive} == {arena.agents[1].name}
     assert {new.parents[0].lineage for new in inherited(arena)} == {arena.agents[1].name}
 
 
-@pytest.mark.parametrize(("generator", "adaptive"), [("halving", [False, True]), ("asha", [True, True])])
-def test_rounds_are_adaptive_where_a_generator_needs_them(generator: str, adaptive: list[bool]) -> None:
-    rules = [Rules.of(Evolution(generator=generator), seed=0, updater="mean", algorithm_count=n) for n in (1, 2)]
+@pytest.mark.parametrize(
+    ("generator", "adaptive"), [("halving", [False, True]), ("asha", [True, True])]
+)
+def test_rounds_are_adaptive_where_a_generator_needs_them(
+    generator: str, adaptive: list[bool]
+) -> None:
+    rules = [
+        Rules.of(Evolution(generator=generator), seed=0, updater="mean", algorithm_count=n)
+        for n in (1, 2)
+    ]
     assert [each.adaptive_rounds for each in rules] == adaptive
 
 
 def asynchronous(agents: list[Agent], places: int = 8, population_size: int = 8) -> Cohort:
     """Proposed after rounds of 1,000 steps each."""
     curves = {
-        each.name: (LineRound(each.name, each.env_steps - 1000, each.env_steps, each.score or 0.0),) for each in agents
+        each.name: (LineRound(each.name, each.env_steps - 1000, each.env_steps, each.score or 0.0),)
+        for each in agents
     }
     people = replace(population(agents), curves=curves)
     rules = replace(RULES, population=population_size)

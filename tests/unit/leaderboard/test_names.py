@@ -12,7 +12,14 @@ from podracer_leaderboard.new_agents import derive_seed, stream
 
 
 @pytest.mark.parametrize(
-    "name", ["", "p/leaderboards/j", "projects/p/jobs/j", "projects/P/leaderboards/j", "projects/p/leaderboards/j/x"]
+    "name",
+    [
+        "",
+        "p/leaderboards/j",
+        "projects/p/jobs/j",
+        "projects/P/leaderboards/j",
+        "projects/p/leaderboards/j/x",
+    ],
 )
 def test_a_wrong_leaderboard_is_refused_by_its_field(name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -30,7 +37,10 @@ def test_seeds_are_the_same_everywhere_and_differ_by_stream_and_number() -> None
     assert derive_seed(0, "agent", 1) == 3971614174260800439
     assert stream(0, "agent", 1).random() == Random(3971614174260800439).random()
     seeds = {
-        derive_seed(seed, name, number) for seed in (0, 1) for name in ("agent", "proposal") for number in range(5)
+        derive_seed(seed, name, number)
+        for seed in (0, 1)
+        for name in ("agent", "proposal")
+        for number in range(5)
     }
     assert len(seeds) == 20
     assert all(0 <= seed < 2**63 for seed in seeds)

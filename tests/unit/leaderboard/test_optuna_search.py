@@ -1,4 +1,5 @@
-"""Optuna's suggestions: inside the space, better than chance, the same for the same seed, and silent."""
+"""Optuna's suggestions: inside the space, better than chance, the same for the same seed, and
+silent."""
 
 from __future__ import annotations
 
@@ -13,9 +14,24 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import (
+    Choice,
+    Fixed,
+    HyperparameterValue,
+    IntegerInterval,
+    Interval,
+    Range,
+)
 from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.agents import (
+    Action,
+    Agent,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Start,
+    State,
+)
 from podracer_leaderboard.optuna_search import Search, Suggestions, make_sampler
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
@@ -29,18 +45,28 @@ SAC: Mapping[str, Range] = {
     "hidden_sizes": Choice(((64, 64), (256, 256))),
     "gamma": Fixed(0.97),
 }
-PPO: Mapping[str, Range] = {"learning_rate": RATE, "epochs": IntegerInterval(2, 16, logarithmic=True)}
+PPO: Mapping[str, Range] = {
+    "learning_rate": RATE,
+    "epochs": IntegerInterval(2, 16, logarithmic=True),
+}
 MANY = SearchSpace({"ppo": 1.0, "sac": 1.0}, {"ppo": PPO, "sac": SAC})
 
 
 def agent(
-    number: int, algorithm: str, values: Mapping[str, HyperparameterValue], score: float | None, **changes: object
+    number: int,
+    algorithm: str,
+    values: Mapping[str, HyperparameterValue],
+    score: float | None,
+    **changes: object,
 ) -> Agent:
-    hyperparameters: dict[str, HyperparameterValue] = {**find_algorithm(algorithm).defaults(), **values}
+    hyperparameters: dict[str, HyperparameterValue] = {
+        **find_algorithm(algorithm).defaults(),
+        **values,
+    }
     name = f"projects/p/jobs/j/agents/a{number:04}"
     standing = Agent(
-        name, number, algorithm, hyperparameters, shape_of(algorithm, hyperparameters), State.WAITING, name, 1, 1000,
-        15.0, score, score, number, True,
+        name, number, algorithm, hyperparameters, shape_of(algorithm, hyperparameters),
+        State.WAITING, name, 1, 1000, 15.0, score, score, number, True,
     )  # fmt: skip
     return replace(standing, **changes)  # type: ignore[arg-type]
 
@@ -59,7 +85,9 @@ def past(space: SearchSpace, count: int, best_rate: float = 1e-3) -> list[Agent]
 def suggest(
     space: SearchSpace, history: Sequence[Agent], seed: int, count: int
 ) -> list[tuple[str, dict[str, HyperparameterValue]]]:
-    suggestions = Suggestions(space, RULES, Population((), 8, {}, history=tuple(history)), make_sampler(RULES, seed))
+    suggestions = Suggestions(
+        space, RULES, Population((), 8, {}, history=tuple(history)), make_sampler(RULES, seed)
+    )
     return [suggestions.suggest(None) for _ in range(count)]
 
 
@@ -72,7 +100,9 @@ def test_suggestions_are_complete_and_inside_every_kind_of_range() -> None:
 
 
 def test_an_algorithm_that_is_given_is_kept() -> None:
-    suggestions = Suggestions(MANY, RULES, Population((), 8, {}, history=tuple(past(MANY, 30))), make_sampler(RULES, 0))
+    suggestions = Suggestions(
+        MANY, RULES, Population((), 8, {}, history=tuple(past(MANY, 30))), make_sampler(RULES, 0)
+    )
     assert {suggestions.suggest("sac")[0] for _ in range(10)} == {"sac"}
 
 
@@ -83,25 +113,38 @@ def test_suggestions_come_nearer_to_what_was_good_than_chance() -> None:
 
 
 def test_what_was_given_up_early_is_worse_than_anything_that_lives() -> None:
-    """All of one rate were given up after a round, with scores that those of the other rate, which live, never had."""
+    """All of one rate were given up after a round, with scores that those of the other rate, which
+    live, never had."""
     given_up = [
-        agent(number, "ppo", {"learning_rate": 5e-3, "gamma": 0.95}, 90.0 + number, state=State.RETIRED)
+        agent(
+            number,
+            "ppo",
+            {"learning_rate": 5e-3, "gamma": 0.95},
+            90.0 + number,
+            state=State.RETIRED,
+        )
         for number in range(1, 11)
     ]
     alive = [
         agent(number, "ppo", {"learning_rate": 2e-4, "gamma": 0.95}, float(number), env_steps=9000)
         for number in range(11, 16)
     ]
-    rates = [float(values["learning_rate"]) for _, values in suggest(ONE, [*given_up, *alive], 0, 20)]  # type: ignore[arg-type]
+    rates = [
+        float(values["learning_rate"]) for _, values in suggest(ONE, [*given_up, *alive], 0, 20)
+    ]  # type: ignore[arg-type]
     assert statistics.median(rates) < 1e-3
 
 
 def test_the_same_seed_gives_the_same_and_another_another() -> None:
     history = past(MANY, 20)
-    assert suggest(MANY, history, 1, 5) == suggest(MANY, history, 1, 5) != suggest(MANY, history, 2, 5)
+    assert (
+        suggest(MANY, history, 1, 5) == suggest(MANY, history, 1, 5) != suggest(MANY, history, 2, 5)
+    )
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
+def test_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     suggest(MANY, past(MANY, 20), 1, 2)
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
@@ -112,13 +155,19 @@ def test_optuna_is_only_imported_when_something_is_suggested() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def propose(rules: Rules = RULES, space: SearchSpace = ONE, seed: int = 0) -> tuple[list[Agent], list[NewAgent]]:
+def propose(
+    rules: Rules = RULES, space: SearchSpace = ONE, seed: int = 0
+) -> tuple[list[Agent], list[NewAgent]]:
     """What becomes of eight agents: who trains on, and who is new."""
-    network: dict[str, HyperparameterValue] = {"hidden_sizes": (8, 8)} if "hidden_sizes" in space.ranges["ppo"] else {}
+    network: dict[str, HyperparameterValue] = (
+        {"hidden_sizes": (8, 8)} if "hidden_sizes" in space.ranges["ppo"] else {}
+    )
     values = {"learning_rate": 1e-3, "gamma": 0.95, **network}
     eight = [agent(number, "ppo", values, float(number)) for number in range(1, 9)]
     scores = tuple(float(number) for number in range(1, 9))
-    people = Population(tuple(eight), 8, {"ppo": 8}, {each.name: scores for each in eight}, history=tuple(eight))
+    people = Population(
+        tuple(eight), 8, {"ppo": 8}, {each.name: scores for each in eight}, history=tuple(eight)
+    )
     cohort = Search(space, rules).propose(people, CohortRequest(8), Random(seed))
     members = cohort.members
     return [each for each in members if isinstance(each, Agent)], list(cohort.created)
@@ -137,12 +186,16 @@ def test_it_trains_on_who_is_not_at_the_bottom_and_suggests_the_others() -> None
 
 def test_with_the_exploration_probability_they_begin_from_nothing() -> None:
     _, new = propose(replace(RULES, exploration=1.0))
-    assert [(each.action, each.start, each.parents) for each in new] == [(Action.FRESH, Start.FRESH, ())] * 2
+    assert [(each.action, each.start, each.parents) for each in new] == [
+        (Action.FRESH, Start.FRESH, ())
+    ] * 2
 
 
 def test_weights_that_do_not_fit_are_not_taken() -> None:
     """All that live have the narrow network; an agent with the wide one begins from scratch."""
-    space = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "hidden_sizes": Choice(((8, 8), (16, 16)))}})
+    space = SearchSpace(
+        {"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "hidden_sizes": Choice(((8, 8), (16, 16)))}}
+    )
     new = [each for seed in range(10) for each in propose(space=space, seed=seed)[1]]
     starts = {(each.hyperparameters["hidden_sizes"], each.start) for each in new}
     assert starts == {((8, 8), Start.COPY), ((16, 16), Start.FRESH)}

@@ -9,14 +9,17 @@ import pytest
 from podracer_leaderboard.round_budget import Throughput, member_limit
 
 # Environment steps of the whole cohort for each device second, by cohort size.
-PPO_ON_CPU = {1: 80_000.0, 2: 110_000.0, 4: 140_000.0, 8: 170_000.0, 16: 175_000.0}  # DESIGN §5: CartPole, two cores
-MLP_ON_GPU = {1: 1_000.0, 2: 1_980.0, 4: 3_900.0, 8: 7_700.0, 16: 15_000.0}  # launches dominate: nearly free
+# DESIGN §5: CartPole, two cores
+PPO_ON_CPU = {1: 80_000.0, 2: 110_000.0, 4: 140_000.0, 8: 170_000.0, 16: 175_000.0}
+# launches dominate: nearly free
+MLP_ON_GPU = {1: 1_000.0, 2: 1_980.0, 4: 3_900.0, 8: 7_700.0, 16: 15_000.0}
 SAC_ON_CPU = {1: 100.0, 2: 101.0, 4: 99.0, 8: 100.0, 16: 98.0}  # 256 × 256: arithmetic dominates
 TOO_LARGE = {1: 90.0, 2: 150.0, 4: 200.0, 8: 160.0, 16: 80.0}  # eight no longer fit into the cache
 
 
 def sizes_tried(table: Mapping[int, float], most: int, first: int, rounds: int = 30) -> list[int]:
-    """The cohort sizes of rounds in a row of 10 s each: `first` at most in the first round, then as limited."""
+    """The cohort sizes of rounds in a row of 10 s each: `first` at most in the first round, then as
+    limited."""
     measured: dict[int, Throughput] = {}
     sizes = []
     for _ in range(rounds):
@@ -30,7 +33,8 @@ def sizes_tried(table: Mapping[int, float], most: int, first: int, rounds: int =
 
 def test_until_something_is_known_the_pod_may_be_full() -> None:
     assert member_limit({}, 16) == 16
-    assert member_limit({4: Throughput(1000.0, 10.0, 1.0)}, 16) == 16  # one round may have been warming up
+    # one round may have been warming up
+    assert member_limit({4: Throughput(1000.0, 10.0, 1.0)}, 16) == 16
 
 
 def test_nearly_free_packing_stays_full_after_one_look_at_less() -> None:
@@ -47,7 +51,10 @@ def test_where_a_cohort_begins_small_it_grows_while_that_pays(table: Mapping[int
 
 def test_flat_throughput_does_not_grow_and_has_no_reason_to_shrink() -> None:
     assert sizes_tried(SAC_ON_CPU, 8, first=8)[-20:] == [8] * 20
-    assert member_limit({size: Throughput(SAC_ON_CPU[size] * 20, 20.0, 2.0) for size in (2, 4)}, 16) == 4
+    assert (
+        member_limit({size: Throughput(SAC_ON_CPU[size] * 20, 20.0, 2.0) for size in (2, 4)}, 16)
+        == 4
+    )
 
 
 def test_what_is_slower_in_total_is_given_up() -> None:
@@ -56,7 +63,12 @@ def test_what_is_slower_in_total_is_given_up() -> None:
 
 
 def test_a_larger_size_that_gains_little_is_the_last_one_tried() -> None:
-    assert member_limit({size: Throughput(PPO_ON_CPU[size] * 20, 20.0, 2.0) for size in (4, 8, 16)}, 64) == 16
+    assert (
+        member_limit(
+            {size: Throughput(PPO_ON_CPU[size] * 20, 20.0, 2.0) for size in (4, 8, 16)}, 64
+        )
+        == 16
+    )
 
 
 def test_the_hard_limit_holds_whatever_has_been_measured() -> None:

@@ -12,7 +12,13 @@ from podracer_leaderboard.updater import Entry, admission_score, admit, claims_f
 
 
 def entry(
-    agent: str, score: float, lineage: str = "", mean: float = 0.0, order: int = 0, *, confirmed: bool = False
+    agent: str,
+    score: float,
+    lineage: str = "",
+    mean: float = 0.0,
+    order: int = 0,
+    *,
+    confirmed: bool = False,
 ) -> Entry:
     return Entry(agent, lineage or agent, score, mean, order, confirmed)
 
@@ -55,7 +61,11 @@ def test_a_lineage_has_its_limit() -> None:
 
 
 def test_of_equal_ones_the_earlier_stands_first() -> None:
-    board = [entry("late", 1.0, order=7), entry("early", 1.0, order=3), entry("mean", 1.0, mean=2.0, order=9)]
+    board = [
+        entry("late", 1.0, order=7),
+        entry("early", 1.0, order=3),
+        entry("mean", 1.0, mean=2.0, order=9),
+    ]
     assert [each.agent for each in ranked(board)] == ["mean", "early", "late"]
 
 
@@ -69,7 +79,10 @@ def names(board: list[Entry]) -> list[str]:
 
 
 def test_the_first_place_is_the_best_confirmed_ones() -> None:
-    lucky, good, known, sure = entry("lucky", 9.0), entry("good", 8.0), entry("known", 5.0), entry("sure", 7.0)
+    lucky = entry("lucky", 9.0)
+    good = entry("good", 8.0)
+    known = entry("known", 5.0)
+    sure = entry("sure", 7.0)
     assert names(ranked([good, known, lucky, sure])) == ["lucky", "good", "sure", "known"]
     known, sure = (dataclasses.replace(each, confirmed=True) for each in (known, sure))
     assert names(ranked([good, known, lucky])) == ["known", "lucky", "good"]
@@ -80,7 +93,9 @@ def test_who_has_the_best_score_claims_the_first_place_until_it_is_confirmed() -
     board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
     assert claims_first(board, entry("lucky", 9.0))
     assert claims_first([], entry("only", 1.0))
-    assert claims_first([*board, entry("lucky", 7.0)], entry("lucky", 9.0)), "its own place is no rival"
+    assert claims_first([*board, entry("lucky", 7.0)], entry("lucky", 9.0)), (
+        "its own place is no rival"
+    )
     assert not claims_first(board, entry("fair", 6.0)), "another one claims it with more"
     assert not claims_first(board, entry("late", 8.0, order=1)), "of equal ones the earlier"
     assert not claims_first(board, entry("lucky", 9.0, confirmed=True)), "it has been confirmed"
@@ -103,11 +118,15 @@ def test_a_confirmed_one_comes_in_like_any_other(score: float) -> None:
     assert rank == (1 if score > 5.0 else 3)
 
 
-confirmations = st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9), st.booleans()), min_size=1, max_size=12)
+confirmations = st.lists(
+    st.tuples(st.floats(-9, 9), st.floats(-9, 9), st.booleans()), min_size=1, max_size=12
+)
 
 
 @given(confirmations)
-def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(drawn: list[tuple[float, float, bool]]) -> None:
+def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(
+    drawn: list[tuple[float, float, bool]],
+) -> None:
     board = [
         Entry(f"a{order}", f"a{order}", score, mean, order, confirmed)
         for order, (score, mean, confirmed) in enumerate(drawn)
@@ -123,11 +142,15 @@ def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(drawn: list[tupl
     claims = [each for each in board if claims_first(board, each)]
     assert len(claims) <= 1
     for claim in claims:
-        confirmed_now = [dataclasses.replace(each, confirmed=each.confirmed or each is claim) for each in board]
+        confirmed_now = [
+            dataclasses.replace(each, confirmed=each.confirmed or each is claim) for each in board
+        ]
         assert ranked(confirmed_now)[0].agent == claim.agent, "confirmed as it is, it is first"
 
 
-submissions = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.floats(-100, 100)), min_size=1, max_size=60)
+submissions = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 3), st.floats(-100, 100)), min_size=1, max_size=60
+)
 
 
 @given(submissions, st.integers(1, 6), st.integers(1, 6))

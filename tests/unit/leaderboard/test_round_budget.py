@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.round_budget import Remaining, RoundBudget, agent_stretch, cohort_stretch, round_budget
+from podracer_leaderboard.round_budget import (
+    Remaining,
+    RoundBudget,
+    agent_stretch,
+    cohort_stretch,
+    round_budget,
+)
 from podracer_leaderboard.rules import Rules
 
 BY_STEPS = Rules(round=Round(env_steps=1000))

@@ -52,7 +52,9 @@ def test_every_new_agent_is_complete_and_inside(space: SearchSpace, seed: int) -
 
 
 @given(spaces(), st.integers(0, 2**32))
-def test_generations_of_mutation_stay_inside_and_keep_the_shape(space: SearchSpace, seed: int) -> None:
+def test_generations_of_mutation_stay_inside_and_keep_the_shape(
+    space: SearchSpace, seed: int
+) -> None:
     random = Random(seed)
     hyperparameters = space.sample("ppo", random)
     shape = shape_of("ppo", hyperparameters)
@@ -71,7 +73,10 @@ def test_a_donor_is_never_changed(space: SearchSpace, seed: int) -> None:
 
 
 def test_the_first_agent_takes_the_defaults_where_the_search_allows_them() -> None:
-    ranges: dict[str, Range] = {"learning_rate": Interval(1e-4, 1e-2, True), "gamma": Choice((0.9, 0.95))}
+    ranges: dict[str, Range] = {
+        "learning_rate": Interval(1e-4, 1e-2, True),
+        "gamma": Choice((0.9, 0.95)),
+    }
     space = SearchSpace({"ppo": 1.0}, {"ppo": ranges})
     first = space.defaults("ppo", Random(0))
     assert first["learning_rate"] == PPO.hyperparameter("learning_rate").default
@@ -90,22 +95,35 @@ def test_only_what_a_member_has_to_itself_is_mutated() -> None:
 def test_the_shape_is_everything_that_a_cohort_shares() -> None:
     algorithm, shared = shape_of("ppo", PPO.defaults())
     assert algorithm == "ppo"
-    assert {"horizon", "minibatch_size", "epochs", "hidden_sizes", "activation"} <= {name for name, _ in shared}
+    assert {"horizon", "minibatch_size", "epochs", "hidden_sizes", "activation"} <= {
+        name for name, _ in shared
+    }
     assert not {"learning_rate", "gamma", "clip_range"} & {name for name, _ in shared}
 
 
 @given(space=spaces(), seed=st.integers(0, 2**32))
-def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(space: SearchSpace, seed: int) -> None:
+def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(
+    space: SearchSpace, seed: int
+) -> None:
     random = Random(seed)
     first, second = space.sample("ppo", random), space.defaults("ppo", random)
-    mutation, cross = space.mutate("ppo", first, random), space.cross([first, second], "ppo", random)
+    mutation = space.mutate("ppo", first, random)
+    cross = space.cross([first, second], "ppo", random)
     searched = [scope for scope in SCOPES if space.mutable("ppo", scope)]
-    for child in (first, second, mutation, cross, *(space.vary("ppo", first, scope, random) for scope in searched)):
+    for child in (
+        first,
+        second,
+        mutation,
+        cross,
+        *(space.vary("ppo", first, scope, random) for scope in searched),
+    ):
         space.check("ppo", child)
 
 
 @given(space=spaces(), seed=st.integers(0, 2**32))
-def test_varying_changes_one_hyperparameter_of_its_scope_at_most(space: SearchSpace, seed: int) -> None:
+def test_varying_changes_one_hyperparameter_of_its_scope_at_most(
+    space: SearchSpace, seed: int
+) -> None:
     random = Random(seed)
     parent = space.sample("ppo", random)
     scopes = {knob.name: knob.scope for knob in PPO.hyperparameters}
@@ -115,11 +133,16 @@ def test_varying_changes_one_hyperparameter_of_its_scope_at_most(space: SearchSp
             changed = [name for name in parent if child[name] != parent[name]]
             assert len(changed) <= 1
             assert all(scopes[name] == scope for name in changed)
-            assert (weights_shape("ppo", child) == weights_shape("ppo", parent)) == (scope != "network" or not changed)
+            assert (weights_shape("ppo", child) == weights_shape("ppo", parent)) == (
+                scope != "network" or not changed
+            )
 
 
 def test_crossing_takes_each_from_one_parent_and_both_have_a_say() -> None:
-    space = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": Interval(1e-4, 1e-2), "gamma": Interval(0.9, 0.999)}})
+    space = SearchSpace(
+        {"ppo": 1.0},
+        {"ppo": {"learning_rate": Interval(1e-4, 1e-2), "gamma": Interval(0.9, 0.999)}},
+    )
     parents = [space.sample("ppo", Random(seed)) for seed in (1, 2)]
     names = ("learning_rate", "gamma")
     drawn = {

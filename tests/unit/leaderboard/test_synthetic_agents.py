@@ -1,7 +1,8 @@
-"""Generators on synthetic agents, through the real proposals, submissions and database: a short form of the benchmark.
+"""Generators on synthetic agents, through the real proposals, submissions and database: a short
+form of the benchmark.
 
-`benchmarks/generators.py` runs all landscapes over 20 seeds; docs/benchmarks/generators.md has its figures.
-"""
+`benchmarks/generators.py` runs all landscapes over 20 seeds; docs/benchmarks/generators.md has its
+figures."""
 
 from __future__ import annotations
 
@@ -27,17 +28,23 @@ GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(new_database(tmp_path / "leaderboard.sqlite", MIGRATIONS), MIGRATIONS) as opened:
+    async with open_database(
+        new_database(tmp_path / "leaderboard.sqlite", MIGRATIONS), MIGRATIONS
+    ) as opened:
         yield opened
 
 
-async def gains(database: Database, seeds: int, rounds: int, population: int) -> dict[str, list[float]]:
-    """What each generator's agents reach beyond those of random search with the same seed and budget."""
+async def gains(
+    database: Database, seeds: int, rounds: int, population: int
+) -> dict[str, list[float]]:
+    """What each generator's agents reach beyond those of random search with the same seed and
+    budget."""
     found: dict[str, list[float]] = {generator: [] for generator in GENERATORS}
     for seed in range(seeds):
         outcomes = {
             generator: await run_job(
-                database, Setting(Mixed, generator, seed, rounds, population, pods=1, members=population)
+                database,
+                Setting(Mixed, generator, seed, rounds, population, pods=1, members=population),
             )
             for generator in ("random", *GENERATORS)
         }
@@ -54,13 +61,17 @@ async def test_every_generator_beats_random_search(database: Database) -> None:
 
 
 @pytest.mark.slow
-async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(database: Database) -> None:
+async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(
+    database: Database,
+) -> None:
     for generator, gained in (await gains(database, seeds=12, rounds=64, population=8)).items():
         won, lost = sum(gain > 0 for gain in gained), sum(gain < 0 for gain in gained)
         assert won >= max(8, (2 if generator == "asha" else 3) * lost), (generator, gained)
 
 
-async def test_the_same_seed_and_order_of_completions_give_the_same_job(database: Database, tmp_path: Path) -> None:
+async def test_the_same_seed_and_order_of_completions_give_the_same_job(
+    database: Database, tmp_path: Path
+) -> None:
     setting = Setting(Drift, "search", 1, rounds=32)
     first = await run_job(database, setting)
     async with open_database(f"sqlite:///{tmp_path}/another.sqlite", MIGRATIONS) as another:
@@ -68,8 +79,11 @@ async def test_the_same_seed_and_order_of_completions_give_the_same_job(database
 
 
 async def test_a_budget_is_used_up_and_not_exceeded(database: Database) -> None:
-    outcome = await run_job(database, Setting(Drift, "tournament", 0, rounds=30, evolution={"adaptive_rounds": True}))
-    assert 30_000 - 8 <= outcome.env_steps <= 30_000  # members of a last cohort share what is left evenly
+    outcome = await run_job(
+        database, Setting(Drift, "tournament", 0, rounds=30, evolution={"adaptive_rounds": True})
+    )
+    # members of a last cohort share what is left evenly
+    assert 30_000 - 8 <= outcome.env_steps <= 30_000
 
 
 @pytest.mark.parametrize("landscape", LANDSCAPES)

@@ -1,9 +1,10 @@
-"""The tournament on populations that are written out: who trains on, who gives way, and to whose child."""
+"""The tournament on populations that are written out: who trains on, who gives way, and to whose
+child."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 
 from podracer_core.catalogue.ranges import Choice, Interval, Range
 from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.agents import (
+    Action,
+    Agent,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Start,
+    State,
+)
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import SearchSpace, shape_of
@@ -24,7 +34,10 @@ from support.evolution import make_population as population
 DEFAULTS = agent(1).hyperparameters
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
 NARROW = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": LEARNING_RATE}})
-WIDE_RANGES: dict[str, Range] = {"learning_rate": LEARNING_RATE, "horizon": Choice((16, 32, 64, 128))}
+WIDE_RANGES: dict[str, Range] = {
+    "learning_rate": LEARNING_RATE,
+    "horizon": Choice((16, 32, 64, 128)),
+}
 WIDE = SearchSpace({"ppo": 1.0}, {"ppo": WIDE_RANGES})
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)
 
@@ -68,7 +81,9 @@ def test_no_more_agents_live_than_the_population() -> None:
 def test_a_population_larger_than_its_pods_is_made_full_before_anybody_trains_on() -> None:
     first = [agent(number, float(number)) for number in range(1, 5)]
     cohort = propose(population(first), places=3)
-    assert [each.action for each in cohort.members if isinstance(each, NewAgent)] == [Action.FRESH] * 3
+    assert [each.action for each in cohort.members if isinstance(each, NewAgent)] == [
+        Action.FRESH
+    ] * 3
     last = propose(population([*first, *(agent(number, 1.0) for number in range(5, 8))]), places=3)
     assert (len(new(last, Action.FRESH)), len(numbers(last))) == (1, 2)
     waiting = propose(population([agent(1, None, started=False), agent(2, None)]), places=2)
@@ -163,10 +178,13 @@ def test_retired_agents_on_the_board_are_donors() -> None:
     assert {parent.number for child in children for parent in child.parents} == {9}
 
 
-def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait_their_turn() -> None:
+def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait_their_turn() -> (
+    None
+):
     wide = {**DEFAULTS, "horizon": 128}
     odd = {
-        number: replace(EIGHT[number - 1], hyperparameters=wide, shape=shape_of("ppo", wide)) for number in (3, 5, 7)
+        number: replace(EIGHT[number - 1], hyperparameters=wide, shape=shape_of("ppo", wide))
+        for number in (3, 5, 7)
     }
     people = population(odd.get(each.number, each) for each in EIGHT)
     rules = replace(RULES, replaced_fraction=0.0)
@@ -177,12 +195,23 @@ def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait
 
 def test_children_of_another_shape_leave_the_cohort_to_the_others_and_go_together_next() -> None:
     wide = {**DEFAULTS, "horizon": 128}
-    best = replace(EIGHT[7], hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING)
-    cohort = propose(population([*EIGHT[:7], best]), rules=replace(RULES, tournament_size=8), space=WIDE)
+    best = replace(
+        EIGHT[7], hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING
+    )
+    cohort = propose(
+        population([*EIGHT[:7], best]), rules=replace(RULES, tournament_size=8), space=WIDE
+    )
     assert numbers(cohort) == [3, 4, 5, 6, 7]
     assert [child.shape == best.shape for child in cohort.created] == [True, True]
     children = [
-        agent(number, None, hyperparameters=wide, shape=best.shape, started=False, waiting_since=number - 8)
+        agent(
+            number,
+            None,
+            hyperparameters=wide,
+            shape=best.shape,
+            started=False,
+            waiting_since=number - 8,
+        )
         for number in (9, 10)
     ]
     busy = [replace(each, state=State.TRAINING) for each in EIGHT[3:7]]
@@ -193,7 +222,8 @@ def test_children_of_another_shape_leave_the_cohort_to_the_others_and_go_togethe
 def test_where_all_give_way_to_another_shape_the_new_ones_are_the_cohort() -> None:
     wide = {**DEFAULTS, "horizon": 128}
     donors = [
-        replace(each, hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING) for each in EIGHT[2:]
+        replace(each, hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING)
+        for each in EIGHT[2:]
     ]
     cohort = propose(population([*EIGHT[:2], *donors]), space=WIDE)
     assert cohort.members == cohort.created
@@ -213,10 +243,18 @@ def test_fresh_agents_of_a_shared_choice_come_in_few_shapes() -> None:
             created += 1
             state = State.TRAINING if each in cohort.members else State.WAITING
             agents.append(
-                agent(created, hyperparameters=each.hyperparameters, shape=each.shape, state=state, started=False)
+                agent(
+                    created,
+                    hyperparameters=each.hyperparameters,
+                    shape=each.shape,
+                    state=state,
+                    started=False,
+                )
             )
         taken = set(numbers(cohort))
-        agents = [replace(each, state=State.TRAINING) if each.number in taken else each for each in agents]
+        agents = [
+            replace(each, state=State.TRAINING) if each.number in taken else each for each in agents
+        ]
         shapes.update(each.shape for each in cohort.created)
     assert 1 < len(shapes) <= RULES.shape_limit
 
@@ -228,7 +266,11 @@ def test_the_longest_waiting_leads_and_the_young_go_before_the_old() -> None:
         agent(3, None, rung=2, waiting_since=3),
         agent(4, None, rung=2, waiting_since=4),
     ]
-    assert numbers(propose(population(people), places=3, rules=replace(RULES, population=4))) == [1, 3, 4]
+    assert numbers(propose(population(people), places=3, rules=replace(RULES, population=4))) == [
+        1,
+        3,
+        4,
+    ]
 
 
 def test_algorithms_come_in_their_shares_and_only_those_that_the_pod_can_train() -> None:
@@ -257,20 +299,34 @@ def test_any_population_gives_a_sound_cohort(
     seed: int,
 ) -> None:
     people = population(
-        agent(n, score, rung=rungs[n - 1], state=State.TRAINING if training >> n & 1 else State.WAITING)
+        agent(
+            n,
+            score,
+            rung=rungs[n - 1],
+            state=State.TRAINING if training >> n & 1 else State.WAITING,
+        )
         for n, score in enumerate(scores, start=1)
     )
     rules = Rules(population=12, exploration=exploration, replaced_fraction=fraction)
-    propose_once: Callable[[], Cohort] = lambda: propose(people, places, rules=rules, space=WIDE, seed=seed)  # noqa: E731
+
+    def propose_once() -> Cohort:
+        return propose(people, places, rules=rules, space=WIDE, seed=seed)
+
     cohort = propose_once()
     assert cohort == propose_once()
     assert len(cohort.members) <= places
     assert len({member.shape for member in cohort.members}) <= 1
-    assert all(member.state is State.WAITING for member in cohort.members if isinstance(member, Agent))
-    assert {id(m) for m in cohort.members if isinstance(m, NewAgent)} <= {id(each) for each in cohort.created}
+    assert all(
+        member.state is State.WAITING for member in cohort.members if isinstance(member, Agent)
+    )
+    assert {id(m) for m in cohort.members if isinstance(m, NewAgent)} <= {
+        id(each) for each in cohort.created
+    }
     replaced = [each.replaced for each in cohort.created if each.replaced]
     assert len({each.name for each in replaced}) == len(replaced)
-    assert not {each.name for each in replaced} & {m.name for m in cohort.members if isinstance(m, Agent)}
+    assert not {each.name for each in replaced} & {
+        m.name for m in cohort.members if isinstance(m, Agent)
+    }
     assert len(people.alive) + sum(each.replaced is None for each in cohort.created) <= 12
     if people.waiting or len(people.alive) < 12:
         assert cohort.members
@@ -279,7 +335,9 @@ def test_any_population_gives_a_sound_cohort(
 def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() -> None:
     def waiting(number: int, cost_s: float, horizon: int = 32) -> Agent:
         values = {**DEFAULTS, "horizon": horizon}
-        return agent(number, 1.0, cost_s=cost_s, hyperparameters=values, shape=shape_of("ppo", values))
+        return agent(
+            number, 1.0, cost_s=cost_s, hyperparameters=values, shape=shape_of("ppo", values)
+        )
 
     four = replace(RULES, population=4)
     alone, several = waiting(1, 30.0, horizon=64), [waiting(number, 10.0) for number in (2, 3, 4)]
@@ -292,7 +350,9 @@ def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() ->
 
 
 def test_where_no_line_improves_half_of_the_new_agents_restart_the_donors_algorithm() -> None:
-    space = SearchSpace({"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}})
+    space = SearchSpace(
+        {"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}}
+    )
     stuck = replace(population(EIGHT), stagnates=True)
     cohorts = [propose(stuck, space=space, seed=seed) for seed in range(50)]
     created = [each for cohort in cohorts for each in cohort.created]
@@ -300,7 +360,10 @@ def test_where_no_line_improves_half_of_the_new_agents_restart_the_donors_algori
     assert 0.35 < len(fresh) / len(created) < 0.65
     assert {each.algorithm for each in fresh} == {"ppo"}
     assert all(each.parents == () and "no line improves" in each.reason for each in fresh)
-    rates = [[each.hyperparameters["learning_rate"] for each in new(cohort, Action.FRESH)] for cohort in cohorts]
+    rates = [
+        [each.hyperparameters["learning_rate"] for each in new(cohort, Action.FRESH)]
+        for cohort in cohorts
+    ]
     assert all(len(set(drawn)) == len(drawn) for drawn in rates)
 
 
@@ -310,7 +373,9 @@ HALVED = replace(RULES, round=Round(env_steps=1000), adaptive_rounds=True)
 def at_a_milestone(agents: Iterable[Agent], **changes: object) -> Population:
     """Agents whose last round has passed one."""
     people = population(agents)
-    curves = {each.name: (LineRound(each.name, 0.0, 1000.0, each.score or 0.0),) for each in people.agents}
+    curves = {
+        each.name: (LineRound(each.name, 0.0, 1000.0, each.score or 0.0),) for each in people.agents
+    }
     return replace(people, curves=curves, **changes)  # type: ignore[arg-type]
 
 
@@ -335,7 +400,11 @@ def test_every_pod_gets_its_part_of_those_that_are_left() -> None:
     best = [agent(number, 10.0) for number in range(1, 5)]
     cohort = propose(population(best, created=8), places=4, rules=HALVED)
     assert len(cohort.members) == 2, "the population is for two such pods"
-    other = propose(population([replace(each, state=State.TRAINING) for each in best], created=8), 4, rules=HALVED)
+    other = propose(
+        population([replace(each, state=State.TRAINING) for each in best], created=8),
+        4,
+        rules=HALVED,
+    )
     assert len(other.members) == 1, "a pod without a waiting agent gets a new one"
 
 
@@ -356,11 +425,18 @@ def test_without_adaptive_rounds_everyone_has_a_successor() -> None:
 def test_donors_are_compared_with_who_gives_way_by_their_last_rounds() -> None:
     """The luckiest of many rounds was 100 for agent 3, whose last is as bad as that of agent 1."""
     lucky = replace(agent(3, 1.0), best_score=100.0)
-    people = population([agent(1, 1.0), agent(2, 50.0), lucky, agent(4, 60.0), agent(5, 55.0), agent(6, 0.0)])
+    people = population(
+        [agent(1, 1.0), agent(2, 50.0), lucky, agent(4, 60.0), agent(5, 55.0), agent(6, 0.0)]
+    )
     for seed in range(20):
-        (child,) = propose(people, rules=replace(RULES, population=6, selection="truncation"), seed=seed).created
+        (child,) = propose(
+            people, rules=replace(RULES, population=6, selection="truncation"), seed=seed
+        ).created
         assert child.replaced is not None
-        assert (child.replaced.number, [parent.number for parent in child.parents]) in [(6, [4]), (6, [5])]
+        assert (child.replaced.number, [parent.number for parent in child.parents]) in [
+            (6, [4]),
+            (6, [5]),
+        ]
         assert child.reason.endswith((" with 60", " with 55"))
 
 

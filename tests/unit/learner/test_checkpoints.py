@@ -33,7 +33,9 @@ COHORT = CohortConfig(
     {"hidden_sizes": (8, 8), "horizon": 16},
 )
 AGENTS = [
-    agent_pb2.AgentSpec(name="projects/p/jobs/j/agents/a1", algorithm="ppo", seed=1, env_steps=1000),
+    agent_pb2.AgentSpec(
+        name="projects/p/jobs/j/agents/a1", algorithm="ppo", seed=1, env_steps=1000
+    ),
     agent_pb2.AgentSpec(name="projects/p/jobs/j/agents/a2", algorithm="ppo", seed=2, env_steps=0),
 ]
 
@@ -54,7 +56,9 @@ def writer(store: FolderStore) -> CheckpointWriter:
     info = BUILT_IN["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
-    return CheckpointWriter(store, AGENTS, COHORT, "uid7", 5, SPEC, (info.observation_space, info.action_space))
+    return CheckpointWriter(
+        store, AGENTS, COHORT, "uid7", 5, SPEC, (info.observation_space, info.action_space)
+    )
 
 
 def test_a_checkpoint_alone_can_act_and_tells_everything(
@@ -81,13 +85,17 @@ def test_a_checkpoint_alone_can_act_and_tells_everything(
 def test_several_members_at_once_come_back_in_order(
     writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
 ) -> None:
-    references = writer.write([MemberWrite(member, 64, algorithm.member_state(member)) for member in (1, 0)])
+    references = writer.write(
+        [MemberWrite(member, 64, algorithm.member_state(member)) for member in (1, 0)]
+    )
     assert [reference.prefix.split("/")[5] for reference in references] == ["a2", "a1"]
     loaded = read_references(store, references)
     assert [int(one.groups["random"]["seed"]) for one in loaded] == [2, 1]
 
 
-def test_the_same_state_again_is_the_same_checkpoint(writer: CheckpointWriter, algorithm: Algorithm) -> None:
+def test_the_same_state_again_is_the_same_checkpoint(
+    writer: CheckpointWriter, algorithm: Algorithm
+) -> None:
     write = MemberWrite(0, 64, algorithm.member_state(0))
     first, second = writer.write([write])[0], writer.write([write])[0]
     assert first.manifest_sha256 == second.manifest_sha256
@@ -110,15 +118,22 @@ def test_transitions_that_have_been_committed_are_not_written_again(
 
     def write(steps: int) -> agent_pb2.CheckpointReference:
         replay.add(next(rollouts(shape, 1, first=steps)))
-        state = replay.member_state(0) | {"observation": replay.member_state(0)["observation"].repeat(1, 1, 5_000)}
-        (reference,) = writer.write([MemberWrite(0, steps, algorithm.member_state(0), replay=state)])
-        loaded = stored_transitions(load_checkpoint(store, reference.prefix, reference.manifest_sha256))
+        state = replay.member_state(0) | {
+            "observation": replay.member_state(0)["observation"].repeat(1, 1, 5_000)
+        }
+        (reference,) = writer.write(
+            [MemberWrite(0, steps, algorithm.member_state(0), replay=state)]
+        )
+        loaded = stored_transitions(
+            load_checkpoint(store, reference.prefix, reference.manifest_sha256)
+        )
         assert loaded is not None
         assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
         return reference
 
     def parts(reference: agent_pb2.CheckpointReference) -> int:
-        return sum("/replay/" in info.key for info in store.list(reference.prefix)) - 1  # but for the tail
+        # but for the tail
+        return sum("/replay/" in info.key for info in store.list(reference.prefix)) - 1
 
     first = write(100)
     assert parts(first) == 4, "of 160 KB a row"
@@ -135,7 +150,9 @@ def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algo
     assert info.observation_space is not None
     assert info.action_space is not None
     agents = [agent_pb2.AgentSpec(name="a1")]
-    writer = CheckpointWriter(store, agents, COHORT, "u", 5, SPEC, (info.observation_space, info.action_space))
+    writer = CheckpointWriter(
+        store, agents, COHORT, "u", 5, SPEC, (info.observation_space, info.action_space)
+    )
     with pytest.raises(InvalidInput, match="a1"):
         writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
 

@@ -48,15 +48,21 @@ def leased(name: str) -> pod_service_pb2.LeaseWorkResponse:
     return pod_service_pb2.LeaseWorkResponse(lease=pod_service_pb2.Lease(name=name))
 
 
-def asked(answers: list[Answer], stop: threading.Event | None = None) -> tuple[pod_service_pb2.Lease | None, list[str]]:
+def asked(
+    answers: list[Answer], stop: threading.Event | None = None
+) -> tuple[pod_service_pb2.Lease | None, list[str]]:
     method = FutureMethod(answers)
     request = work_request("projects/p/pods/a", "unix:///x", pod_service_pb2.PodCapabilities())
-    return lease_work(Stub(LeaseWork=method), request, stop or threading.Event()), method.request_ids  # type: ignore[arg-type]
+    return lease_work(
+        Stub(LeaseWork=method), request, stop or threading.Event()
+    ), method.request_ids  # type: ignore[arg-type]
 
 
 class TestLeaseWork:
     def test_it_asks_until_there_is_work(self) -> None:
-        lease, ids = asked([pod_service_pb2.LeaseWorkResponse(), pod_service_pb2.LeaseWorkResponse(), leased("l")])
+        lease, ids = asked(
+            [pod_service_pb2.LeaseWorkResponse(), pod_service_pb2.LeaseWorkResponse(), leased("l")]
+        )
         assert lease is not None
         assert lease.name == "l"
         assert len(set(ids)) == 3
@@ -118,7 +124,9 @@ class TestLeaseControl:
             assert dict(options["metadata"])["authorization"] == "Bearer lease.token"
             assert 0 < options["timeout"] <= 10
 
-    def test_what_must_land_is_repeated(self, make_control: Callable[..., LeaseControl], calls: list[Any]) -> None:
+    def test_what_must_land_is_repeated(
+        self, make_control: Callable[..., LeaseControl], calls: list[Any]
+    ) -> None:
         make_control([Unavailable("away"), Unavailable("away")]).commit([])
         assert len(calls) == 3
 
@@ -140,7 +148,9 @@ class TestLeaseControl:
         control.release(cohort_pb2.Problem())
         assert not calls
 
-    def test_a_refusal_is_final(self, make_control: Callable[..., LeaseControl], calls: list[Any]) -> None:
+    def test_a_refusal_is_final(
+        self, make_control: Callable[..., LeaseControl], calls: list[Any]
+    ) -> None:
         with pytest.raises(Fenced):
             make_control([Fenced("a newer lease")]).commit([])
         assert len(calls) == 1

@@ -34,7 +34,9 @@ def directory(names: Names, *addresses: str) -> WorkerDirectory:
 
 def test_names_stand_for_all_their_addresses_and_are_resolved_again() -> None:
     names = Names(pool=["10.0.0.1", "10.0.0.2"], more=["10.0.0.2", "fd00::7"])
-    found = directory(names, "dns:///pool:7700", "unix:///run/w.sock", "more:7700", "127.0.0.1:9", "localhost:8")
+    found = directory(
+        names, "dns:///pool:7700", "unix:///run/w.sock", "more:7700", "127.0.0.1:9", "localhost:8"
+    )
     assert found.addresses() == [
         "10.0.0.1:7700",
         "10.0.0.2:7700",
@@ -45,10 +47,17 @@ def test_names_stand_for_all_their_addresses_and_are_resolved_again() -> None:
     ]
     assert names.asked == ["pool", "more"]
     names.hosts = {"pool": ["10.0.0.9"], "more": []}
-    assert found.addresses() == ["10.0.0.9:7700", "unix:///run/w.sock", "127.0.0.1:9", "localhost:8"]
+    assert found.addresses() == [
+        "10.0.0.9:7700",
+        "unix:///run/w.sock",
+        "127.0.0.1:9",
+        "localhost:8",
+    ]
 
 
-def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     names = Names()
     found = directory(names, "pool:7700")
     assert found.addresses() == found.addresses() == []

@@ -55,7 +55,9 @@ def test_renewals_carry_it_on(guard: LeaseGuard, clock: Clock) -> None:
         guard.check()
 
 
-def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard: LeaseGuard, clock: Clock) -> None:
+def test_a_renewal_that_comes_after_the_end_brings_nothing_back(
+    guard: LeaseGuard, clock: Clock
+) -> None:
     guard.extend(100.0, 10.0)
     clock.now = 120.0  # stopped for 20 s
     with pytest.raises(Fenced):
@@ -64,7 +66,9 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard: LeaseGuar
         guard.check()
 
 
-def test_expired_stays_expired_even_without_a_check_in_between(guard: LeaseGuard, clock: Clock) -> None:
+def test_expired_stays_expired_even_without_a_check_in_between(
+    guard: LeaseGuard, clock: Clock
+) -> None:
     guard.extend(100.0, 10.0)
     clock.now = 120.0
     with pytest.raises(Fenced):
@@ -73,7 +77,9 @@ def test_expired_stays_expired_even_without_a_check_in_between(guard: LeaseGuard
         guard.extend(120.0, 10.0)
 
 
-def test_an_answer_that_took_longer_than_the_term_gives_nothing(guard: LeaseGuard, clock: Clock) -> None:
+def test_an_answer_that_took_longer_than_the_term_gives_nothing(
+    guard: LeaseGuard, clock: Clock
+) -> None:
     clock.now = 112.0
     with pytest.raises(Fenced):
         guard.extend(100.0, 10.0)
@@ -100,7 +106,9 @@ def test_short_terms_keep_a_tenth(guard: LeaseGuard, clock: Clock) -> None:
     assert guard.remaining_s == pytest.approx(0.9)
 
 
-def test_the_store_takes_nothing_once_the_lease_is_gone(guard: LeaseGuard, clock: Clock, tmp_path: Path) -> None:
+def test_the_store_takes_nothing_once_the_lease_is_gone(
+    guard: LeaseGuard, clock: Clock, tmp_path: Path
+) -> None:
     folder = FolderStore(tmp_path)
     store = FencedStore(folder, guard, lambda: None, 0.0)
     with pytest.raises(Fenced):
@@ -136,7 +144,10 @@ def test_a_store_that_is_away_is_waited_for(guard: LeaseGuard, tmp_path: Path) -
     away = AwayStore(tmp_path)
     away.put("key", b"value")
     store = FencedStore(away, guard, lambda: None, 30.0)
-    for read, expected in ((lambda: store.get("key"), b"value"), (lambda: store.stat("key").size_bytes, 5)):
+    for read, expected in (
+        (lambda: store.get("key"), b"value"),
+        (lambda: store.stat("key").size_bytes, 5),
+    ):
         away.failures = 2
         assert read() == expected
         assert not away.failures

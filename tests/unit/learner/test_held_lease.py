@@ -23,11 +23,15 @@ class FakeControl:
     def __init__(self) -> None:
         self.requests: list[pod_service_pb2.RenewLeaseRequest] = []
         self.answers: list[Exception] = []
-        self.response = pod_service_pb2.RenewLeaseResponse(term=duration_pb2.Duration(seconds=1, nanos=500_000_000))
+        self.response = pod_service_pb2.RenewLeaseResponse(
+            term=duration_pb2.Duration(seconds=1, nanos=500_000_000)
+        )
         self.came = threading.Event()
         self.calls: queue.SimpleQueue[FakeOrders] = queue.SimpleQueue()
 
-    def renew(self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float) -> pod_service_pb2.RenewLeaseResponse:
+    def renew(
+        self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float
+    ) -> pod_service_pb2.RenewLeaseResponse:
         self.requests.append(request)
         self.came.set()
         if self.answers:
@@ -51,7 +55,9 @@ class FakeOrders:
         for action in iter(self.actions.get, self.ended):
             if action not in pod_service_pb2.LeaseAction.values():
                 raise Unavailable("away")
-            yield pod_service_pb2.WatchLeaseResponse(action=pod_service_pb2.LeaseAction.ValueType(action))
+            yield pod_service_pb2.WatchLeaseResponse(
+                action=pod_service_pb2.LeaseAction.ValueType(action)
+            )
 
     def cancel(self) -> None:
         self.actions.put(self.ended)
@@ -84,7 +90,9 @@ def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
 
 
 def evaluation(name: str, agent: str, *, look: bool) -> agent_pb2.Evaluation:
-    purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS if look else agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+    purpose = (
+        agent_pb2.EVALUATION_PURPOSE_PROGRESS if look else agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+    )
     return agent_pb2.Evaluation(evaluation_id=name, agent=agent, purpose=purpose)
 
 
@@ -93,13 +101,17 @@ def test_the_first_renewal_makes_the_lease_ours(renewal: Renewal, guard: LeaseGu
     guard.check()
 
 
-def test_it_goes_on_within_every_term(renewal: Renewal, guard: LeaseGuard, control: FakeControl) -> None:
+def test_it_goes_on_within_every_term(
+    renewal: Renewal, guard: LeaseGuard, control: FakeControl
+) -> None:
     renewal.start()
     assert eventually(lambda: len(control.requests) >= 5)
     guard.check()
 
 
-def test_a_first_renewal_that_is_refused_raises(renewal: Renewal, guard: LeaseGuard, control: FakeControl) -> None:
+def test_a_first_renewal_that_is_refused_raises(
+    renewal: Renewal, guard: LeaseGuard, control: FakeControl
+) -> None:
     control.answers = [Fenced("no")]
     with pytest.raises(Fenced):
         renewal.start()
@@ -115,14 +127,18 @@ def test_evaluations_are_delivered_once_and_soon(renewal: Renewal, control: Fake
     assert sum(len(request.evaluations) for request in control.requests) == 1
 
 
-def test_of_the_looks_of_one_agent_only_the_newest_is_told(renewal: Renewal, control: FakeControl) -> None:
+def test_of_the_looks_of_one_agent_only_the_newest_is_told(
+    renewal: Renewal, control: FakeControl
+) -> None:
     renewal.add_evaluations([evaluation(f"e{i}", f"a{i % 2}", look=True) for i in range(6)])
     renewal.add_evaluations([evaluation("c", "a0", look=False)])
     renewal.start()
     assert sorted(one.evaluation_id for one in control.requests[0].evaluations) == ["c", "e4", "e5"]
 
 
-def test_what_was_not_acknowledged_is_told_again(renewal: Renewal, control: FakeControl, guard: LeaseGuard) -> None:
+def test_what_was_not_acknowledged_is_told_again(
+    renewal: Renewal, control: FakeControl, guard: LeaseGuard
+) -> None:
     renewal.start()
     control.answers = [Unavailable("away")] * 2
     renewal.add_evaluations([evaluation("e1", "a", look=False)])
@@ -132,7 +148,9 @@ def test_what_was_not_acknowledged_is_told_again(renewal: Renewal, control: Fake
     guard.check()
 
 
-def test_silence_lets_the_lease_run_out(renewal: Renewal, control: FakeControl, guard: LeaseGuard) -> None:
+def test_silence_lets_the_lease_run_out(
+    renewal: Renewal, control: FakeControl, guard: LeaseGuard
+) -> None:
     renewal.start()
     control.answers = [Unavailable("away")] * 1000
     assert eventually(lambda: guard.remaining_s == 0.0)

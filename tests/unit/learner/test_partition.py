@@ -1,4 +1,5 @@
-"""Which environments each worker has: all of them, each once, in proportion to what it does in a second."""
+"""Which environments each worker has: all of them, each once, in proportion to what it does in a
+second."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from podracer_learner.workers.shares import consecutive, is_worth_moving, shares
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16, 100])
-@pytest.mark.parametrize("rates", [[None], [None, None], [3.0, 1.0, None], [1e-9, 1e9], [0.0, 2.0], [1.0] * 7])
+@pytest.mark.parametrize(
+    "rates", [[None], [None, None], [3.0, 1.0, None], [1e-9, 1e9], [0.0, 2.0], [1.0] * 7]
+)
 def test_every_environment_has_one_worker_and_every_worker_one_environment(
     environments: int, rates: list[float | None]
 ) -> None:
@@ -33,7 +36,9 @@ def test_every_environment_has_one_worker_and_every_worker_one_environment(
         (3, [], None),
     ],
 )
-def test_shares_follow_the_rates(environments: int, rates: list[float | None], expected: list[int] | None) -> None:
+def test_shares_follow_the_rates(
+    environments: int, rates: list[float | None], expected: list[int] | None
+) -> None:
     if expected is None:
         with pytest.raises(ValueError, match="3 environments cannot be shared by 0 workers"):
             shares(environments, rates)

@@ -29,7 +29,9 @@ HERE, LOST = True, False
         ([Share(8, HERE), Share(4, False, 0.1), Share(4, False, 0.4)], 0.4),
     ],
 )
-def test_it_goes_on_with_half_of_the_environments_and_a_grace(shares: list[Share], expected: float) -> None:
+def test_it_goes_on_with_half_of_the_environments_and_a_grace(
+    shares: list[Share], expected: float
+) -> None:
     assert remaining_wait_s(shares) == expected
 
 

@@ -1,4 +1,5 @@
-"""Transitions go on with their agent: in memory from lease to lease, and in checkpoints that hold them."""
+"""Transitions go on with their agent: in memory from lease to lease, and in checkpoints that hold
+them."""
 
 from __future__ import annotations
 
@@ -17,28 +18,46 @@ from podracer_core.storage.folder import FolderStore
 from podracer_core.training.member_states import member_environment_states, resume_environments
 from podracer_core.training.session import MemberOutcome
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, StoredReplays, load_initial_agents
+from podracer_learner.round.initial_agents import (
+    InitialAgents,
+    ReplayCache,
+    StoredReplays,
+    load_initial_agents,
+)
 
 ENVS = 3
 NAMES = ["projects/p/jobs/j/agents/a1", "projects/p/jobs/j/agents/a2"]
 COHORT = CohortConfig(
     "dqn",
     (MemberConfig(NAMES[0], 1), MemberConfig(NAMES[1], 2)),
-    {"hidden_sizes": (8, 9), "batch_size": 7, "horizon": 2, "learning_starts": 12, "prioritized": True, "n_step": 2},
+    {
+        "hidden_sizes": (8, 9),
+        "batch_size": 7,
+        "horizon": 2,
+        "learning_starts": 12,
+        "prioritized": True,
+        "n_step": 2,
+    },
 )
 
 
 class Run:
     """A cohort that trains, perhaps from somewhere on."""
 
-    def __init__(self, agents: list[agent_pb2.AgentSpec], store: FolderStore, cache: ReplayCache) -> None:
+    def __init__(
+        self, agents: list[agent_pb2.AgentSpec], store: FolderStore, cache: ReplayCache
+    ) -> None:
         torch.set_num_threads(1)
         environment = CartPole(len(NAMES) * ENVS)
         self.algorithm = DQN(COHORT, environment.observation_space, environment.action_space)
         starts: InitialAgents = load_initial_agents(self.algorithm, agents, store, cache)
         seeds = torch.tensor([member.seed for member in COHORT.members])
         self.collector = Collector(
-            environment, self.algorithm.actor, seeds, first_step=starts.step_count, session=starts.step_count
+            environment,
+            self.algorithm.actor,
+            seeds,
+            first_step=starts.step_count,
+            session=starts.step_count,
         )
         resume_environments(self.collector, starts.environments)
 
@@ -48,7 +67,11 @@ class Run:
         return self
 
     def weights(self) -> torch.Tensor:
-        layers = (tensor for name, tensor in self.algorithm.actor_state().items() if name.startswith("layers"))
+        layers = (
+            tensor
+            for name, tensor in self.algorithm.actor_state().items()
+            if name.startswith("layers")
+        )
         return torch.cat([tensor.flatten() for tensor in layers])
 
     def write(self, store: FolderStore, *, replay: bool) -> list[agent_pb2.CheckpointReference]:
@@ -56,7 +79,9 @@ class Run:
         assert info.observation_space is not None
         assert info.action_space is not None
         spaces = (info.observation_space, info.action_space)
-        writer = CheckpointWriter(store, fresh(), COHORT, "uid", 1, EnvironmentSpec(id="CartPole-v1"), spaces)
+        writer = CheckpointWriter(
+            store, fresh(), COHORT, "uid", 1, EnvironmentSpec(id="CartPole-v1"), spaces
+        )
         return writer.write(
             [
                 MemberWrite(
@@ -73,11 +98,17 @@ class Run:
 
 def fresh() -> list[agent_pb2.AgentSpec]:
     kind = agent_pb2.INITIALIZATION_KIND_FRESH
-    return [agent_pb2.AgentSpec(name=name, initialization=agent_pb2.Initialization(kind=kind)) for name in NAMES]
+    return [
+        agent_pb2.AgentSpec(name=name, initialization=agent_pb2.Initialization(kind=kind))
+        for name in NAMES
+    ]
 
 
 def resumed(references: list[agent_pb2.CheckpointReference]) -> list[agent_pb2.AgentSpec]:
-    return [agent_pb2.AgentSpec(name=name, resume=one) for name, one in zip(NAMES, references, strict=True)]
+    return [
+        agent_pb2.AgentSpec(name=name, resume=one)
+        for name, one in zip(NAMES, references, strict=True)
+    ]
 
 
 @pytest.fixture
@@ -112,7 +143,9 @@ def test_without_its_transitions_an_agent_goes_on_and_fills_up_again(store: Fold
 
 
 @pytest.mark.parametrize("inherit", [True, False])
-def test_a_child_inherits_transitions_where_it_is_told_to(store: FolderStore, inherit: bool) -> None:
+def test_a_child_inherits_transitions_where_it_is_told_to(
+    store: FolderStore, inherit: bool
+) -> None:
     references = Run(fresh(), store, ReplayCache()).train(10).write(store, replay=True)
     agents = fresh()
     agents[1].initialization.CopyFrom(
@@ -157,14 +190,21 @@ def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store: FolderSt
     ],
 )
 def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch, url: str, asked_for: bool, limit: int, stored: bool
+    store: FolderStore,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    asked_for: bool,
+    limit: int,
+    stored: bool,
 ) -> None:
     monkeypatch.setattr("podracer_learner.round.initial_agents._SMALL_BYTES", limit)
     run = Run(fresh(), store, ReplayCache()).train(2)
     assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 
 
-def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(store: FolderStore) -> None:
+def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(
+    store: FolderStore,
+) -> None:
     run, cache = Run(fresh(), store, ReplayCache()).train(10), ReplayCache()
     cache.keep(run.algorithm, fresh(), [outcome(run, 0)])
     agent = agent_pb2.AgentSpec(name=NAMES[0])
@@ -180,7 +220,9 @@ def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(stor
     assert cache.find(agent, follows=True) is None
 
 
-def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(store: FolderStore) -> None:
+def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(
+    store: FolderStore,
+) -> None:
     """It does not know how far its lead has trained the agents."""
     lead, follower = (Run(fresh(), store, ReplayCache()).train(updates) for updates in (10, 7))
     cache = ReplayCache()

@@ -11,7 +11,12 @@ from podracer_core.errors import Unavailable, UserCodeFailed
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.training.session import Progress
 from podracer_core.training.snapshots import Judgement
-from podracer_learner.round.reports import evaluation_message, member_progress, problem_message, progress_report
+from podracer_learner.round.reports import (
+    evaluation_message,
+    member_progress,
+    problem_message,
+    progress_report,
+)
 
 
 def test_a_judgement_says_when_what_was_known_of_which_weights() -> None:
@@ -67,5 +72,9 @@ def test_a_report_leaves_out_what_is_no_number() -> None:
 
 def test_a_problem_of_user_code_shows_the_users_traceback() -> None:
     problem = problem_message(UserCodeFailed("it raised", user_traceback="Traceback: …"), "ours")
-    assert (problem.reason, problem.message, problem.detail) == ("USER_CODE_FAILED", "it raised", "Traceback: …")
+    assert (problem.reason, problem.message, problem.detail) == (
+        "USER_CODE_FAILED",
+        "it raised",
+        "Traceback: …",
+    )
     assert problem_message(Unavailable("gone", reason="WORKER_LOST")).reason == "WORKER_LOST"

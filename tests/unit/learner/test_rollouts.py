@@ -14,8 +14,15 @@ T, M = 3, 2
 
 def numbered(first: int, count: int, version: int, mask_size: int = 0) -> Rollout:
     """Environment e of member m at step t holds 100 t + 10 m + e, and forbids action e."""
-    rollout = allocate_rollout(T, M, count, ((1,), torch.float32), ((), torch.int64), mask_size=mask_size)
-    numbers = 100 * torch.arange(T + 1).view(-1, 1, 1) + 10 * torch.arange(M).view(-1, 1) + first + torch.arange(count)
+    rollout = allocate_rollout(
+        T, M, count, ((1,), torch.float32), ((), torch.int64), mask_size=mask_size
+    )
+    numbers = (
+        100 * torch.arange(T + 1).view(-1, 1, 1)
+        + 10 * torch.arange(M).view(-1, 1)
+        + first
+        + torch.arange(count)
+    )
     rollout.observation.copy_(numbers.unsqueeze(-1))
     for name in ("reward", "log_prob", "action"):
         getattr(rollout, name).copy_(numbers[:T])
@@ -24,7 +31,9 @@ def numbered(first: int, count: int, version: int, mask_size: int = 0) -> Rollou
     rollout.episodes.return_sum.copy_(torch.tensor([1.5 * count, 0.0]))
     object.__setattr__(rollout, "policy_version", version)
     if rollout.action_mask is not None:
-        rollout.action_mask.copy_(torch.arange(mask_size) != first + torch.arange(count).unsqueeze(1))
+        rollout.action_mask.copy_(
+            torch.arange(mask_size) != first + torch.arange(count).unsqueeze(1)
+        )
     return rollout
 
 
@@ -66,7 +75,9 @@ def test_a_worker_that_has_not_answered_has_its_place_and_no_valid_row() -> None
     assert not joined.valid[:, :, 2:].any()
     assert joined.action_mask is not None and joined.action_mask[:, :, 2:].all()
     for name in ("observation", "final_observation"):
-        assert (getattr(joined, name)[:, :, 2:] == standing).all(), "the row before keeps its successor"
+        assert (getattr(joined, name)[:, :, 2:] == standing).all(), (
+            "the row before keeps its successor"
+        )
     assert not (joined.terminated | joined.truncated)[:, :, 2:].any()
     assert torch.equal(joined.episodes.count, here.episodes.count)
     assert joined.policy_version == 4
@@ -74,7 +85,9 @@ def test_a_worker_that_has_not_answered_has_its_place_and_no_valid_row() -> None
     assert join_rollouts([here, numbered(2, 3, 4, mask_size=5)]).answered is None
 
 
-def test_rows_of_several_versions_are_as_old_as_the_oldest_and_keep_their_own_probabilities() -> None:
+def test_rows_of_several_versions_are_as_old_as_the_oldest_and_keep_their_own_probabilities() -> (
+    None
+):
     joined = join_rollouts([numbered(0, 2, 4), numbered(2, 3, 2)])
     assert joined.policy_version == 2
     assert torch.equal(joined.log_prob, numbered(0, 5, 0).log_prob)

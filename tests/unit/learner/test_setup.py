@@ -80,13 +80,17 @@ def test_a_gpu_has_so_many_environments_that_a_round_still_has_some_updates() ->
     assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", horizon=32) == 1953
     work.budget.env_steps_per_member = 1000
     assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", horizon=32) == 256
-    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", here=False) == 256, "workers may have none"
+    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", here=False) == 256, (
+        "workers may have none"
+    )
 
 
 def test_what_was_chosen_is_told() -> None:
     environment = CartPole(1)
     for size, text in ((0, "a quarter"), (32_768, "32,768")):
-        cohort = CohortConfig("ppo", (MemberConfig("one", 0),), {"horizon": 32, "minibatch_size": size})
+        cohort = CohortConfig(
+            "ppo", (MemberConfig("one", 0),), {"horizon": 32, "minibatch_size": size}
+        )
         algorithm = PPO(cohort, environment.observation_space, environment.action_space)
         expected = f"cpu, 4,096 environments each, horizon 32, minibatches of {text}"
         assert describe_sizes(algorithm, 4096) == expected

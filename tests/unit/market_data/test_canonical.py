@@ -53,7 +53,9 @@ def test_the_same_table_gives_the_same_bytes(tmp_path: Path, rows: list[Row]) ->
     content = path.read_bytes()
     assert hashlib.sha256(content).hexdigest() == sha256
     by_ticker = sorted(rows, key=lambda row: row["ticker"])
-    assert stored(tmp_path, table_of(tmp_path, by_ticker))[1] == sha256, "the file's order does not matter"
+    assert stored(tmp_path, table_of(tmp_path, by_ticker))[1] == sha256, (
+        "the file's order does not matter"
+    )
     assert path.read_bytes() == content
 
 
@@ -62,14 +64,23 @@ def test_what_it_says_of_itself_comes_back(tmp_path: Path, rows: list[Row]) -> N
     found = read_provenance(path)
     assert found is not None
     days = days_of(rows)
-    assert (found.source, found.adjust, found.tickers) == ("prices.csv", "auto", ("AAA", "AAB", "AAC"))
+    assert (found.source, found.adjust, found.tickers) == (
+        "prices.csv",
+        "auto",
+        ("AAA", "AAB", "AAC"),
+    )
     assert (found.rows, found.first, found.last) == (len(rows), days[0], days[-1])
-    assert [(each.ticker, str(each.time)[:10]) for each in found.ex_rights] == [("AAB", days[40]), ("AAC", days[90])]
+    assert [(each.ticker, str(each.time)[:10]) for each in found.ex_rights] == [
+        ("AAB", days[40]),
+        ("AAC", days[90]),
+    ]
     assert read_provenance(write_csv(tmp_path / "other.csv", rows)) is None
 
 
 @pytest.mark.parametrize("source", ["invented", "a-shares"])
-def test_stock_trading_sees_the_same_prices_as_in_the_source(tmp_path: Path, rows: list[Row], source: str) -> None:
+def test_stock_trading_sees_the_same_prices_as_in_the_source(
+    tmp_path: Path, rows: list[Row], source: str
+) -> None:
     columns = {}
     path = write_csv(tmp_path / "source.csv", rows)
     if source == "a-shares":
@@ -80,7 +91,12 @@ def test_stock_trading_sees_the_same_prices_as_in_the_source(tmp_path: Path, row
     import torch
 
     def market(table: Path, adjust: str, columns: dict[str, str]) -> object:
-        options = {"table": str(table), "adjust": adjust, "columns": columns, "gaps": "forward_fill"}
+        options = {
+            "table": str(table),
+            "adjust": adjust,
+            "columns": columns,
+            "gaps": "forward_fill",
+        }
         config = StockTradingConfig.from_options({**options, "indicators": []})
         return prepare(config, torch.device("cpu"))
 
@@ -126,7 +142,10 @@ def test_bars_that_do_not_fit_are_named(tmp_path: Path, rows: list[Row]) -> None
     days = days_of(rows)
     former = prepared(table_of(tmp_path, [row for row in rows if row["time"] < days[100]]), AUTO)
     late = [row for row in rows if row["time"] >= days[95]]
-    changed = [row | ({"volume": 1} if (row["ticker"], row["time"]) == ("AAB", days[97]) else {}) for row in late]
+    changed = [
+        row | ({"volume": 1} if (row["ticker"], row["time"]) == ("AAB", days[97]) else {})
+        for row in late
+    ]
     with pytest.raises(InvalidInput, match=rf"AAB {days[97]}: volume is 1, and .* in the data set"):
         append(*former, table_of(tmp_path, changed))
     other = [row | {"ticker": "NEW"} for row in late if row["ticker"] == "AAA"]

@@ -39,7 +39,9 @@ def test_splits_and_reverse_splits_are_told_by_their_ratio(tmp_path: Path, share
     rows = market_rows(2, 40, volatility=0.005)
     day = days_of(rows)[25]
     found = inspected(tmp_path, split_shares(rows, "AAB", day, shares))
-    assert [(each.ticker, each.time, each.shares) for each in found.splits] == [("AAB", day, shares)]
+    assert [(each.ticker, each.time, each.shares) for each in found.splits] == [
+        ("AAB", day, shares)
+    ]
     assert not found.jumps
 
 

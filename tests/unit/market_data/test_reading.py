@@ -19,7 +19,11 @@ def lines(**changes: str) -> bytes:
     """Two tickers, of which one has its first row in the last piece; one row may be changed."""
     rows = ["other,ticker,time,open,high,low,close,volume"]
     for row in range(1, ROWS + 1):
-        cells = {"ticker": "000001" if row < ROWS - 5 else "B", "time": "2020-01-05 09:30", "open": f"{row}"}
+        cells = {
+            "ticker": "000001" if row < ROWS - 5 else "B",
+            "time": "2020-01-05 09:30",
+            "open": f"{row}",
+        }
         cells |= {"high": f"{row}", "low": f"{row}", "close": f"{row}", "volume": "1"}
         if row == BAD:
             cells |= changes
@@ -33,7 +37,12 @@ def test_pieces_make_the_whole(tmp_path: Path, compress: object) -> None:
     path.write_bytes(compress(lines()))  # type: ignore[operator]
     table = read_table(str(path), {})
     np.testing.assert_array_equal(table.prices[:, 3], np.arange(1, ROWS + 1))
-    assert (table.ticker[0], table.ticker[-7], table.ticker[-6], table.ticker[-1]) == ("000001", "000001", "B", "B")
+    assert (table.ticker[0], table.ticker[-7], table.ticker[-6], table.ticker[-1]) == (
+        "000001",
+        "000001",
+        "B",
+        "B",
+    )
     assert (table.time == np.datetime64("2020-01-05T09:30")).all()
 
 
@@ -47,7 +56,9 @@ def test_pieces_make_the_whole(tmp_path: Path, compress: object) -> None:
         ({"time": "2020-01-05 09:30Z"}, rf"row {BAD}: 'time' is '2020-01-05 09:30Z'"),
     ],
 )
-def test_a_bad_cell_is_named_by_its_row_of_the_file(tmp_path: Path, changes: dict[str, str], told: str) -> None:
+def test_a_bad_cell_is_named_by_its_row_of_the_file(
+    tmp_path: Path, changes: dict[str, str], told: str
+) -> None:
     path = tmp_path / "prices.csv"
     path.write_bytes(lines(**changes))
     with pytest.raises(InvalidInput, match=told):

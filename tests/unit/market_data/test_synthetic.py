@@ -43,14 +43,18 @@ def test_bars_are_consistent(interval: str) -> None:
 
 
 def test_minutes_begin_and_end_with_the_session() -> None:
-    table = make_market(SyntheticMarket(tickers=1, bars=780, interval="minute", start=datetime.date(2024, 1, 6)))
+    table = make_market(
+        SyntheticMarket(tickers=1, bars=780, interval="minute", start=datetime.date(2024, 1, 6))
+    )
     assert str(table.time[0]) == "2024-01-08T09:31:00.000000", "a Saturday's first bar is Monday's"
     assert str(table.time[389]) == "2024-01-08T16:00:00.000000"
     assert str(table.time[390]) == "2024-01-09T09:31:00.000000"
 
 
 def test_tickers_move_together() -> None:
-    correlations = np.corrcoef(returns(make_market(SyntheticMarket(tickers=6, bars=3000, strength=0))).T)
+    correlations = np.corrcoef(
+        returns(make_market(SyntheticMarket(tickers=6, bars=3000, strength=0))).T
+    )
     others = correlations[~np.eye(6, dtype=bool)]
     assert others.min() > 0.1
     assert others.max() < 0.9

@@ -14,7 +14,9 @@ from podracer_core.networks import PolicyHead, make_policy_head
 from podracer_core.random_numbers import action_keys
 
 MEMBERS, ROWS, SAMPLES = 3, 7, 20_000
-BOX = gymnasium.spaces.Box(np.array([-2.0, 0.0, -np.inf], np.float32), np.array([2.0, 10.0, np.inf], np.float32))
+BOX = gymnasium.spaces.Box(
+    np.array([-2.0, 0.0, -np.inf], np.float32), np.array([2.0, 10.0, np.inf], np.float32)
+)
 SPACES: dict[str, gymnasium.Space[Any]] = {
     "discrete": gymnasium.spaces.Discrete(5),
     "multi_discrete": gymnasium.spaces.MultiDiscrete([3, 2, 4]),
@@ -46,7 +48,11 @@ def masks(kind: str, action: torch.Tensor) -> torch.Tensor:
     """Random ones that allow `action`, and forbid something in every member."""
     chosen = action.view(MEMBERS, ROWS, -1)
     allowed = torch.cat(
-        [torch.nn.functional.one_hot(chosen[..., part], size) for part, size in enumerate(CHOICES[kind])], -1
+        [
+            torch.nn.functional.one_hot(chosen[..., part], size)
+            for part, size in enumerate(CHOICES[kind])
+        ],
+        -1,
     )
     mask = allowed.bool() | (torch.rand(allowed.shape) < 0.4)
     assert not mask.flatten(1).all(1).any()
@@ -54,24 +60,36 @@ def masks(kind: str, action: torch.Tensor) -> torch.Tensor:
 
 
 class Reference:
-    """Independent torch.distributions, in double precision; with a mask only what it allows has a probability."""
+    """Independent torch.distributions, in double precision; with a mask only what it allows has a
+    probability."""
 
-    def __init__(self, kind: str, output: torch.Tensor, settings: Settings, mask: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, kind: str, output: torch.Tensor, settings: Settings, mask: torch.Tensor | None = None
+    ) -> None:
         output = output.double()
         self.parts: list[Any] = []
         if kind == "box":
             std = settings["log_std"].double().exp().unsqueeze(1)
-            self.parts = [torch.distributions.Normal(output[..., j], std[..., j]) for j in range(output.shape[-1])]
+            self.parts = [
+                torch.distributions.Normal(output[..., j], std[..., j])
+                for j in range(output.shape[-1])
+            ]
         elif kind == "multi_binary":
-            self.parts = [torch.distributions.Bernoulli(logits=column) for column in output.unbind(-1)]
+            self.parts = [
+                torch.distributions.Bernoulli(logits=column) for column in output.unbind(-1)
+            ]
         else:
             allowed = torch.ones_like(output) if mask is None else mask.double()
-            for logits, share in zip(output.split(CHOICES[kind], -1), allowed.split(CHOICES[kind], -1), strict=True):
+            for logits, share in zip(
+                output.split(CHOICES[kind], -1), allowed.split(CHOICES[kind], -1), strict=True
+            ):
                 self.parts.append(torch.distributions.Categorical(probs=logits.softmax(-1) * share))
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
         columns = action.view(*action.shape[:2], -1).unbind(-1)
-        values = [part.log_prob(column.double()) for part, column in zip(self.parts, columns, strict=True)]
+        values = [
+            part.log_prob(column.double()) for part, column in zip(self.parts, columns, strict=True)
+        ]
         return torch.stack(values).sum(0)
 
     def entropy(self) -> torch.Tensor:
@@ -79,12 +97,15 @@ class Reference:
 
 
 def check(head: PolicyHead, kind: str, mask: torch.Tensor | None) -> torch.Tensor:
-    """Density, entropy and derivatives against the reference; returns the gradient in the output."""
+    """Density, entropy and derivatives against the reference; returns the gradient in the
+    output."""
     _, output, settings, action = case(kind)
     allowed = output if mask is None else head.allow(output, mask)
     density, peer = head.density(allowed, settings, action), Reference(kind, output, settings, mask)
     assert density.log_prob.shape == density.entropy.shape == (MEMBERS, ROWS)
-    torch.testing.assert_close(density.log_prob.double(), peer.log_prob(action), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        density.log_prob.double(), peer.log_prob(action), rtol=1e-5, atol=1e-5
+    )
     torch.testing.assert_close(density.entropy.double(), peer.entropy(), rtol=1e-5, atol=1e-5)
 
     log_prob_gradient, entropy_gradient = torch.randn(2, MEMBERS, ROWS)
@@ -115,7 +136,9 @@ def test_with_masks_they_equal_those_of_the_allowed_actions_alone(kind: str) -> 
 def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind: str) -> None:
     head, output, settings, _ = case(kind)
     rows = output[:, :1].expand(-1, SAMPLES, -1).contiguous()
-    noise = head.draw_noise(action_keys(torch.arange(MEMBERS), SAMPLES), torch.zeros(MEMBERS).long(), 1)[0]
+    noise = head.draw_noise(
+        action_keys(torch.arange(MEMBERS), SAMPLES), torch.zeros(MEMBERS).long(), 1
+    )[0]
     action, log_prob = head.sample(rows, settings, noise, torch.empty(MEMBERS, SAMPLES, 0))
     assert action.shape == (MEMBERS, SAMPLES, *head.action_shape)
     assert action.dtype == head.action_dtype
@@ -124,13 +147,19 @@ def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind: str)
     for column, part in zip(action.view(MEMBERS, SAMPLES, -1).unbind(-1), peer.parts, strict=True):
         if kind == "box":
             standardized = (column - part.mean) / part.stddev
-            torch.testing.assert_close(standardized.mean(1), torch.zeros(MEMBERS).double(), rtol=0, atol=0.03)
-            torch.testing.assert_close(standardized.std(1), torch.ones(MEMBERS).double(), rtol=0, atol=0.03)
+            torch.testing.assert_close(
+                standardized.mean(1), torch.zeros(MEMBERS).double(), rtol=0, atol=0.03
+            )
+            torch.testing.assert_close(
+                standardized.std(1), torch.ones(MEMBERS).double(), rtol=0, atol=0.03
+            )
             continue
         choices = part.enumerate_support()[:, 0, 0].long()
         for choice in choices.tolist():
             expected = part.log_prob(torch.tensor(choice).double())[:, 0].exp()
-            torch.testing.assert_close((column == choice).double().mean(1), expected, rtol=0, atol=0.015)
+            torch.testing.assert_close(
+                (column == choice).double().mean(1), expected, rtol=0, atol=0.015
+            )
 
 
 @MASKED
@@ -138,7 +167,9 @@ def test_what_is_forbidden_is_never_chosen(kind: str) -> None:
     head, output, settings, action = case(kind)
     mask = masks(kind, action)
     rows = head.allow(output, mask).repeat(1, 1000, 1)
-    noise = head.draw_noise(action_keys(torch.arange(MEMBERS), 1000 * ROWS), torch.zeros(MEMBERS).long(), 1)[0]
+    noise = head.draw_noise(
+        action_keys(torch.arange(MEMBERS), 1000 * ROWS), torch.zeros(MEMBERS).long(), 1
+    )[0]
     for chosen in (head.sample(rows, settings, noise, noise)[0], head.mode(rows)):
         columns = chosen.view(MEMBERS, 1000 * ROWS, -1).unbind(-1)
         parts = mask.repeat(1, 1000, 1).split(CHOICES[kind], -1)
@@ -152,7 +183,9 @@ def test_the_greedy_action_is_the_most_probable_one(kind: str) -> None:
     greedy = head.mode(output)
     assert greedy.shape == action.shape
     best = head.density(output, settings, greedy).log_prob
-    noise = head.draw_noise(action_keys(torch.arange(MEMBERS), ROWS), torch.zeros(MEMBERS).long(), 50)
+    noise = head.draw_noise(
+        action_keys(torch.arange(MEMBERS), ROWS), torch.zeros(MEMBERS).long(), 50
+    )
     for drawn in noise:
         other, _ = head.sample(output, settings, drawn, drawn)
         assert (head.density(output, settings, other).log_prob <= best + 1e-6).all()
@@ -164,7 +197,9 @@ def test_noise_is_the_same_whatever_the_horizon_is_split_into(kind: str) -> None
     key, first = action_keys(torch.arange(MEMBERS), ROWS), torch.tensor([0, 5, 11])
     whole = head.draw_noise(key, first, 9)
     assert whole.shape == (9, MEMBERS, ROWS, head.noise_size)
-    assert torch.equal(whole, torch.cat([head.draw_noise(key, first, 4), head.draw_noise(key, first + 4, 5)]))
+    assert torch.equal(
+        whole, torch.cat([head.draw_noise(key, first, 4), head.draw_noise(key, first + 4, 5)])
+    )
     assert whole.unique().numel() > 0.99 * whole.numel()
 
 
@@ -189,7 +224,9 @@ def test_other_spaces_are_refused() -> None:
         gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2)),
     ]
     for space in others:
-        with pytest.raises(InvalidInput, match="acts in Discrete, MultiDiscrete, MultiBinary and float Box") as caught:
+        with pytest.raises(
+            InvalidInput, match="acts in Discrete, MultiDiscrete, MultiBinary and float Box"
+        ) as caught:
             make_policy_head(space)
         assert caught.value.reason == "ACTION_SPACE_UNSUPPORTED"
 

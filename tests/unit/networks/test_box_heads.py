@@ -1,4 +1,5 @@
-"""Policies inside a bounded box: densities against torch.distributions, noise and random actions by their shares."""
+"""Policies inside a bounded box: densities against torch.distributions, noise and random actions by
+their shares."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from podracer_core.random_numbers import action_keys
 
 MEMBERS, ROWS, OBSERVATIONS = 3, 7, 5
 SPACE = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
-HEADS: dict[str, type[BoxHead]] = {"deterministic": DeterministicHead, "squashed_gaussian": SquashedGaussianHead}
+HEADS: dict[str, type[BoxHead]] = {
+    "deterministic": DeterministicHead,
+    "squashed_gaussian": SquashedGaussianHead,
+}
 BOTH = pytest.mark.parametrize("kind", HEADS)
 
 
@@ -26,9 +30,13 @@ def make(kind: str, exploration: ExplorationKind = "independent") -> Any:
     return HEADS[kind](SPACE, Exploration(exploration, 4, OBSERVATIONS, 2))
 
 
-def settings(head: BoxHead, random_fraction: float, noise_scale: float = 0.1) -> dict[str, torch.Tensor]:
+def settings(
+    head: BoxHead, random_fraction: float, noise_scale: float = 0.1
+) -> dict[str, torch.Tensor]:
     values = {"random_fraction": random_fraction, "noise_scale": noise_scale}
-    return {name: torch.full((MEMBERS, *shape), values[name]) for name, shape in head.settings.items()}
+    return {
+        name: torch.full((MEMBERS, *shape), values[name]) for name, shape in head.settings.items()
+    }
 
 
 def noise(head: BoxHead, envs: int) -> torch.Tensor:
@@ -46,10 +54,16 @@ def test_the_squashed_density_of_a_sampled_action_equals_torch_distributions() -
     action, log_prob = head.sample_with_log_prob(output, torch.randn(MEMBERS, ROWS, 2))
     expected = squashed(output).log_prob(action.double()).sum(-1)
     torch.testing.assert_close(log_prob.double(), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(head.log_prob(output, {}, action).double(), expected, rtol=1e-4, atol=1e-4)
-    stored, _ = head.sample(output, settings(head, 0.0), noise(head, ROWS), torch.randn(MEMBERS, ROWS, OBSERVATIONS))
+    torch.testing.assert_close(
+        head.log_prob(output, {}, action).double(), expected, rtol=1e-4, atol=1e-4
+    )
+    stored, _ = head.sample(
+        output, settings(head, 0.0), noise(head, ROWS), torch.randn(MEMBERS, ROWS, OBSERVATIONS)
+    )
     expected = squashed(output).log_prob(stored.double()).sum(-1)
-    torch.testing.assert_close(head.log_prob(output, {}, stored).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        head.log_prob(output, {}, stored).double(), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_squashed_density_far_from_zero_is_finite_and_right() -> None:
@@ -77,11 +91,15 @@ def test_the_reparametrized_gradient_equals_autograd_through_torch_distributions
     mean, log_std = output.double().chunk(2, -1)
     action = (mean + log_std.exp() * drawn).tanh()
     peer = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
-    torch.testing.assert_close(mine, gradient(action, peer.log_prob(action).sum(-1)), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        mine, gradient(action, peer.log_prob(action).sum(-1)), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_the_density_of_noise_around_a_deterministic_policy() -> None:
-    head, output, action = make("deterministic"), torch.randn(MEMBERS, ROWS, 2), torch.rand(MEMBERS, ROWS, 2)
+    head = make("deterministic")
+    output = torch.randn(MEMBERS, ROWS, 2)
+    action = torch.rand(MEMBERS, ROWS, 2)
     scales = torch.tensor([[0.1], [0.5], [2.0]])
     expected = Normal(output.tanh(), scales.unsqueeze(1)).log_prob(action).sum(-1)
     mine = head.log_prob(output, {"noise_scale": scales}, action)
@@ -97,7 +115,9 @@ def test_a_deterministic_policy_with_noise_stays_in_the_box() -> None:
     inside = middle.abs() < 0.8
     assert inside.any()
     torch.testing.assert_close(action.mean(1)[inside], middle[inside], rtol=0, atol=0.005)
-    torch.testing.assert_close(action.std(1)[inside], torch.full_like(middle[inside], 0.05), rtol=0, atol=0.005)
+    torch.testing.assert_close(
+        action.std(1)[inside], torch.full_like(middle[inside], 0.05), rtol=0, atol=0.005
+    )
     wild, _ = head.sample(output, settings(head, 0.0, 5.0), drawn, observation)
     assert wild.abs().max() == 1.0
     without, _ = head.sample(output, settings(head, 0.0, 0.0), drawn, observation)

@@ -1,4 +1,5 @@
-"""Exploration noise: every number alone is standard normal, and over time they hang together as the formulas say."""
+"""Exploration noise: every number alone is standard normal, and over time they hang together as the
+formulas say."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def make(kind: str) -> Exploration:
 
 
 def draw(kind: str, envs: int, first: list[int], horizon: int) -> torch.Tensor:
-    return make(kind).draw(action_keys(torch.arange(len(first)), envs), torch.tensor(first), horizon)
+    return make(kind).draw(
+        action_keys(torch.arange(len(first)), envs), torch.tensor(first), horizon
+    )
 
 
 @EVERY
@@ -40,7 +43,9 @@ def test_each_number_is_standard_normal(kind: str) -> None:
         torch.testing.assert_close(numbers.mean(1), torch.zeros(2, ACTIONS), rtol=0, atol=0.08)
         torch.testing.assert_close(numbers.var(1), torch.ones(2, ACTIONS), rtol=0, atol=0.12)
         # Kurtosis 3: a sum that is not normal would show here.
-        torch.testing.assert_close(numbers.pow(4).mean(1), torch.full((2, ACTIONS), 3.0), rtol=0, atol=0.6)
+        torch.testing.assert_close(
+            numbers.pow(4).mean(1), torch.full((2, ACTIONS), 3.0), rtol=0, atol=0.6
+        )
         assert torch.corrcoef(numbers[0].t())[0, 1].abs() < 0.08
 
 
@@ -48,7 +53,10 @@ def test_each_number_is_standard_normal(kind: str) -> None:
 def test_the_same_numbers_whatever_the_horizon_is_split_into(kind: str) -> None:
     first = [0, 5, 40]
     whole = draw(kind, ENVS, first, 15)
-    parts = [draw(kind, ENVS, [step + start for step in first], size) for start, size in ((0, 1), (1, 6), (7, 8))]
+    parts = [
+        draw(kind, ENVS, [step + start for step in first], size)
+        for start, size in ((0, 1), (1, 6), (7, 8))
+    ]
     torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-5, atol=1e-6)
 
 
@@ -64,7 +72,8 @@ def test_members_and_environments_have_numbers_of_their_own(kind: str) -> None:
 def test_correlated_noise_forgets_at_the_rate_of_its_period(lag: int) -> None:
     noise = draw("correlated", 20_000, [7], lag + 1)[:, 0]  # [T, E, A]
     measured = (noise[0] * noise[lag]).mean(0)
-    # Weights d^k of the last L steps, d = exp(-1 / period): sum of d^k d^(k + lag), divided by that of d^2k.
+    # Weights d^k of the last L steps, d = exp(-1 / period): sum of d^k d^(k + lag), divided by that
+    # of d^2k.
     decay, length = math.exp(-1 / PERIOD), math.ceil(PERIOD * math.log(1000.0))
     expected = decay**lag * (1 - decay ** (2 * (length - lag))) / (1 - decay ** (2 * length))
     assert abs(expected - math.exp(-lag / PERIOD)) < 1e-3
@@ -102,7 +111,8 @@ def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(exploration_module, "normal", counted)
     whole = exploration.draw(key, first, 2 * PERIOD)
-    assert sum(drawn.numel() for drawn in numbers) == 2 * 3 * matrix  # both members see parts of three periods
+    # both members see parts of three periods
+    assert sum(drawn.numel() for drawn in numbers) == 2 * 3 * matrix
     numbers.clear()
     steps = torch.cat([exploration.draw(key, first + step, 1) for step in range(2 * PERIOD)])
     assert sum(drawn.numel() for drawn in numbers) == 2 * 3 * matrix
@@ -113,7 +123,9 @@ def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -
     assert not torch.equal(exploration.draw(key + 1, first + 2 * PERIOD - 1, 1), whole[-1:])
 
 
-def test_noise_is_repeated_for_n_steps_with_a_probability_in_proportion_to_one_over_n_squared() -> None:
+def test_noise_is_repeated_for_n_steps_with_a_probability_in_proportion_to_one_over_n_squared() -> (
+    None
+):
     noise = draw("repeated", 200, [0], 64)[:, 0, :, 0]  # [T, E]
     changed = (noise[1:] != noise[:-1]).int()
     lengths: list[int] = []

@@ -12,7 +12,10 @@ ALL = torch.ones(MEMBERS, dtype=torch.bool)
 
 def batches() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [1000.0 + scale * torch.randn(MEMBERS, rows, SIZE, generator=generator) for rows, scale in ((5, 1), (90, 9))]
+    return [
+        1000.0 + scale * torch.randn(MEMBERS, rows, SIZE, generator=generator)
+        for rows, scale in ((5, 1), (90, 9))
+    ]
 
 
 def test_equals_the_statistics_of_all_rows() -> None:
@@ -21,7 +24,9 @@ def test_equals_the_statistics_of_all_rows() -> None:
         normalizer.update(rows, torch.ones(rows.shape[:2], dtype=torch.bool), ALL)
     everything = torch.cat(batches(), 1).double()
     torch.testing.assert_close(normalizer.mean, everything.mean(1), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(normalizer.variance, everything.var(1, unbiased=False), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        normalizer.variance, everything.var(1, unbiased=False), rtol=1e-4, atol=1e-4
+    )
     assert normalizer.count.tolist() == [95, 95]
 
 
@@ -29,8 +34,14 @@ def test_invalid_rows_and_frozen_members_change_nothing() -> None:
     rows = batches()[1]
     valid = torch.rand(rows.shape[:2], generator=torch.Generator().manual_seed(2)) < 0.7
     normalizer, clean = RunningNormalizer(MEMBERS, SIZE), RunningNormalizer(MEMBERS, SIZE)
-    normalizer.update(torch.where(valid.unsqueeze(-1), rows, torch.nan), valid, torch.tensor([True, False]))
-    clean.update(rows[:1].expand(MEMBERS, -1, -1)[:, valid[0]], torch.ones(MEMBERS, int(valid[0].sum())).bool(), ALL)
+    normalizer.update(
+        torch.where(valid.unsqueeze(-1), rows, torch.nan), valid, torch.tensor([True, False])
+    )
+    clean.update(
+        rows[:1].expand(MEMBERS, -1, -1)[:, valid[0]],
+        torch.ones(MEMBERS, int(valid[0].sum())).bool(),
+        ALL,
+    )
     torch.testing.assert_close(normalizer.mean[0], clean.mean[0])
     torch.testing.assert_close(normalizer.variance[0], clean.variance[0])
     assert normalizer.count.tolist() == [int(valid[0].sum()), 0]

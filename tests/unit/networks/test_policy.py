@@ -30,13 +30,19 @@ OBSERVATIONS: dict[str, Space] = {
     "channels_last": gymnasium.spaces.Box(0, 255, (36, 37, 3), np.uint8),
     "channels_first": gymnasium.spaces.Box(0, 255, (1, 36, 37), np.uint8),
 }
-BOX = gymnasium.spaces.Box(np.array([[-2.0], [0.0]], np.float32), np.array([[2.0], [1.0]], np.float32))
+BOX = gymnasium.spaces.Box(
+    np.array([[-2.0], [0.0]], np.float32), np.array([[2.0], [1.0]], np.float32)
+)
 DISCRETE = gymnasium.spaces.Discrete(4, start=3)
 EXPLORATION = Exploration("independent", 1, 6, 2)
 # What acts: its action space, its head, networks a member.
 HEADS: dict[str, tuple[Space, Callable[[Space], ActionHead], int]] = {
     "discrete": (DISCRETE, make_policy_head, 1),
-    "multi_discrete": (gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[5, 0, 1]), make_policy_head, 1),
+    "multi_discrete": (
+        gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[5, 0, 1]),
+        make_policy_head,
+        1,
+    ),
     "multi_binary": (gymnasium.spaces.MultiBinary(5), make_policy_head, 1),
     "box": (BOX, make_policy_head, 1),
     "deterministic": (BOX, lambda space: DeterministicHead(space, EXPLORATION), 1),
@@ -55,11 +61,14 @@ def idle(kind: str, seen: str, members: int = MEMBERS) -> NetworkActor:
     space, make_head, ensemble = HEADS[kind]
     head = make_head(space)
     architecture = Architecture.of(OBSERVATIONS[seen], (8, 9), head.output_size)
-    return NetworkActor.idle(architecture, head, OBSERVATIONS[seen], members, "cpu", normalize=True, ensemble=ensemble)
+    return NetworkActor.idle(
+        architecture, head, OBSERVATIONS[seen], members, "cpu", normalize=True, ensemble=ensemble
+    )
 
 
 def trained(kind: str, seen: str = "vector") -> NetworkActor:
-    """Not trained, but with weights, settings and a normalizer that leave nothing at its neutral value."""
+    """Not trained, but with weights, settings and a normalizer that leave nothing at its neutral
+    value."""
     torch.manual_seed(0)
     actor = idle(kind, seen)
     for name, tensor in actor.network.tensors.items():
@@ -86,7 +95,8 @@ def test_policy_equals_the_greedy_actor(kind: str, seen: str) -> None:
     actor, space = trained(kind, seen), HEADS[kind][0]
     observation = observations(seen, MEMBERS, 11)
     greedy = actor.greedy(observation)
-    start = torch.as_tensor(getattr(space, "start", 0))  # the environment adds it to what an actor gives
+    # the environment adds it to what an actor gives
+    start = torch.as_tensor(getattr(space, "start", 0))
     for member in range(MEMBERS):
         action = actor.policy(member)(observation[member])
         torch.testing.assert_close(action, greedy[member] + start, rtol=1e-4, atol=1e-4)
@@ -104,7 +114,9 @@ def test_policy_equals_the_greedy_actor(kind: str, seen: str) -> None:
 def test_policy_exports_with_any_batch_size(kind: str) -> None:
     policy = trained(kind).policy(1)
     batch = torch.export.Dim("batch")
-    program = torch.export.export(policy, (torch.zeros(2, 2, 3),), dynamic_shapes=({0: batch},)).module()
+    program = torch.export.export(
+        policy, (torch.zeros(2, 2, 3),), dynamic_shapes=({0: batch},)
+    ).module()
     for size in (1, 2, 5):
         observation = observations("vector", size)
         assert torch.equal(program(observation), policy(observation))
@@ -128,7 +140,9 @@ def test_a_worker_needs_only_the_actor_state(kind: str, seen: str) -> None:
     observation = observations(seen, MEMBERS, ENVS)
     noise = worker.draw_noise(action_keys(torch.arange(MEMBERS), ENVS), torch.tensor([0, 5, 9]), 6)
     assert noise.shape == (6, MEMBERS, ENVS, worker.head.noise_size)
-    for mine, theirs in zip(worker.act(observation, noise[0]), actor.act(observation, noise[0]), strict=True):
+    for mine, theirs in zip(
+        worker.act(observation, noise[0]), actor.act(observation, noise[0]), strict=True
+    ):
         assert torch.equal(mine, theirs)
         assert mine.shape[:2] == (MEMBERS, ENVS)
     with pytest.raises(InvalidInput, match="another cohort"):
@@ -139,7 +153,9 @@ def test_networks_that_memory_has_no_room_for_are_refused() -> None:
     space = OBSERVATIONS["vector"]
     head = make_policy_head(gymnasium.spaces.Discrete(2), "cpu")
     architecture = Architecture.of(space, (16384,) * 8, head.output_size)
-    with pytest.raises(InvalidInput, match=r"a stack of 1024 networks of these sizes takes .* GiB") as refused:
+    with pytest.raises(
+        InvalidInput, match=r"a stack of 1024 networks of these sizes takes .* GiB"
+    ) as refused:
         NetworkActor.idle(architecture, head, space, 1024, "cpu", normalize=True)
     assert refused.value.reason == "NETWORKS_TOO_LARGE"
     with pytest.raises(InvalidInput, match="networks of these sizes takes"):
@@ -150,7 +166,9 @@ def test_networks_that_memory_has_no_room_for_are_refused() -> None:
 def test_repeated_members_act_as_the_one_that_they_are(kind: str) -> None:
     actor, observation = trained(kind), observations("vector", MEMBERS, 2 * ENVS)
     repeated = actor.repeat(2).greedy(observation.view(2 * MEMBERS, ENVS, 2, 3))
-    torch.testing.assert_close(repeated.view(MEMBERS, 2 * ENVS, *repeated.shape[2:]), actor.greedy(observation))
+    torch.testing.assert_close(
+        repeated.view(MEMBERS, 2 * ENVS, *repeated.shape[2:]), actor.greedy(observation)
+    )
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "dueling_ensemble_of_values"])
@@ -160,8 +178,13 @@ def test_masks_are_obeyed_greedily_and_at_random(kind: str) -> None:
     only = [size - 1 for size in sizes]  # the last choice of each part is the only one
     mask = torch.cat([torch.arange(size) == last for size, last in zip(sizes, only, strict=True)])
     mask = mask.expand(MEMBERS, ENVS, -1)
-    noise = actor.draw_noise(action_keys(torch.arange(MEMBERS), ENVS), torch.zeros(MEMBERS).long(), 20)
-    for chosen in (actor.greedy(observation, mask), *(actor.act(observation, row, mask)[0] for row in noise)):
+    noise = actor.draw_noise(
+        action_keys(torch.arange(MEMBERS), ENVS), torch.zeros(MEMBERS).long(), 20
+    )
+    for chosen in (
+        actor.greedy(observation, mask),
+        *(actor.act(observation, row, mask)[0] for row in noise),
+    ):
         assert (chosen.view(MEMBERS, ENVS, -1) == torch.tensor(only)).all()
 
 
@@ -177,8 +200,14 @@ def test_pixels_become_zero_to_one_and_are_not_clipped() -> None:
 def test_an_evaluator_needs_only_two_groups_of_a_checkpoint() -> None:
     actor = trained("box")
     groups = {
-        "actor": {name: tensor[2].clone() for name, tensor in (actor.network.tensors | actor.settings).items()},
-        "normalizer": {"observation_mean": actor.mean[2, 0], "observation_scale": actor.scale[2, 0]},
+        "actor": {
+            name: tensor[2].clone()
+            for name, tensor in (actor.network.tensors | actor.settings).items()
+        },
+        "normalizer": {
+            "observation_mean": actor.mean[2, 0],
+            "observation_scale": actor.scale[2, 0],
+        },
     }
     evaluator = idle("box", "vector", members=1)
     evaluator.load_member_state(0, groups)

@@ -27,7 +27,9 @@ def stacked(activation: str) -> tuple[StackedParameters, StackedMLP]:
 
 def single(network: StackedMLP, group: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for (inputs, outputs), weight, bias in zip(itertools.pairwise(SIZES), network.weights, network.biases, strict=True):
+    for (inputs, outputs), weight, bias in zip(
+        itertools.pairwise(SIZES), network.weights, network.biases, strict=True
+    ):
         linear = nn.Linear(inputs, outputs)
         linear.weight.data.copy_(weight[group].detach().t())
         linear.bias.data.copy_(bias[group, 0].detach())
@@ -59,16 +61,23 @@ def test_results_and_gradients_equal_single_networks(
             assert linear.weight.grad is not None
             weight_gradient = parameters.gradient_of(f"layers.{index}.weight")[group]
             bias_gradient = parameters.gradient_of(f"layers.{index}.bias")[group, 0]
-            torch.testing.assert_close(weight_gradient, linear.weight.grad.t(), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                weight_gradient, linear.weight.grad.t(), rtol=1e-4, atol=1e-5
+            )
             torch.testing.assert_close(bias_gradient, linear.bias.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("shape", "parts"), [((2, 131_072, 4), 64), ((64, 131_072, 4), 2), ((128, 131_072, 4), 1), ((2, 5_000, 4), 4)]
+    ("shape", "parts"),
+    [((2, 131_072, 4), 64), ((64, 131_072, 4), 2), ((128, 131_072, 4), 1), ((2, 5_000, 4), 4)],
 )
-def test_a_gpu_splits_products_of_few_networks_with_many_rows(shape: tuple[int, ...], parts: int) -> None:
+def test_a_gpu_splits_products_of_few_networks_with_many_rows(
+    shape: tuple[int, ...], parts: int
+) -> None:
     assert stacked_mlp._parts(torch.empty(shape, device="meta")) == parts
-    assert stacked_mlp._parts(torch.empty(2, 131_072, 4)) == 1, "a CPU works through the rows in parts anyway"
+    assert stacked_mlp._parts(torch.empty(2, 131_072, 4)) == 1, (
+        "a CPU works through the rows in parts anyway"
+    )
 
 
 def test_no_gradient_leaks_from_one_network_to_another() -> None:
@@ -92,14 +101,23 @@ def test_two_forward_passes_before_a_backward_pass_do_not_share_buffers() -> Non
         return parameters.gradient.clone()
 
     gradient(first)  # fills the pool of buffers
-    torch.testing.assert_close(gradient(first, second), gradient(first) + gradient(second), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        gradient(first, second), gradient(first) + gradient(second), rtol=1e-4, atol=1e-4
+    )
 
 
 def free_buffers(pool: stacked_mlp._Buffers) -> list[torch.Tensor]:
-    return [buffer for shapes in (pool._free, pool._unused) for free in shapes.values() for buffer in free]
+    return [
+        buffer
+        for shapes in (pool._free, pool._unused)
+        for free in shapes.values()
+        for buffer in free
+    ]
 
 
-def test_buffers_of_rows_that_do_not_come_any_more_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_of_rows_that_do_not_come_any_more_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stacked_mlp, "_buffers", pool := stacked_mlp._Buffers())
     monkeypatch.setattr(stacked_mlp, "_LIFETIME", 16)
     _, network = stacked("tanh")
@@ -117,7 +135,9 @@ def test_buffers_are_kept_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         tuple(tensor.detach().to("meta").requires_grad_() for tensor in tensors)
         for tensors in (network.weights, network.biases)
     )
-    StackedMLP(weights, biases, "elu")(torch.randn(GROUPS, ROWS, SIZES[0], device="meta")).sum().backward()
+    StackedMLP(weights, biases, "elu")(
+        torch.randn(GROUPS, ROWS, SIZES[0], device="meta")
+    ).sum().backward()
     assert not free_buffers(pool)
 
 

@@ -1,4 +1,5 @@
-"""Stacked networks with and without convolutions are many single ones: same results, same gradients, nothing shared."""
+"""Stacked networks with and without convolutions are many single ones: same results, same
+gradients, nothing shared."""
 
 from __future__ import annotations
 
@@ -41,14 +42,19 @@ def observations(kind: str, groups: int = GROUPS) -> torch.Tensor:
 
 
 class NatureCNN(nn.Module):
-    """As Mnih et al., 2015 describe it, written once more with torch.nn; its images have their channels first."""
+    """As Mnih et al., 2015 describe it, written once more with torch.nn; its images have their
+    channels first."""
 
     def __init__(self, network: StackedNetwork, group: int) -> None:
         super().__init__()
         tensors = {name: tensor[group].detach() for name, tensor in network.tensors.items()}
-        channels = tensors["convolutions.0.weight"].shape[1] if "convolutions.0.weight" in tensors else 0
+        channels = (
+            tensors["convolutions.0.weight"].shape[1] if "convolutions.0.weight" in tensors else 0
+        )
         self.convolutions = nn.ModuleList(
-            [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)] if channels else []
+            [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+            if channels
+            else []
         )
         for layer, convolution in enumerate(self.convolutions):
             convolution.weight.data = tensors[f"convolutions.{layer}.weight"].clone()
@@ -57,10 +63,15 @@ class NatureCNN(nn.Module):
         for layer in range(len(HIDDEN) + 1):
             weight = tensors[f"layers.{layer}.weight"]
             linear = nn.Linear(*weight.shape)
-            linear.weight.data, linear.bias.data = weight.t().clone(), tensors[f"layers.{layer}.bias"][0].clone()
+            linear.weight.data, linear.bias.data = (
+                weight.t().clone(),
+                tensors[f"layers.{layer}.bias"][0].clone(),
+            )
             self.linears.append(linear)
 
-    def forward(self, observation: torch.Tensor, action: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, observation: torch.Tensor, action: torch.Tensor | None = None
+    ) -> torch.Tensor:
         for convolution in self.convolutions:
             observation = convolution(observation).relu()
         hidden = observation.flatten(1)
@@ -92,7 +103,10 @@ def test_results_and_gradients_equal_single_networks(kind: str, action_size: int
             torch.testing.assert_close(action.grad[group], own_action.grad, rtol=1e-4, atol=1e-5)
         for name, layers in (("convolutions", peer.convolutions), ("layers", peer.linears)):
             for index, layer in enumerate(layers):
-                weight, bias = (parameters.gradient_of(f"{name}.{index}.{part}")[group] for part in ("weight", "bias"))
+                weight, bias = (
+                    parameters.gradient_of(f"{name}.{index}.{part}")[group]
+                    for part in ("weight", "bias")
+                )
                 expected = layer.weight.grad if name == "convolutions" else layer.weight.grad.t()
                 torch.testing.assert_close(weight, expected, rtol=1e-3, atol=1e-4)
                 torch.testing.assert_close(bias.flatten(), layer.bias.grad, rtol=1e-3, atol=1e-4)
@@ -114,7 +128,9 @@ def test_a_module_of_one_network_acts_alike(kind: str) -> None:
     inputs = observations(kind).flatten(2)
     output = network(inputs).detach()
     for group in range(GROUPS):
-        torch.testing.assert_close(network.module(group)(inputs[group]), output[group], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            network.module(group)(inputs[group]), output[group], rtol=1e-4, atol=1e-5
+        )
 
 
 @EVERY
@@ -125,7 +141,9 @@ def test_every_is_a_view_that_follows_and_has_no_gradients(kind: str) -> None:
     inputs = observations(kind, 1).flatten(2)
     seen = view(inputs)
     assert not seen.requires_grad
-    torch.testing.assert_close(seen, network(inputs.expand(GROUPS, -1, -1))[1:2].detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        seen, network(inputs.expand(GROUPS, -1, -1))[1:2].detach(), rtol=1e-4, atol=1e-6
+    )
 
 
 @EVERY
@@ -139,7 +157,9 @@ def test_initial_weights_follow_from_each_networks_own_seed(kind: str, initializ
         assert torch.equal(tensor[0], other.tensors[name][1])
         assert name.endswith("bias") or not torch.isclose(tensor[0], tensor[1]).all()
     other.initialize(torch.tensor([9, 4, 8]), 1, initialization)
-    assert not torch.isclose(network.tensors["layers.0.weight"][0], other.tensors["layers.0.weight"][1]).any()
+    assert not torch.isclose(
+        network.tensors["layers.0.weight"][0], other.tensors["layers.0.weight"][1]
+    ).any()
 
 
 @EVERY
@@ -151,7 +171,10 @@ def test_orthogonal_weights_have_their_gain(kind: str) -> None:
         if name.endswith("bias"):
             assert (tensor == 0).all()
             continue
-        matrix = tensor.detach() if tensor.dim() == 3 else tensor.detach().flatten(2).transpose(1, 2)  # [G, in, out]
+        # [G, in, out]
+        matrix = (
+            tensor.detach() if tensor.dim() == 3 else tensor.detach().flatten(2).transpose(1, 2)
+        )
         small = matrix if matrix.shape[1] < matrix.shape[2] else matrix.transpose(1, 2)
         gain = 0.01 if name == f"layers.{last}.weight" else 2.0**0.5
         identity = gain**2 * torch.eye(small.shape[1]).expand(GROUPS, -1, -1)
@@ -181,7 +204,9 @@ def test_which_boxes_are_images() -> None:
 
 def test_an_image_that_is_too_small_is_refused() -> None:
     small = gymnasium.spaces.Box(0, 255, (35, 80, 3), np.uint8)
-    with pytest.raises(InvalidInput, match=r"35 x 80 is too small .* 36 x 36 is the least") as caught:
+    with pytest.raises(
+        InvalidInput, match=r"35 x 80 is too small .* 36 x 36 is the least"
+    ) as caught:
         Architecture.of(small, HIDDEN, OUTPUTS).shapes()
     assert caught.value.reason == "UNSUPPORTED_OBSERVATION_SPACE"
     Architecture.of(gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8), HIDDEN, OUTPUTS).shapes()

@@ -17,9 +17,13 @@ SPACE = gymnasium.spaces.Discrete(ACTIONS)
 def sample(output: torch.Tensor, fractions: list[float]) -> torch.Tensor:
     """output [M, n] -> actions [M, SAMPLES]"""
     head = ValueHead(SPACE, dueling=False)
-    noise = head.draw_noise(action_keys(torch.arange(MEMBERS), SAMPLES), torch.zeros(MEMBERS).long(), 1)[0]
+    noise = head.draw_noise(
+        action_keys(torch.arange(MEMBERS), SAMPLES), torch.zeros(MEMBERS).long(), 1
+    )[0]
     rows = output.unsqueeze(1).expand(-1, SAMPLES, -1)
-    action, log_prob = head.sample(rows, {"random_fraction": torch.tensor(fractions).view(-1, 1)}, noise, rows)
+    action, log_prob = head.sample(
+        rows, {"random_fraction": torch.tensor(fractions).view(-1, 1)}, noise, rows
+    )
     assert log_prob.shape == action.shape == (MEMBERS, SAMPLES)
     return action
 
@@ -37,7 +41,8 @@ def test_dueling_values_by_hand() -> None:
 
 def test_several_networks_count_as_their_smallest_value() -> None:
     head = ValueHead(gymnasium.spaces.Discrete(2), dueling=False)
-    outputs = torch.tensor([[[[1.0, 5.0]], [[2.0, 0.0]]], [[[3.0, 4.0]], [[9.0, 8.0]]]])  # [M, N, B, n]
+    # [M, N, B, n]
+    outputs = torch.tensor([[[[1.0, 5.0]], [[2.0, 0.0]]], [[[3.0, 4.0]], [[9.0, 8.0]]]])
     combined = head.combine(outputs)
     assert combined.tolist() == [[[1.0, 0.0]], [[3.0, 4.0]]]
     assert head.mode(combined).tolist() == [[0], [1]]
@@ -53,7 +58,9 @@ def test_a_share_of_the_actions_is_evenly_random() -> None:
 
 def test_random_actions_are_evenly_drawn_from_the_allowed_ones() -> None:
     mask = torch.tensor([[1, 0, 1, 0, 1], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]).bool()
-    values = ValueHead(SPACE, dueling=False).allow(torch.tensor([0.0, 9.0, 1.0, 9.0, 2.0]).expand(MEMBERS, -1), mask)
+    values = ValueHead(SPACE, dueling=False).allow(
+        torch.tensor([0.0, 9.0, 1.0, 9.0, 2.0]).expand(MEMBERS, -1), mask
+    )
     expected = mask / mask.sum(-1, keepdim=True)
     torch.testing.assert_close(frequencies(sample(values, [1.0] * 3)), expected, rtol=0, atol=0.015)
     assert sample(values, [0.0] * 3)[:, 0].tolist() == [4, 4, 1]

@@ -42,10 +42,15 @@ def never(*_: object) -> bool:
 
 
 def both(
-    parameters: StackedParameters, network: StackedMLP, inputs: torch.Tensor, usual: pytest.MonkeyPatch
+    parameters: StackedParameters,
+    network: StackedMLP,
+    inputs: torch.Tensor,
+    usual: pytest.MonkeyPatch,
 ) -> list[tuple[torch.Tensor, ...]]:
     """Output, gradient in the parameters and in the inputs, the wide way and the usual one."""
-    upstream = torch.randn(*inputs.shape[:2], network.weights[-1].shape[2], generator=torch.Generator().manual_seed(1))
+    upstream = torch.randn(
+        *inputs.shape[:2], network.weights[-1].shape[2], generator=torch.Generator().manual_seed(1)
+    )
     found = []
     assert is_wide(inputs, network.weights)
     for way in ("wide", "usual"):
@@ -63,12 +68,16 @@ def both(
 
 def close(wide: tuple[torch.Tensor, ...], usual: tuple[torch.Tensor, ...]) -> None:
     for mine, expected in zip(wide, usual, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+        torch.testing.assert_close(
+            mine, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item()
+        )
 
 
 @WIDTHS
 @ACTIVATIONS
-def test_results_and_gradients_equal_the_usual_ones(usual: pytest.MonkeyPatch, width: int, activation: str) -> None:
+def test_results_and_gradients_equal_the_usual_ones(
+    usual: pytest.MonkeyPatch, width: int, activation: str
+) -> None:
     parameters, network = build((INPUTS, width, width, OUTPUTS), activation)
     wide, expected = both(parameters, network, X, usual)
     assert all(tensor.abs().sum() > 0 for tensor in wide)
@@ -87,7 +96,9 @@ def test_a_wide_first_and_a_wide_last_layer(usual: pytest.MonkeyPatch) -> None:
 
 
 @ACTIVATIONS
-def test_frozen_weights_let_the_gradient_through_to_the_input(usual: pytest.MonkeyPatch, activation: str) -> None:
+def test_frozen_weights_let_the_gradient_through_to_the_input(
+    usual: pytest.MonkeyPatch, activation: str
+) -> None:
     parameters, network = build((INPUTS, 160, 160, OUTPUTS), activation)
     frozen = StackedMLP(
         tuple(weight.detach() for weight in network.weights),
@@ -145,7 +156,9 @@ def test_two_forward_passes_before_a_backward_pass(usual: pytest.MonkeyPatch) ->
         return parameters.gradient.clone()
 
     first, second = X, X.flip(1) * 0.5
-    torch.testing.assert_close(gradient(first, second), gradient(first) + gradient(second), rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(
+        gradient(first, second), gradient(first) + gradient(second), rtol=1e-4, atol=1e-2
+    )
 
 
 def test_one_networks_nan_does_not_reach_another(usual: pytest.MonkeyPatch) -> None:
@@ -167,7 +180,9 @@ def test_one_networks_nan_does_not_reach_another(usual: pytest.MonkeyPatch) -> N
     (4000, (5, 1000, 2), False),
     (32, (5, 256, 256, 2), True),
 ])  # fmt: skip
-def test_what_counts_as_wide(usual: pytest.MonkeyPatch, rows: int, sizes: tuple[int, ...], expected: bool) -> None:
+def test_what_counts_as_wide(
+    usual: pytest.MonkeyPatch, rows: int, sizes: tuple[int, ...], expected: bool
+) -> None:
     weights = [torch.empty(2, *pair) for pair in itertools.pairwise(sizes)]
     assert is_wide(torch.empty(2, rows, 5), weights) == expected
     assert not is_wide(torch.empty(2, rows, 5, dtype=torch.float64), weights)

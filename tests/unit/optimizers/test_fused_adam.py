@@ -1,4 +1,5 @@
-"""What large networks on a CPU take instead: Adam in one pass over each member's memory. It is the same Adam."""
+"""What large networks on a CPU take instead: Adam in one pass over each member's memory. It is the
+same Adam."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def trained(active: list[torch.Tensor], epsilon: float = 1e-8) -> StackedAdam:
 def test_equals_torch_adam_with_a_rate_for_each_member(epsilon: float) -> None:
     stacked = trained([EVERYONE] * STEPS, epsilon)
     singles = [torch.nn.Parameter(row.clone()) for row in numbers(MEMBERS, SIZE)]
-    peers = [torch.optim.Adam([p], lr=rate, eps=epsilon) for p, rate in zip(singles, RATES.tolist(), strict=True)]
+    peers = [
+        torch.optim.Adam([p], lr=rate, eps=epsilon)
+        for p, rate in zip(singles, RATES.tolist(), strict=True)
+    ]
     for gradient in numbers(STEPS, MEMBERS, SIZE):
         for single, peer, row in zip(singles, peers, gradient, strict=True):
             single.grad = row * torch.where(torch.arange(SIZE) == 0, 1e-7, 1.0)
@@ -54,7 +58,9 @@ def test_equals_the_stacked_path(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = trained(active)
     assert stacked.step_count.tolist() == fused.step_count.tolist() == [8, 4, 12]
     for name in ("parameters", "first_moment", "second_moment"):
-        torch.testing.assert_close(getattr(fused, name), getattr(stacked, name), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            getattr(fused, name), getattr(stacked, name), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.usefixtures("fused")
@@ -92,5 +98,7 @@ def test_only_large_members_go_through_it_and_may_be_views(monkeypatch: pytest.M
         adam = StackedAdam(wide[:, 5:], torch.ones(2, size))
         adam.step(torch.tensor([0.1, 0.2]), torch.tensor([True, True]))
         assert bool(calls) == many
-        torch.testing.assert_close(wide[:, 5:], torch.tensor([[-0.1], [-0.2]]).expand(-1, size), rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            wide[:, 5:], torch.tensor([[-0.1], [-0.2]]).expand(-1, size), rtol=1e-4, atol=0
+        )
         assert (wide[:, :5] == 0).all()

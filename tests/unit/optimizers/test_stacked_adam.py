@@ -19,14 +19,18 @@ def test_equals_torch_adam_with_a_rate_for_each_member() -> None:
     parameters, gradient = start.clone(), torch.zeros(MEMBERS, SIZE)
     stacked = StackedAdam(parameters, gradient, epsilon=1e-5)
     singles = [torch.nn.Parameter(row.clone()) for row in start]
-    peers = [torch.optim.Adam([p], lr=rate, eps=1e-5) for p, rate in zip(singles, rates, strict=True)]
+    peers = [
+        torch.optim.Adam([p], lr=rate, eps=1e-5) for p, rate in zip(singles, rates, strict=True)
+    ]
     for step in gradients():
         gradient.copy_(step)
         stacked.step(torch.tensor(rates), torch.ones(MEMBERS, dtype=torch.bool))
         for single, peer, row in zip(singles, peers, step, strict=True):
             single.grad = row.clone()
             peer.step()
-    torch.testing.assert_close(parameters, torch.stack([p.detach() for p in singles]), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        parameters, torch.stack([p.detach() for p in singles]), rtol=1e-5, atol=1e-7
+    )
 
 
 def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
@@ -35,7 +39,9 @@ def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
     rate, everyone = torch.full((MEMBERS,), 0.1), torch.ones(MEMBERS, dtype=torch.bool)
     gradient.copy_(gradients()[0])
     adam.step(rate, everyone)
-    before = {name: tensor.clone() for name, tensor in adam.member_state(1).items()} | {"p": parameters[1].clone()}
+    before = {name: tensor.clone() for name, tensor in adam.member_state(1).items()} | {
+        "p": parameters[1].clone()
+    }
     gradient.copy_(gradients()[1])
     gradient[1] = torch.nan
     adam.step(rate, torch.tensor([True, False, True]))

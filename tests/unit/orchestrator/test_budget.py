@@ -20,28 +20,38 @@ UNLIMITED = Remainder(None, None, None)
 
 
 def test_the_remainder_leaves_out_what_is_used_and_what_is_reserved():
-    used = Usage(env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0)
+    used = Usage(
+        env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0
+    )
     assert remainder(Budget(1000, 10.0, 20.0), used) == Remainder(600, 6.0, 7.0)
     assert remainder(Budget(), used) == UNLIMITED
     assert remainder(Budget(350, 3.0, 10.0), used) == Remainder(0, 0.0, 0.0)
-    assert remainder(Budget(None, 4.039, 13.25), used) == Remainder(None, 0.0, 0.25), "a hundredth is nothing"
+    assert remainder(Budget(None, 4.039, 13.25), used) == Remainder(None, 0.0, 0.25), (
+        "a hundredth is nothing"
+    )
 
 
 def test_the_part_that_is_used_is_that_of_the_scarcest_limit():
-    used = Usage(env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0)
+    used = Usage(
+        env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0
+    )
     assert used_part(Budget(1000, 10.0, 32.0), used) == 0.4
     assert used_part(Budget(50), used) == 1.0, "a little more than everything"
     assert used_part(Budget(), used) is None
 
 
-@pytest.mark.parametrize("left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)])
+@pytest.mark.parametrize(
+    "left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)]
+)
 def test_nothing_is_granted_where_anything_has_run_out(left):
     assert left.is_empty
     assert cut_round(RoundLimits(100), left, 2, BudgetSplit()) is None
 
 
 def test_without_limits_the_round_is_granted_as_it_is():
-    assert cut_round(RoundLimits(1000, 15.0), UNLIMITED, 4, BudgetSplit()) == Grant(RoundLimits(1000, 15.0))
+    assert cut_round(RoundLimits(1000, 15.0), UNLIMITED, 4, BudgetSplit()) == Grant(
+        RoundLimits(1000, 15.0)
+    )
 
 
 def test_a_round_of_steps_reserves_its_steps_and_is_cut_to_what_is_left():
@@ -49,7 +59,12 @@ def test_a_round_of_steps_reserves_its_steps_and_is_cut_to_what_is_left():
     assert plenty == Grant(RoundLimits(1000), reserved_env_steps=4000)
     scarce = cut_round(RoundLimits(1000), Remainder(1000, None, None), 4, BudgetSplit(teams=3))
     assert scarce == Grant(RoundLimits(250), reserved_env_steps=1000, is_cut=True)
-    assert cut_round(RoundLimits(1000), Remainder(3, None, None), 4, BudgetSplit()).round.member_env_steps == 1
+    assert (
+        cut_round(
+            RoundLimits(1000), Remainder(3, None, None), 4, BudgetSplit()
+        ).round.member_env_steps
+        == 1
+    )
 
 
 def test_a_round_of_seconds_takes_a_pods_share_of_the_steps():
@@ -59,7 +74,10 @@ def test_a_round_of_seconds_takes_a_pods_share_of_the_steps():
 
 def test_a_round_of_seconds_takes_no_more_than_twice_what_a_pod_does():
     grant = cut_round(
-        RoundLimits(0, 15.0), Remainder(1_000_000, None, None), 4, BudgetSplit(1, env_steps_per_second=100.0)
+        RoundLimits(0, 15.0),
+        Remainder(1_000_000, None, None),
+        4,
+        BudgetSplit(1, env_steps_per_second=100.0),
     )
     assert grant.reserved_env_steps == 3000  # 2 x 15 s x 100 steps/s
 
@@ -72,7 +90,12 @@ def test_time_and_cost_cut_the_seconds():
     assert by_cost == Grant(RoundLimits(0, 15.0), reserved_cost_s=3.0, is_cut=True)
     shared = cut_round(RoundLimits(500), Remainder(None, None, 9.0), 1, BudgetSplit(teams=3))
     assert shared == Grant(RoundLimits(500), reserved_cost_s=3.0, is_cut=True)
-    known = cut_round(RoundLimits(0, 15.0), Remainder(None, None, 900.0), 1, BudgetSplit(teams=3, cost_per_second=2.0))
+    known = cut_round(
+        RoundLimits(0, 15.0),
+        Remainder(None, None, 900.0),
+        1,
+        BudgetSplit(teams=3, cost_per_second=2.0),
+    )
     assert known == Grant(RoundLimits(0, 15.0), reserved_cost_s=60.0, is_cut=True)
 
 

@@ -41,5 +41,7 @@ def test_what_has_no_error_needs_no_correction() -> None:
 
 
 def test_what_is_no_number_holds_nothing() -> None:
-    broken = agent_pb2.Evaluation(returns=[math.inf, -math.inf, 1e308, 1e308], mean=math.nan, lower_bound=math.nan)
+    broken = agent_pb2.Evaluation(
+        returns=[math.inf, -math.inf, 1e308, 1e308], mean=math.nan, lower_bound=math.nan
+    )
     assert not corrected_score(job(), broken, 1) >= 50.0

@@ -16,7 +16,9 @@ async def test_a_change_between_looking_and_waiting_is_not_missed():
 
 async def test_only_the_own_topic_wakes_and_everybody_who_waits_for_it():
     feed = ChangeFeed()
-    waits = [asyncio.create_task(feed.wait(topic, feed.version(topic), 0.3)) for topic in ("a", "a", "b")]
+    waits = [
+        asyncio.create_task(feed.wait(topic, feed.version(topic), 0.3)) for topic in ("a", "a", "b")
+    ]
     await asyncio.sleep(0)
     feed.notify(["a"])
     assert await asyncio.gather(*waits) == [True, True, False]

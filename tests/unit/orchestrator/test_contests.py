@@ -18,7 +18,8 @@ def evaluation(*returns: float, deterministic: bool = False) -> agent_pb2.Evalua
 
 
 def test_the_bound_of_paired_differences() -> None:
-    # Differences 1, 2, 3: mean 2, standard deviation 1, standard error 1 / sqrt 3, t(0.975, 2) = 4.3027.
+    # Differences 1, 2, 3: mean 2, standard deviation 1, standard error 1 / sqrt 3, t(0.975, 2) =
+    # 4.3027.
     assert paired_lower_bound([10.0, 20.0, 30.0], [11.0, 22.0, 33.0]) == pytest.approx(
         2 - 4.3027 / math.sqrt(3), abs=1e-4
     )
@@ -32,7 +33,8 @@ def test_luck_promotes_no_challenger() -> None:
 
 
 def test_a_steady_lead_is_enough() -> None:
-    # Differences 2, 2, 2.3: mean 2.1, standard deviation sqrt 0.03, bound 2.1 - 4.3027 * 0.1 = 1.6697.
+    # Differences 2, 2, 2.3: mean 2.1, standard deviation sqrt 0.03, bound 2.1 - 4.3027 * 0.1 =
+    # 1.6697.
     champion, challenger = evaluation(10.0, 20.0, 30.0), evaluation(12.0, 22.0, 32.3)
     assert is_won(champion, challenger, 0.0)[0]
     assert is_won(champion, challenger, 1.6)[0]

@@ -14,7 +14,10 @@ def row(number: int, evaluations: int = 0, job: str = "a") -> OutboxRow:
     if not evaluations:
         return OutboxRow(id=number, job_uid=job, method=outbox.SUBMIT_CANDIDATE, request=b"")
     request = leaderboard_pb2.RecordEvaluationsRequest(
-        leaderboard="b", evaluations=[agent_pb2.Evaluation(evaluation_id=f"{number}-{i}") for i in range(evaluations)]
+        leaderboard="b",
+        evaluations=[
+            agent_pb2.Evaluation(evaluation_id=f"{number}-{i}") for i in range(evaluations)
+        ],
     )
     stored = request.SerializeToString()
     return OutboxRow(id=number, job_uid=job, method=outbox.RECORD_EVALUATIONS, request=stored)
@@ -25,7 +28,13 @@ def groups(*rows: OutboxRow) -> list[list[int]]:
 
 
 def test_evaluations_that_follow_one_another_go_together_and_order_is_kept() -> None:
-    assert groups(row(1, 2), row(2, 3), row(3), row(4, 1), row(5, 1), row(6), row(7)) == [[1, 2], [3], [4, 5], [6], [7]]
+    assert groups(row(1, 2), row(2, 3), row(3), row(4, 1), row(5, 1), row(6), row(7)) == [
+        [1, 2],
+        [3],
+        [4, 5],
+        [6],
+        [7],
+    ]
     assert groups() == []
 
 
@@ -37,6 +46,8 @@ def test_as_many_as_a_call_may_hold_and_of_one_job() -> None:
 
 def test_requests_one_after_the_other_are_one_request_with_all_evaluations() -> None:
     (group,) = _together([row(1, 2), row(2, 1)])
-    together = leaderboard_pb2.RecordEvaluationsRequest.FromString(b"".join(each.request for each in group))
+    together = leaderboard_pb2.RecordEvaluationsRequest.FromString(
+        b"".join(each.request for each in group)
+    )
     assert together.leaderboard == "b"
     assert [each.evaluation_id for each in together.evaluations] == ["1-0", "1-1", "2-0"]

@@ -51,7 +51,9 @@ def add_jobs(session: Session, numbers: range, env_steps: int) -> None:
 def end_due(session: Session, numbers: range) -> int:
     """How many statements it took."""
     statements: list[str] = []
-    event.listen(session.get_bind(), "before_cursor_execute", lambda *call: statements.append(call[2]))
+    event.listen(
+        session.get_bind(), "before_cursor_execute", lambda *call: statements.append(call[2])
+    )
     touch(session, *(due_topic(f"u{number}") for number in numbers))
     ending.after_change(session, Clock())
     session.commit()
@@ -69,7 +71,9 @@ def test_each_job_that_is_due_ends(session: Session, count: int) -> None:
     add_jobs(session, range(count), env_steps=100)
     end_due(session, range(count))
     jobs = [session.get_one(JobRow, f"u{number}") for number in range(count)]
-    assert [(job.state, job.outcome) for job in jobs] == [(JobState.FAILED, JobOutcome.NOTHING_JUDGED)] * count
+    assert [(job.state, job.outcome) for job in jobs] == [
+        (JobState.FAILED, JobOutcome.NOTHING_JUDGED)
+    ] * count
 
 
 def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
@@ -78,7 +82,9 @@ def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
     assert session.get_one(JobRow, "u0").state == JobState.FAILED
 
 
-@pytest.mark.parametrize(("of_before", "state"), [(False, JobState.PENDING), (True, JobState.SUCCEEDED)])
+@pytest.mark.parametrize(
+    ("of_before", "state"), [(False, JobState.PENDING), (True, JobState.SUCCEEDED)]
+)
 def test_a_final_begins_before_the_end_but_not_after_a_later_stage(
     session: Session, of_before: bool, state: JobState
 ) -> None:

@@ -1,4 +1,5 @@
-"""Teams of several learners: ranks, which pods stay, what a machine has room for, what a lead is told of fusion."""
+"""Teams of several learners: ranks, which pods stay, what a machine has room for, what a lead is
+told of fusion."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("taken", "learners", "rank"),
-    [((), 1, None), ((), 2, 1), ((1,), 2, None), ((1, 3), 4, 2), ((2, 3), 4, 1), ((1, 2, 3), 4, None), ((), 5, 1)],
+    [
+        ((), 1, None),
+        ((), 2, 1),
+        ((1,), 2, None),
+        ((1, 3), 4, 2),
+        ((2, 3), 4, 1),
+        ((1, 2, 3), 4, None),
+        ((), 5, 1),
+    ],
 )
 def test_a_follower_gets_the_lowest_free_rank(taken, learners, rank):
     assert followers.free_rank(taken, learners) == rank
@@ -64,10 +73,17 @@ def test_of_the_pods_that_are_one_too_many_a_follower_goes_before_a_lead():
 def test_what_a_job_leaves_open_of_its_fusion_stays_open():
     told = lease_messages.fusion_spec(job_pb2.Fusion())
     assert (told.fusion, told.interval_updates, told.quorum) == ("", 0, 0)
-    assert not any(told.HasField(field) for field in ("deadline", "outer_learning_rate", "outer_momentum"))
+    assert not any(
+        told.HasField(field) for field in ("deadline", "outer_learning_rate", "outer_momentum")
+    )
     asked = job_pb2.Fusion(name="outer", quorum=3, learning_rate=0.5, momentum=0.0)
     asked.deadline.FromMilliseconds(250)
     told = lease_messages.fusion_spec(asked)
-    assert (told.fusion, told.quorum, told.outer_learning_rate, told.outer_momentum) == ("outer", 3, 0.5, 0.0)
+    assert (told.fusion, told.quorum, told.outer_learning_rate, told.outer_momentum) == (
+        "outer",
+        3,
+        0.5,
+        0.0,
+    )
     assert told.HasField("outer_momentum")
     assert told.deadline.ToMilliseconds() == 250

@@ -1,4 +1,5 @@
-"""The steps of a continuous job, each cut off by a crash before it is durable, and then taken again."""
+"""The steps of a continuous job, each cut off by a crash before it is durable, and then taken
+again."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def make(session: Session) -> JobRow:
             continuous=continuous,
         )
     )
-    job = jobs.create(session, NewJob("default", "agent", spec, submission.built_in_description(spec)), START)
+    job = jobs.create(
+        session, NewJob("default", "agent", spec, submission.built_in_description(spec)), START
+    )
     session.commit()
     return job
 
@@ -72,11 +75,21 @@ def child_of(session: Session, job: JobRow) -> JobRow:
 
 
 def end_well(session: Session, child: JobRow, mean: float, now: datetime) -> None:
-    """The generation has brought a candidate of that mean; its contest, where it has one, is held before the end."""
-    agent, prefix = f"projects/default/jobs/{child.job_id}/agents/a1", f"projects/default/jobs/{child.uid}/agents/a1/"
+    """The generation has brought a candidate of that mean; its contest, where it has one, is held
+    before the end."""
+    agent = f"projects/default/jobs/{child.job_id}/agents/a1"
+    prefix = f"projects/default/jobs/{child.uid}/agents/a1/"
     prefix += "checkpoints/9-1/"
-    row = {"checkpoint_id": "9-1", "manifest_sha256": "0" * 64, "size_bytes": 1, "env_steps": 9, "fence": 1}
-    session.add(CheckpointRow(prefix=prefix, job_uid=child.uid, agent=agent, create_time=now, **row))
+    row = {
+        "checkpoint_id": "9-1",
+        "manifest_sha256": "0" * 64,
+        "size_bytes": 1,
+        "env_steps": 9,
+        "fence": 1,
+    }
+    session.add(
+        CheckpointRow(prefix=prefix, job_uid=child.uid, agent=agent, create_time=now, **row)
+    )
     best = agent_pb2.Evaluation(agent=agent, mean=mean, returns=[mean] * 32, evaluation_id="e")
     best.checkpoint.prefix, best.checkpoint.manifest_sha256 = prefix, "0" * 64
     child.best, child.best_score = best.SerializeToString(), mean
@@ -86,7 +99,9 @@ def end_well(session: Session, child: JobRow, mean: float, now: datetime) -> Non
         contest.begin(session, child, now)
         for work in works.of_kind(session, child, contest.kind):
             value = mean if work.contest == contests.CHALLENGER else 5.0
-            result = agent_pb2.Evaluation(agent="x", mean=value, returns=[value] * 32, evaluation_id=work.id)
+            result = agent_pb2.Evaluation(
+                agent="x", mean=value, returns=[value] * 32, evaluation_id=work.id
+            )
             work.state, work.result = WorkState.DONE, result.SerializeToString()
     jobs.succeed(session, child, JobOutcome.BUDGET_USED, "over", now)
     session.commit()
@@ -101,7 +116,9 @@ def test_generations_by_the_clock(session: Session) -> None:
     assert not step(session, job, START + 2 * DAY), "never two at once, whatever the clock says"
     end_well(session, first, 5.0, START)
     assert step(session, job, START + DAY / 2)
-    assert [row.decision for row in promotions.stack(session, job.uid, "champion")] == [Decision.PROMOTED]
+    assert [row.decision for row in promotions.stack(session, job.uid, "champion")] == [
+        Decision.PROMOTED
+    ]
     assert not step(session, job, START + DAY / 2), "the day is not over"
     assert step(session, job, START + DAY)
     second = child_of(session, job)
@@ -116,7 +133,9 @@ def test_generations_by_the_clock(session: Session) -> None:
 def test_a_failed_or_deleted_generation_is_noted_once(session: Session) -> None:
     job = make(session)
     step(session, job, START)
-    jobs.fail(session, child_of(session, job), cohort_pb2.Problem(reason="X", message="no data"), START)
+    jobs.fail(
+        session, child_of(session, job), cohort_pb2.Problem(reason="X", message="no data"), START
+    )
     session.commit()
     assert step(session, job, START)
     assert not step(session, job, START)
@@ -129,7 +148,9 @@ def test_a_name_that_is_taken_is_not_waited_for(session: Session) -> None:
     job = make(session)
     spec = submission.checked(job_pb2.JobSpec.FromString(job.spec))
     spec.ClearField("continuous")
-    jobs.create(session, NewJob("default", "agent-1", spec, submission.built_in_description(spec)), START)
+    jobs.create(
+        session, NewJob("default", "agent-1", spec, submission.built_in_description(spec)), START
+    )
     session.commit()
     assert step(session, job, START)
     assert child_of(session, job).job_id == f"agent-1-{job.uid[:6]}"
@@ -149,7 +170,10 @@ def test_a_champion_that_was_changed_by_hand_during_the_contest_stays(session: S
     session.commit()
     assert step(session, job, START + DAY)
     newest = session.scalars(select(promotions.PromotionRow)).all()[-1]
-    assert (newest.decision, newest.reason) == (Decision.KEPT, "the champion has been changed by hand meanwhile")
+    assert (newest.decision, newest.reason) == (
+        Decision.KEPT,
+        "the champion has been changed by hand meanwhile",
+    )
 
 
 def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(
@@ -168,7 +192,13 @@ def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(
     best = agent_pb2.Evaluation.FromString(first.best or b"")
     retrained = agent_pb2.Parent(agent=f"{best.agent}-retrained", checkpoint=best.checkpoint)
     retrained.checkpoint.prefix = best.checkpoint.prefix.replace("/a1/", "/a1-retrained/")
-    row = {"checkpoint_id": "18-2", "manifest_sha256": "0" * 64, "size_bytes": 1, "env_steps": 18, "fence": 2}
+    row = {
+        "checkpoint_id": "18-2",
+        "manifest_sha256": "0" * 64,
+        "size_bytes": 1,
+        "env_steps": 18,
+        "fence": 2,
+    }
     place = {"prefix": retrained.checkpoint.prefix, "job_uid": first.uid, "agent": retrained.agent}
     session.add(CheckpointRow(create_time=START, **place, **row))
     first.retrained = retrained.SerializeToString()

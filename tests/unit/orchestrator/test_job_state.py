@@ -7,7 +7,14 @@ import itertools
 import pytest
 
 from podracer_core.errors import PreconditionFailed
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, FINAL_STATES, LIVE_STATES, JobSignal, JobState, next_state
+from podracer_orchestrator.jobs.state import (
+    ACTIVE_STATES,
+    FINAL_STATES,
+    LIVE_STATES,
+    JobSignal,
+    JobState,
+    next_state,
+)
 
 MEANT = {
     (JobState.VALIDATING, JobSignal.INSPECTED): JobState.PENDING,
@@ -47,10 +54,17 @@ def test_every_transition_is_meant_or_refused(state, signal):
 
 @pytest.mark.parametrize(
     ("described", "started", "expected"),
-    [(False, False, JobState.VALIDATING), (True, False, JobState.PENDING), (True, True, JobState.RUNNING)],
+    [
+        (False, False, JobState.VALIDATING),
+        (True, False, JobState.PENDING),
+        (True, True, JobState.RUNNING),
+    ],
 )
 def test_a_resumed_job_goes_back_to_where_it_was(described, started, expected):
-    assert next_state(JobState.SUSPENDED, JobSignal.RESUME, described=described, started=started) == expected
+    assert (
+        next_state(JobState.SUSPENDED, JobSignal.RESUME, described=described, started=started)
+        == expected
+    )
 
 
 def test_a_final_state_is_never_left():

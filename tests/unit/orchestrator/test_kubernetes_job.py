@@ -1,4 +1,5 @@
-"""The Job of a pod: what is filled into the operator's template. Each is valid by the schema of its kind."""
+"""The Job of a pod: what is filled into the operator's template. Each is valid by the schema of its
+kind."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ SPLIT = PodPlan("projects/default/pods/split2-3", PodKind(False, 2), 1)
 
 
 def make(plan: PodPlan, queue: str = "", template: dict[str, Any] | None = None) -> dict[str, Any]:
-    job = JobMaker("podracer", queue).make(plan, template or pod_template(tokens="/tokens", layout="x"), OWNER)
+    job = JobMaker("podracer", queue).make(
+        plan, template or pod_template(tokens="/tokens", layout="x"), OWNER
+    )
     validate(job)
     return job
 
@@ -47,7 +50,11 @@ def test_a_fused_pod_is_one_container() -> None:
     job = make(FUSED)
     assert job["metadata"]["name"] == "fused-0"
     assert job["metadata"]["ownerReferences"][0]["uid"] == "0f6c-1"
-    labels = {"podracer.dev/pool": "podracer", "podracer.dev/pod": "fused-0", "podracer.dev/kind": "fused"}
+    labels = {
+        "podracer.dev/pool": "podracer",
+        "podracer.dev/pod": "fused-0",
+        "podracer.dev/kind": "fused",
+    }
     assert labels.items() <= job["metadata"]["labels"].items()
     metadata = job["spec"]["template"]["metadata"]
     assert labels.items() <= metadata["labels"].items()
@@ -58,18 +65,24 @@ def test_a_fused_pod_is_one_container() -> None:
     (learner,) = spec["containers"]
     found = variables(learner)
     assert found["PODRACER_POD"] == "projects/default/pods/fused-0"
-    assert (found["PODRACER_LAYOUT"], found["PODRACER_THREADS"]) == ("fused", "2")  # in place of the template's
+    # in place of the template's
+    assert (found["PODRACER_LAYOUT"], found["PODRACER_THREADS"]) == ("fused", "2")
     assert (found["PODRACER_WORKERS"], found["PODRACER_EVALUATORS"]) == ("", "")
     assert found["PODRACER_TOKENS"] == "/tokens"
     assert found["PODRACER_ADVERTISE"] == "[$(PODRACER_POD_IP)]:50051"
     order = list(found)
-    assert order.index("PODRACER_POD_IP") < order.index("PODRACER_ADVERTISE")  # or the cluster would not fill it in
+    # or the cluster would not fill it in
+    assert order.index("PODRACER_POD_IP") < order.index("PODRACER_ADVERTISE")
 
 
 def test_its_job_ignores_disruptions_and_ends_with_wrong_settings() -> None:
     spec = make(FUSED)["spec"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert (spec["podReplacementPolicy"], spec["completions"], spec["parallelism"]) == ("Failed", 1, 1)
+    assert (spec["podReplacementPolicy"], spec["completions"], spec["parallelism"]) == (
+        "Failed",
+        1,
+        1,
+    )
     assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["Ignore", "FailJob"]
     assert spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"] == [2]
     assert spec["ttlSecondsAfterFinished"] > 0
@@ -78,10 +91,16 @@ def test_its_job_ignores_disruptions_and_ends_with_wrong_settings() -> None:
 
 def test_a_split_pod_has_its_workers_and_its_evaluator_beside_the_learner() -> None:
     spec = spec_of(make(SPLIT))
-    assert [each["name"] for each in spec["initContainers"]] == ["worker-0", "worker-1", "evaluator"]
+    assert [each["name"] for each in spec["initContainers"]] == [
+        "worker-0",
+        "worker-1",
+        "evaluator",
+    ]
     assert {each["restartPolicy"] for each in spec["initContainers"]} == {"Always"}
     listening = [variables(each)["PODRACER_LISTEN"] for each in spec["initContainers"]]
-    assert listening == [f"unix://{RUN_DIR}/{name}.sock" for name in ("worker-0", "worker-1", "evaluator")]
+    assert listening == [
+        f"unix://{RUN_DIR}/{name}.sock" for name in ("worker-0", "worker-1", "evaluator")
+    ]
     learner = variables(spec["containers"][0])
     assert learner["PODRACER_LAYOUT"] == "split"
     assert learner["PODRACER_WORKERS"].split(",") == listening[:2]
@@ -92,7 +111,9 @@ def test_other_init_containers_of_the_template_stay_first() -> None:
     template = pod_template()
     template["spec"]["initContainers"].append({"name": "download", "image": "x"})
     assert spec_of(make(SPLIT, template=template))["initContainers"][0]["name"] == "download"
-    assert [each["name"] for each in spec_of(make(FUSED, template=template))["initContainers"]] == ["download"]
+    assert [each["name"] for each in spec_of(make(FUSED, template=template))["initContainers"]] == [
+        "download"
+    ]
 
 
 def test_the_containers_share_what_the_jobs_ask_for_and_the_template_is_as_before() -> None:
@@ -108,7 +129,10 @@ def test_the_containers_share_what_the_jobs_ask_for_and_the_template_is_as_befor
     assert {each["resources"]["limits"]["memory"] for each in everything} == {str(4 << 30)}
     assert everything[0]["resources"]["limits"]["cpu"] == "4000m"
     assert "cpu" not in everything[1]["resources"]["limits"]
-    assert template["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+    assert template["spec"]["containers"][0]["resources"]["requests"] == {
+        "cpu": "500m",
+        "memory": "512Mi",
+    }
     as_before = spec_of(make(SPLIT, template=template))["containers"][0]["resources"]
     assert as_before == template["spec"]["containers"][0]["resources"]
 
@@ -117,16 +141,25 @@ def test_only_the_learner_asks_for_gpus() -> None:
     for kind in (PodKind(gpus=2), PodKind(False, 1, 2)):
         spec = spec_of(make(PodPlan(f"projects/default/pods/{kind.name}-0", kind, 1)))
         resources = spec["containers"][0]["resources"]
-        assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "2"
+        assert (
+            resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "2"
+        )
         assert not any("nvidia.com/gpu" in str(each) for each in spec.get("initContainers", []))
 
 
-@pytest.mark.parametrize(("cpu", "threads"), [("500m", "1"), ("4", "4"), ("3500m", "3"), ("2.5", "2")])
+@pytest.mark.parametrize(
+    ("cpu", "threads"), [("500m", "1"), ("4", "4"), ("3500m", "3"), ("2.5", "2")]
+)
 def test_where_the_jobs_say_nothing_threads_follow_the_template(cpu: str, threads: str) -> None:
     template = pod_template()
     template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
-    spec = spec_of(make(PodPlan("projects/default/pods/split1-0", PodKind(False, 1), 0), template=template))
-    assert {variables(each)["PODRACER_THREADS"] for each in [*spec["containers"], *spec["initContainers"]]} == {threads}
+    spec = spec_of(
+        make(PodPlan("projects/default/pods/split1-0", PodKind(False, 1), 0), template=template)
+    )
+    assert {
+        variables(each)["PODRACER_THREADS"]
+        for each in [*spec["containers"], *spec["initContainers"]]
+    } == {threads}
 
 
 def test_with_kueue_a_job_waits_for_its_turn() -> None:
@@ -152,8 +185,14 @@ def _without(path: str, template: dict[str, Any]) -> None:
         ("template.spec.initContainers.1", "expected one that is named evaluator, found worker"),
         ("template.spec.initContainers.0.restartPolicy", "worker needs restartPolicy: Always"),
         ("template.spec.containers.0.env", "PODRACER_RUN_DIR is '', expected an absolute path"),
-        ("template.spec.initContainers.1.volumeMounts", "evaluator mounts nothing at /run/podracer"),
-        ("metadata.annotations", "it is of the version unknown (podracer.dev/version), this orchestrator is "),
+        (
+            "template.spec.initContainers.1.volumeMounts",
+            "evaluator mounts nothing at /run/podracer",
+        ),
+        (
+            "metadata.annotations",
+            "it is of the version unknown (podracer.dev/version), this orchestrator is ",
+        ),
     ],
 )
 def test_a_template_that_lacks_something_is_refused(path: str, expected: str) -> None:
@@ -199,7 +238,9 @@ def test_outside_of_a_cluster_it_is_told_what_lacks(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="in no cluster"):
         in_cluster(tmp_path, {})
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    with pytest.raises(InvalidInput, match=r"lacks token, ca\.crt, namespace: this pod needs a service account"):
+    with pytest.raises(
+        InvalidInput, match=r"lacks token, ca\.crt, namespace: this pod needs a service account"
+    ):
         in_cluster(tmp_path, inside)
     for name in ("token", "ca.crt", "namespace"):
         (tmp_path / name).write_text(name)
@@ -212,7 +253,10 @@ def test_outside_of_a_cluster_it_is_told_what_lacks(tmp_path: Path) -> None:
     [
         ({"current-context": None}, "no kubeconfig with a current-context"),
         ({"contexts": []}, "has no context 'c'"),
-        ({"clusters": [{"name": "c", "cluster": {"server": "ftp://x"}}]}, "expected https://host:port"),
+        (
+            {"clusters": [{"name": "c", "cluster": {"server": "ftp://x"}}]},
+            "expected https://host:port",
+        ),
         (
             {"users": [{"name": "u", "user": {"exec": {}}}]},
             "the user has exec, expected a token or a client certificate",
@@ -220,7 +264,9 @@ def test_outside_of_a_cluster_it_is_told_what_lacks(tmp_path: Path) -> None:
         ({"users": [{"name": "u", "user": {"client-certificate": "none.pem"}}]}, "No such file"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+def test_a_kubeconfig_that_cannot_be_used_is_told(
+    tmp_path: Path, change: dict[str, Any], expected: str
+) -> None:
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -251,14 +297,19 @@ def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text(json.dumps(profiles))
     listed = read_profiles(tmp_path / "profiles.json").entries
     template = pod_template()
-    template["spec"] |= {"nodeSelector": {"zone": "b"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}
+    template["spec"] |= {
+        "nodeSelector": {"zone": "b"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }
     plan = PodPlan("projects/default/pods/gpu-0", PodKind(gpus=1, profile="a100"), 1)
     spec = spec_of(make(plan, template=place(template, listed, "a100")))
     assert spec["nodeSelector"] == {"zone": "b", "accelerator": "a100"}
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}, toleration]
     assert (spec["priorityClassName"], spec["runtimeClassName"]) == ("research", "gvisor")
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert spec_of(make(FUSED, template=place(template, listed, "any"))) == spec_of(make(FUSED, template=template))
+    assert spec_of(make(FUSED, template=place(template, listed, "any"))) == spec_of(
+        make(FUSED, template=template)
+    )
     with pytest.raises(InvalidInput, match="the pod profile t4 no longer exists"):
         place(template, listed, "t4")
 
@@ -267,7 +318,10 @@ def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"A100": {}}', "'A100' is no name: expected lower-case letters"),
-        ('{"a100": {"affinity": {}}}', "a100: 'affinity' is unknown, expected nodeSelector, tolerations, priority"),
+        (
+            '{"a100": {"affinity": {}}}',
+            "a100: 'affinity' is unknown, expected nodeSelector, tolerations, priority",
+        ),
         ('{"a100": {"tolerations": {}}}', "a100: tolerations is {}, expected a list"),
     ],
 )

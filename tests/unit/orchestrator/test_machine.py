@@ -21,8 +21,13 @@ from podracer_orchestrator.pool.machine import Gpu, Gpus, Machine
 @pytest.fixture
 def busy():
     """A process in a session of its own, with a child, that computes."""
-    program = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'while True: pass'])\ninput()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, start_new_session=True) as process:
+    program = (
+        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'while True: "
+        "pass'])\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, start_new_session=True
+    ) as process:
         yield process.pid
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -48,7 +53,9 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(str(1 << 30))
     (tmp_path / "memory.current").write_text(str(600 << 20))
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {100 << 20}\n")
-    monkeypatch.setattr(machine, "_CGROUPS", ((tmp_path / "memory.max", tmp_path / "memory.current"),))
+    monkeypatch.setattr(
+        machine, "_CGROUPS", ((tmp_path / "memory.max", tmp_path / "memory.current"),)
+    )
     reading = Machine().read({}, 0.0)
     assert (reading.memory_bytes, reading.available_bytes) == (1 << 30, (1024 - 500) << 20)
     (tmp_path / "memory.max").write_text("max")
@@ -74,13 +81,25 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: f"GPU-{'ab'[handle]}")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(used=used[handle], total=100))
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlDeviceGetMemoryInfo",
+        lambda handle: SimpleNamespace(used=used[handle], total=100),
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.mark.parametrize(
     ("setting", "found"),
-    [(None, "ab"), ("1", "b"), ("1,0", "ba"), ("GPU-b", "b"), ("", ""), ("7,0", ""), ("0,-1,1", "a")],
+    [
+        (None, "ab"),
+        ("1", "b"),
+        ("1,0", "ba"),
+        ("GPU-b", "b"),
+        ("", ""),
+        ("7,0", ""),
+        ("0,-1,1", "a"),
+    ],
 )
 def test_the_gpus_that_we_may_hand_on(two_gpus, monkeypatch, setting, found):
     if setting is not None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.pool.scheduling import PAUSE_S, SETTLE_S, MemoryBudget, MemoryNeeds, MemoryView
+from podracer_orchestrator.pool.scheduling import (
+    PAUSE_S,
+    SETTLE_S,
+    MemoryBudget,
+    MemoryNeeds,
+    MemoryView,
+)
 
 GIB = 1 << 30
 
@@ -24,7 +30,8 @@ def test_what_runs_stays_while_nothing_is_short():
 def test_short_memory_gives_up_one_pod_at_a_time_and_then_waits_before_it_grows():
     budget = MemoryBudget()
     assert budget.update(view(0.5, pods=4), 100.0) == 3 * GIB
-    assert budget.update(view(0.5, pods=3), 100.0 + SETTLE_S / 2) == 3 * GIB  # the first one is still on its way out
+    # the first one is still on its way out
+    assert budget.update(view(0.5, pods=3), 100.0 + SETTLE_S / 2) == 3 * GIB
     assert budget.update(view(0.5, pods=3), 100.0 + SETTLE_S) == 2 * GIB
     given_up_at = 100.0 + SETTLE_S
     assert budget.update(view(9.0, pods=2), given_up_at + PAUSE_S / 2) == 2 * GIB

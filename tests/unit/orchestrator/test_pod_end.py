@@ -1,4 +1,5 @@
-"""How long the end of a pod may take, on a clock that only waiting moves: Ctrl-C promises 5 s for everything."""
+"""How long the end of a pod may take, on a clock that only waiting moves: Ctrl-C promises 5 s for
+everything."""
 
 from __future__ import annotations
 

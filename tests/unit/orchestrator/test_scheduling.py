@@ -95,7 +95,8 @@ def test_kinds_have_names_that_can_be_read_back():
 
 @dataclass
 class Contest:
-    """Jobs whose rounds take `round_s` seconds each, on a few pods; the job whose turn it is gets a free pod."""
+    """Jobs whose rounds take `round_s` seconds each, on a few pods; the job whose turn it is gets a
+    free pod."""
 
     weights: dict[str, float]
     pods: int
@@ -115,7 +116,10 @@ class Contest:
         by_clock = Counter()
         for _, _, job, begun in self.running:
             by_clock[job] += self.now - begun
-        return [Load(job, self.weights[job], self.used[job] + by_clock[job], held[job]) for job in self.active]
+        return [
+            Load(job, self.weights[job], self.used[job] + by_clock[job], held[job])
+            for job in self.active
+        ]
 
     def run(self, until_s: float) -> None:
         while self.now < until_s:
@@ -134,12 +138,16 @@ class Contest:
             return False
         self.fair.level(order[: order.index(able[0])], able[0], loads)
         begun = self.now
-        heapq.heappush(self.running, (begun + self.round_s[able[0]], next(self.numbers), able[0], begun))
+        heapq.heappush(
+            self.running, (begun + self.round_s[able[0]], next(self.numbers), able[0], begun)
+        )
         return True
 
 
 @pytest.mark.parametrize("pods", [1, 2, 3, 7])
-@pytest.mark.parametrize("round_s", [{"a": 1.0, "b": 1.0}, {"a": 3.0, "b": 0.7}, {"a": 0.3, "b": 2.0}])
+@pytest.mark.parametrize(
+    "round_s", [{"a": 1.0, "b": 1.0}, {"a": 3.0, "b": 0.7}, {"a": 0.3, "b": 2.0}]
+)
 def test_device_seconds_go_by_weight(pods, round_s):
     contest = Contest({"a": 2.0, "b": 1.0}, pods, round_s)
     contest.run(300.0)
@@ -157,7 +165,9 @@ def test_who_joins_neither_starves_nor_takes_all(pods):
     assert contest.used["c"] <= pods * 10 * 0.5  # it does not catch up for the time before
     contest.run(400.0)
     since = contest.used - before
-    assert [since[job] / since.total() for job in "abc"] == pytest.approx([0.5, 0.25, 0.25], rel=0.1)
+    assert [since[job] / since.total() for job in "abc"] == pytest.approx(
+        [0.5, 0.25, 0.25], rel=0.1
+    )
     assert min(since.values()) > 0
 
 
@@ -197,7 +207,11 @@ def test_a_new_weight_counts_from_now_on():
 def test_who_joins_is_not_level_with_one_that_waits_for_another_kind_of_pod():
     fair = FairShare()
     fair.turns([Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 0.0, 1, "fused")])
-    loads = [Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 900.0, 1, "fused"), Load("b", 1.0, 0.0, 0, "split1")]
+    loads = [
+        Load("stuck", 1.0, 0.0, 0, "gpu"),
+        Load("a", 1.0, 900.0, 1, "fused"),
+        Load("b", 1.0, 0.0, 0, "split1"),
+    ]
     assert fair.turns(loads) == {"stuck": 0.0, "a": 900.0, "b": 900.0}
 
 
@@ -216,13 +230,15 @@ def test_in_a_cluster_all_that_is_wanted_waits_for_a_place_at_once_up_to_a_limit
     assert counts(everybody, growth=Growth({}, 100)) == {"a": 50, "b": 50}
     assert counts(everybody, growth=Growth({"fused": 28}, 100)) == {"a": 64, "b": 64}
     assert counts(everybody, max_pods=40, growth=Growth({"fused": 30}, 100)) == {"a": 20, "b": 20}
-    assert counts(everybody, growth=Growth({"fused": 28}, 0)) == {"a": 14, "b": 14}  # what has a place
+    # what has a place
+    assert counts(everybody, growth=Growth({"fused": 28}, 0)) == {"a": 14, "b": 14}
     full = share_pods(everybody, Room(growth=Growth({}, 9)))
     assert full.limit == "pods: 9 at most wait for a place (PODRACER_POOL_MAX_PENDING)"
 
 
 def test_a_kind_that_never_finds_a_place_keeps_no_other_from_it():
-    """A job that waits for what the cluster does not have uses nothing, so that its turn never ends."""
+    """A job that waits for what the cluster does not have uses nothing, so that its turn never
+    ends."""
     stuck, other = demand("stuck", 64, 64, kind=PodKind(gpus=8)), demand("b", 1, 64)
     why = {"fused-gpu8": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"}
     for limits in ({}, {"max_pods": 64}):

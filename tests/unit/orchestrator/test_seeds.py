@@ -18,7 +18,9 @@ def test_the_seeds_are_the_same_everywhere() -> None:
 
 def test_they_are_none_of_the_learners() -> None:
     of_learner = {
-        seed for purpose in (SCREENING, ADMISSION, CONFIRMATION) for seed in evaluation_seeds(7, purpose, 1000)
+        seed
+        for purpose in (SCREENING, ADMISSION, CONFIRMATION)
+        for seed in evaluation_seeds(7, purpose, 1000)
     }
     assert of_learner.isdisjoint(fresh_seeds(7, "w", 1000))
 

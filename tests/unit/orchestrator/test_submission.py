@@ -58,7 +58,9 @@ def test_a_profile_has_to_be_one_of_those_that_the_operator_lists():
     with pytest.raises(InvalidInput, match="no pod profile 'a100'; there are: spot, t4") as caught:
         submission.new_job(request, ["t4", "spot"])
     assert [violation.field for violation in caught.value.violations] == ["pod.profile"]
-    with pytest.raises(InvalidInput, match="no pod profile 'a100'; this server has none: leave it out"):
+    with pytest.raises(
+        InvalidInput, match="no pod profile 'a100'; this server has none: leave it out"
+    ):
         submission.new_job(request)
 
 
@@ -73,8 +75,12 @@ def test_a_profile_has_to_be_one_of_those_that_the_operator_lists():
         ("CartPole-v1", {}, True, 32),
     ],
 )
-def test_hyperparameters_are_those_of_the_device_that_will_train(environment, pod, has_gpus, horizon):
-    request = request_of(environment=environment_pb2.EnvironmentSpec(id=environment), pod=job_pb2.PodShape(**pod))
+def test_hyperparameters_are_those_of_the_device_that_will_train(
+    environment, pod, has_gpus, horizon
+):
+    request = request_of(
+        environment=environment_pb2.EnvironmentSpec(id=environment), pod=job_pb2.PodShape(**pod)
+    )
     new = submission.new_job(request, has_gpus=has_gpus)
     filled = [
         each.fixed.integer
@@ -83,8 +89,12 @@ def test_hyperparameters_are_those_of_the_device_that_will_train(environment, po
     ]
     assert filled == ([] if horizon is None else [horizon])
     space = [evolution_pb2.Dimension(hyperparameter="horizon", fixed={"integer": 8})]
-    given = submission.new_job(request_of(search=evolution_pb2.Search(space=space)), has_gpus=has_gpus)
-    assert [each.fixed.integer for each in given.spec.search.space if each.hyperparameter == "horizon"] == [8]
+    given = submission.new_job(
+        request_of(search=evolution_pb2.Search(space=space)), has_gpus=has_gpus
+    )
+    assert [
+        each.fixed.integer for each in given.spec.search.space if each.hyperparameter == "horizon"
+    ] == [8]
 
 
 def test_defaults_are_filled_in():
@@ -98,7 +108,9 @@ def test_defaults_are_filled_in():
 def test_a_pods_share_of_the_population():
     assert plan().places(1) == 8
     assert plan().places(3) == 3
-    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == MAX_AUTOMATIC_MEMBERS
+    assert (
+        plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == MAX_AUTOMATIC_MEMBERS
+    )
     assert plan(pod=job_pb2.PodShape(members=5)).places(3) == 5
 
 
@@ -107,7 +119,11 @@ def test_pods_of_several_learners_are_counted_in_teams():
     assert (found.min_pods, found.max_teams, found.max_pods) == (1, 3, 12)
     assert [found.teams(pods) for pods in (0, 1, 4, 5, 12)] == [1, 1, 1, 2, 3]
     alone = plan(pod=job_pb2.PodShape(max_count=3))
-    assert (alone.learners, alone.max_pods, [alone.teams(pods) for pods in (1, 2, 3)]) == (1, 3, [1, 2, 3])
+    assert (alone.learners, alone.max_pods, [alone.teams(pods) for pods in (1, 2, 3)]) == (
+        1,
+        3,
+        [1, 2, 3],
+    )
 
 
 def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise():
@@ -115,23 +131,31 @@ def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise
     assert not plan(environment=environment_pb2.EnvironmentSpec(entry_point="a.b:C")).kind.is_fused
 
 
-@pytest.mark.parametrize(("kind", "group"), [("generator", "podracer.generators"), ("updater", "podracer.updaters")])
+@pytest.mark.parametrize(
+    ("kind", "group"), [("generator", "podracer.generators"), ("updater", "podracer.updaters")]
+)
 def test_an_extension_that_is_not_installed_beside_us_is_refused(
     kind: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = EntryPoints([EntryPoint("mine", "a:B", group), EntryPoint("other", "a:C", group)])
     monkeypatch.setattr(submission, "entry_points", lambda group: installed.select(group=group))
     submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mine"})))
-    with pytest.raises(InvalidInput, match=f"no {kind} 'mien' is installed; there are: mine, other") as caught:
+    with pytest.raises(
+        InvalidInput, match=f"no {kind} 'mien' is installed; there are: mine, other"
+    ) as caught:
         submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mien"})))
     assert [violation.field for violation in caught.value.violations] == [f"evolution.{kind}"]
 
 
-def test_an_unknown_fusion_is_refused_with_the_installed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_fusion_is_refused_with_the_installed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "mean", "weighted", "outer", "mine"):
-        submission.new_job(request_of(pod=job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name=name))))
+        submission.new_job(
+            request_of(pod=job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name=name)))
+        )
     unknown = job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name="maen"))
     with pytest.raises(
         InvalidInput, match="no fusion 'maen' is installed; there are: mean, mine, outer, weighted"
@@ -140,20 +164,28 @@ def test_an_unknown_fusion_is_refused_with_the_installed_ones(monkeypatch: pytes
     assert [violation.field for violation in told.value.violations] == ["pod.fusion.name"]
 
 
-def test_an_unknown_evaluator_is_refused_with_the_installed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_evaluator_is_refused_with_the_installed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "greedy_episodes", "backtest", "mine"):
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator=name)))
     known = "backtest, greedy_episodes, mine"
-    with pytest.raises(InvalidInput, match=f"no evaluator 'greedy' is installed; there are: {known}") as told:
+    with pytest.raises(
+        InvalidInput, match=f"no evaluator 'greedy' is installed; there are: {known}"
+    ) as told:
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator="greedy")))
     assert [violation.field for violation in told.value.violations] == ["evaluation.evaluator"]
 
 
-def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(submission, "entry_points", lambda group: EntryPoints())
-    submission.new_job(request_of(evolution=evolution_pb2.Evolution(generator="theirs", updater="theirs")))
+    submission.new_job(
+        request_of(evolution=evolution_pb2.Evolution(generator="theirs", updater="theirs"))
+    )
 
 
 def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
@@ -169,5 +201,7 @@ def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
 def test_a_change_is_checked_like_a_new_job() -> None:
     spec = submission.new_job(request_of()).spec
     with pytest.raises(InvalidInput, match=r"objective\.max_cost"):
-        new = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_cost=duration_pb2.Duration(seconds=-1)))
+        new = job_pb2.JobSpec(
+            objective=evolution_pb2.Objective(max_cost=duration_pb2.Duration(seconds=-1))
+        )
         submission.changed(spec, new, ["objective.max_cost"])

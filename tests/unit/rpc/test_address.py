@@ -44,7 +44,13 @@ def test_addresses(text: str, local: bool) -> None:
             "localhost:65536",
             "::1:80",
         ),
-        *("unix://relative.sock", "unix:relative.sock", "unix:///" + "a" * 107, "http://localhost:80", "localhost:٣"),
+        *(
+            "unix://relative.sock",
+            "unix:relative.sock",
+            "unix:///" + "a" * 107,
+            "http://localhost:80",
+            "localhost:٣",
+        ),
     ],
 )
 def test_malformed_addresses(text: str) -> None:
@@ -59,7 +65,8 @@ def test_port_zero_gets_its_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wildcard"), [("0.0.0.0:1", True), ("[::]:1", True), ("127.0.0.1:1", False), ("unix:///a", False)]
+    ("text", "wildcard"),
+    [("0.0.0.0:1", True), ("[::]:1", True), ("127.0.0.1:1", False), ("unix:///a", False)],
 )
 def test_a_wildcard_address_cannot_be_called(text: str, wildcard: bool) -> None:
     assert parse_address(text).is_wildcard is wildcard

@@ -28,10 +28,20 @@ def short(token: str) -> str:
 
 def test_roles(authorizer: Authorizer) -> None:
     lease = LEASES.issue("projects/p/leases/l1", 3)
-    assert authorizer.authorize(RENEW, bearer(lease)) == Identity(Role.LEASE, "l1", 3, frozenset({"p"}))
-    assert authorizer.authorize(LEASE_WORK, bearer("pod-token")) == Identity(Role.POD, token=short("pod-token"))
-    assert authorizer.authorize(RENEW, bearer(LEASES.issue("l1", 3))) == Identity(Role.LEASE, "l1", 3)
-    for method, token in [(LEASE_WORK, "client-token"), (RENEW, "pod-token"), (LEASE_WORK, LEASES.issue("l1", 3))]:
+    assert authorizer.authorize(RENEW, bearer(lease)) == Identity(
+        Role.LEASE, "l1", 3, frozenset({"p"})
+    )
+    assert authorizer.authorize(LEASE_WORK, bearer("pod-token")) == Identity(
+        Role.POD, token=short("pod-token")
+    )
+    assert authorizer.authorize(RENEW, bearer(LEASES.issue("l1", 3))) == Identity(
+        Role.LEASE, "l1", 3
+    )
+    for method, token in [
+        (LEASE_WORK, "client-token"),
+        (RENEW, "pod-token"),
+        (LEASE_WORK, LEASES.issue("l1", 3)),
+    ]:
         with pytest.raises(PermissionRefused) as caught:
             authorizer.authorize(method, bearer(token))
         assert token not in str(caught.value)
@@ -61,7 +71,9 @@ def test_reflection_needs_any_valid_token(authorizer: Authorizer) -> None:
         (("authorization", "Bearer lease.l1.3.forged"),),
     ],
 )
-def test_who_presents_no_known_token(authorizer: Authorizer, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+def test_who_presents_no_known_token(
+    authorizer: Authorizer, metadata: tuple[tuple[str, str | bytes], ...]
+) -> None:
     with pytest.raises(Unauthenticated):
         authorizer.authorize(LEASE_WORK, metadata)
 

@@ -13,7 +13,9 @@ def test_ceilings_double_up_to_the_maximum() -> None:
     assert list(islice(Backoff(0.5, 3.0, jitter=0.0), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-@pytest.mark.parametrize(("jitter", "expected"), [(1.0, [0.25, 0.5, 1.0]), (0.5, [0.625, 1.25, 2.5])])
+@pytest.mark.parametrize(
+    ("jitter", "expected"), [(1.0, [0.25, 0.5, 1.0]), (0.5, [0.625, 1.25, 2.5])]
+)
 def test_jitter_takes_a_part_of_the_ceiling_away(jitter: float, expected: list[float]) -> None:
     assert list(islice(Backoff(1.0, 4.0, jitter, uniform=lambda: 0.25), 3)) == expected
 
@@ -26,7 +28,9 @@ def test_attempts_bound_it_and_reset_starts_again() -> None:
     assert list(backoff) == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("arguments", [(0.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.0, 2.0, 1.5), (1.0, 2.0, -0.1)])
+@pytest.mark.parametrize(
+    "arguments", [(0.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.0, 2.0, 1.5), (1.0, 2.0, -0.1)]
+)
 def test_impossible_settings(arguments: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         Backoff(*arguments)

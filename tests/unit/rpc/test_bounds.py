@@ -26,7 +26,16 @@ from podracer_core.rpc.status import from_status, to_status
 Evaluation = agent_pb2.Evaluation
 REQUESTS = [
     GetMessageClass(method.input_type)
-    for file in (artifact_pb2, job_service, leaderboard_pb2, pod, evaluator, learner, policy, worker)
+    for file in (
+        artifact_pb2,
+        job_service,
+        leaderboard_pb2,
+        pod,
+        evaluator,
+        learner,
+        policy,
+        worker,
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
@@ -39,14 +48,24 @@ def renewal(**changes: Any) -> pod.RenewLeaseRequest:
 
 
 def progress(**changes: Any) -> pod.CommitCheckpointRequest:
-    return pod.CommitCheckpointRequest(members=[pod.MemberCheckpoint(progress=pod.MemberProgress(**changes))])
+    return pod.CommitCheckpointRequest(
+        members=[pod.MemberCheckpoint(progress=pod.MemberProgress(**changes))]
+    )
 
 
 @pytest.mark.parametrize(
     ("request_", "field", "bound"),
     [
-        (pod.RenewLeaseRequest(evaluations=[Evaluation()] * 100_000), "evaluations", "has 100000 items.* 1000 item"),
-        (renewal(evaluation_id="x" * 1_000_000), "evaluations[0].evaluation_id", "has 1000000 bytes, .* 200 bytes"),
+        (
+            pod.RenewLeaseRequest(evaluations=[Evaluation()] * 100_000),
+            "evaluations",
+            "has 100000 items.* 1000 item",
+        ),
+        (
+            renewal(evaluation_id="x" * 1_000_000),
+            "evaluations[0].evaluation_id",
+            "has 1000000 bytes, .* 200 bytes",
+        ),
         (renewal(purpose=99), "evaluations[0].purpose", "is 99, .* defined"),
         (renewal(mean=float("inf")), "evaluations[0].mean", "is inf, .*finite"),
         (renewal(returns=[1.0, float("nan")]), "evaluations[0].returns[1]", "is nan, .*finite"),
@@ -55,27 +74,57 @@ def progress(**changes: Any) -> pod.CommitCheckpointRequest:
             "evaluations[0].checkpoint.prefix",
             "is '../../../../etc/', .*pattern",
         ),
-        (renewal(checkpoint={"prefix": "projects/p/../x"}), "evaluations[0].checkpoint.prefix", "pattern"),
-        (renewal(statistics={"k" * 201: 1.0}), f"evaluations[0].statistics['{'k' * 100}']", "has 201 bytes"),
-        (progress(env_steps=2**63 - 1), "members[0].progress.env_steps", "is 9223372036854775807, .*1000000000000000"),
+        (
+            renewal(checkpoint={"prefix": "projects/p/../x"}),
+            "evaluations[0].checkpoint.prefix",
+            "pattern",
+        ),
+        (
+            renewal(statistics={"k" * 201: 1.0}),
+            f"evaluations[0].statistics['{'k' * 100}']",
+            "has 201 bytes",
+        ),
+        (
+            progress(env_steps=2**63 - 1),
+            "members[0].progress.env_steps",
+            "is 9223372036854775807, .*1000000000000000",
+        ),
         (progress(env_steps=-5), "members[0].progress.env_steps", "is -5, .* or equal to 0"),
         (pod.ReleaseLeaseRequest(reason={"message": "nul \0 here"}), "reason.message", "contains"),
-        (pod.LeaseWorkRequest(capabilities={"gpus": ["H100"] * 1001}), "capabilities.gpus", "1001 items"),
+        (
+            pod.LeaseWorkRequest(capabilities={"gpus": ["H100"] * 1001}),
+            "capabilities.gpus",
+            "1001 items",
+        ),
         (job_service.ListJobsRequest(page_size=-5), "page_size", "is -5"),
         (job_service.ListJobsRequest(page_token="\0"), "page_token", "contains"),
         (artifact_pb2.ListArtifactsRequest(page_size=10**9), "page_size", "1000000000"),
         (artifact_pb2.ListArtifactsRequest(page_token="9" * 5000), "page_token", "has 5000 bytes"),
         (artifact_pb2.DownloadRequest(paths=["a"] * 500_000), "paths", "500000 items"),
         (
-            job_service.WatchJobsRequest(after_positions={str(number): 1 for number in range(50_001)}),
+            job_service.WatchJobsRequest(
+                after_positions={str(number): 1 for number in range(50_001)}
+            ),
             "after_positions",
             "50001 items",
         ),
-        (job_service.CreateJobRequest(spec={"environment": {"id": "x" * 1001}}), "spec.environment.id", "1001 bytes"),
+        (
+            job_service.CreateJobRequest(spec={"environment": {"id": "x" * 1001}}),
+            "spec.environment.id",
+            "1001 bytes",
+        ),
         (leaderboard_pb2.SetAliasRequest(reason="x" * 5001), "reason", "5001 bytes"),
         (worker.CollectRequest(open={"device": "c" * 201}), "open.device", "201 bytes"),
-        (worker.CollectRequest(open={"cohort": {"members": [{}] * 10_001}}), "open.cohort.members", "10001 items"),
-        (worker.PutFileRequest(header={"sha256": "0", "size_bytes": -1}), "header.size_bytes", "is -1"),
+        (
+            worker.CollectRequest(open={"cohort": {"members": [{}] * 10_001}}),
+            "open.cohort.members",
+            "10001 items",
+        ),
+        (
+            worker.PutFileRequest(header={"sha256": "0", "size_bytes": -1}),
+            "header.size_bytes",
+            "is -1",
+        ),
         (evaluator.EvaluateRequest(order={"seeds": range(100_001)}), "order.seeds", "100001 items"),
         (evaluator.InspectRequest(environment={"id": "nul\0"}), "environment.id", "contains"),
         (learner.CheckpointRequest(agents=["a" * 501]), "agents[0]", "501 bytes"),
@@ -83,7 +132,9 @@ def progress(**changes: Any) -> pod.CommitCheckpointRequest:
         (policy.LoadPolicyRequest(header={"source": "x" * 4001}), "header.source", "4001 bytes"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_with_its_path(request_: Message, field: str, bound: str) -> None:
+def test_what_is_out_of_bounds_is_refused_with_its_path(
+    request_: Message, field: str, bound: str
+) -> None:
     with pytest.raises(InvalidInput, match=bound) as refused:
         check_bounds(request_)
     assert refused.value.reason == "OUT_OF_BOUNDS"
@@ -92,8 +143,13 @@ def test_what_is_out_of_bounds_is_refused_with_its_path(request_: Message, field
 
 
 def test_what_is_usual_passes() -> None:
-    checkpoint = {"prefix": "projects/p/jobs/0f/agents/a0001/checkpoints/100-12/", "manifest_sha256": "0" * 64}
-    check_bounds(renewal(evaluation_id="12-1", purpose=1, returns=[1.0], mean=1.0, checkpoint=checkpoint))
+    checkpoint = {
+        "prefix": "projects/p/jobs/0f/agents/a0001/checkpoints/100-12/",
+        "manifest_sha256": "0" * 64,
+    }
+    check_bounds(
+        renewal(evaluation_id="12-1", purpose=1, returns=[1.0], mean=1.0, checkpoint=checkpoint)
+    )
     for request in REQUESTS:
         check_bounds(request())
     check_bounds(tensor_pb2.TensorChunk(data=b"x" * 2_000_000))
@@ -108,7 +164,10 @@ def test_every_text_and_list_of_a_request_has_a_bound() -> None:
         known.add(descriptor.full_name)
         for field in descriptor.fields:
             is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-            bounded = field.GetOptions().HasExtension(validate_pb2.field) or field.name in CHECKED_BY_THEMSELVES
+            bounded = (
+                field.GetOptions().HasExtension(validate_pb2.field)
+                or field.name in CHECKED_BY_THEMSELVES
+            )
             if (is_text or field.is_repeated) and not bounded:
                 free.add(f"{descriptor.full_name}.{field.name}")
             if field.message_type is not None:

@@ -40,8 +40,14 @@ def test_port_zero_is_for_servers() -> None:
 def test_retry_policy_names_only_idempotent_methods() -> None:
     config = json.loads(service_config(["/a.B/Get", "/a.B/List"]))
     (method_config,) = config["methodConfig"]
-    assert method_config["name"] == [{"service": "a.B", "method": "Get"}, {"service": "a.B", "method": "List"}]
-    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
+    assert method_config["name"] == [
+        {"service": "a.B", "method": "Get"},
+        {"service": "a.B", "method": "List"},
+    ]
+    assert method_config["retryPolicy"]["retryableStatusCodes"] == [
+        "UNAVAILABLE",
+        "RESOURCE_EXHAUSTED",
+    ]
     assert method_config["retryPolicy"]["maxAttempts"] <= 5
     assert json.loads(service_config([])) == {}
 

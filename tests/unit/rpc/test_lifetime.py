@@ -1,4 +1,5 @@
-"""When a process ends: the parts that need no second process (the rest: tests/integration/rpc/test_processes.py)."""
+"""When a process ends: the parts that need no second process (the rest:
+tests/integration/rpc/test_processes.py)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ REFUSED: list[Message] = [
 ALLOWED: list[Message] = [
     jobs.GetJobRequest(name="projects/own/jobs/j"),
     jobs.GetJobRequest(name="nonsense"),  # for the method itself to refuse
-    jobs.CreateJobRequest(parent="projects/second", spec=job_pb2.JobSpec(display_name="a", labels={"k": "v"})),
+    jobs.CreateJobRequest(
+        parent="projects/second", spec=job_pb2.JobSpec(display_name="a", labels={"k": "v"})
+    ),
     artifacts.UploadRequest(data=b"projects/other/jobs/j"),
     pod_service_pb2.LeaseWorkRequest(pod="projects/own/pods/x"),
     agent_pb2.CheckpointReference(prefix="projects/own/jobs/j/agents/a/checkpoints/1-1/"),
@@ -71,14 +73,17 @@ def test_what_is_about_ones_own_goes_on(request_: Message) -> None:
 
 
 def test_a_lease_may_name_its_pod_whose_project_may_be_another() -> None:
-    """Pods of a pool serve all projects. Nothing else of another project passes, however deep it lies."""
-    lease, other_pod = (
-        Identity(Role.LEASE, "l", 1, frozenset({"own"})),
-        pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x"),
+    """Pods of a pool serve all projects. Nothing else of another project passes, however deep it
+    lies."""
+    lease = Identity(Role.LEASE, "l", 1, frozenset({"own"}))
+    other_pod = pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x")
+    check_projects(
+        lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", next=other_pod)
     )
-    check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", next=other_pod))
     said = cohort_pb2.Problem(message="projects/other/jobs/j: so says a user's exception")
-    check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", problem=said))
+    check_projects(
+        lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", problem=said)
+    )
     stolen = agent_pb2.CheckpointReference(prefix="projects/other/jobs/j/agents/a/checkpoints/1-1/")
     evaluation = agent_pb2.Evaluation(returns=[1.0] * 3, checkpoint=stolen)
     for request in (

@@ -10,7 +10,9 @@ from podracer_core.rpc import resource_names as names
 
 def test_names_are_taken_apart():
     assert names.parse("job", "projects/p/jobs/my-job").id == "my-job"
-    found = names.parse_any(("artifact", "checkpoint"), "projects/p/jobs/j/agents/a0001/checkpoints/10-2")
+    found = names.parse_any(
+        ("artifact", "checkpoint"), "projects/p/jobs/j/agents/a0001/checkpoints/10-2"
+    )
     assert (found.kind, found.job, found.agent, found.id) == ("checkpoint", "j", "a0001", "10-2")
     assert names.parse_parent("") == "default"
 
@@ -18,7 +20,8 @@ def test_names_are_taken_apart():
 @pytest.mark.parametrize(
     "text",
     ["", "jobs/j", "projects/p/jobs/", "projects/p/jobs/J", "projects/p/jobs/../x", "projects/p/jobs/j/", "x" * 999,
-     "projects/p/jobs/x\x1b[31m", "projects/p/jobs/<script>", "projects/p/jobs/x\u202e", "projects/p/jobs/j\n"],
+     "projects/p/jobs/x\x1b[31m", "projects/p/jobs/<script>", "projects/p/jobs/x\u202e",
+     "projects/p/jobs/j\n"],
 )  # fmt: skip
 def test_a_malformed_name_is_refused_with_the_form_that_is_expected(text):
     with pytest.raises(InvalidInput, match="projects/p/jobs/j") as caught:

@@ -1,4 +1,5 @@
-"""What a learner shows to a worker or an evaluator opens nothing else, and nothing after the lease."""
+"""What a learner shows to a worker or an evaluator opens nothing else, and nothing after the
+lease."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from podracer_core.rpc.auth import Authorizer, bearer, methods_of
 from podracer_core.rpc.shown_tokens import POD_KEYS, ShownTokens, TokensShownHere, public_key
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
-COLLECT, EVALUATE = "/podracer.worker.v1.WorkerService/Collect", "/podracer.evaluator.v1.EvaluatorService/Evaluate"
+COLLECT = "/podracer.worker.v1.WorkerService/Collect"
+EVALUATE = "/podracer.evaluator.v1.EvaluatorService/Evaluate"
 LEASE_WORK = "/podracer.orchestrator.v1.PodService/LeaseWork"
 SOCKETS = "unix:///run/podracer/sockets"
 
@@ -35,11 +37,16 @@ def clock() -> Clock:
 def server(
     tmp_path: Path, request: pytest.FixtureRequest, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Authorizer]:
-    """A pod's worker or evaluator: in a container it has digests and public keys, on one machine the token itself."""
-    (tmp_path / "pod").write_text("secret\n" if request.param == "plain" else f"{hash_token('secret')}\n")
+    """A pod's worker or evaluator: in a container it has digests and public keys, on one machine
+    the token itself."""
+    (tmp_path / "pod").write_text(
+        "secret\n" if request.param == "plain" else f"{hash_token('secret')}\n"
+    )
     if request.param == "digests":
         (tmp_path / POD_KEYS).write_text(f"{public_key('secret')}\n")
-    monkeypatch.setattr(auth, "TokensShownHere", lambda directory: TokensShownHere(directory, clock))
+    monkeypatch.setattr(
+        auth, "TokensShownHere", lambda directory: TokensShownHere(directory, clock)
+    )
 
     def make(kind: str, address: str) -> Authorizer:
         authorizer = Authorizer(methods_of(kind), TokenFiles(tmp_path))
@@ -75,11 +82,15 @@ def test_a_worker_that_replays_what_it_was_shown_is_refused(
         ("evaluator", EVALUATE, f"{SOCKETS}/worker-0.sock"),
     ):
         assert reason(server(kind, address), method, token) == "WRONG_AUDIENCE"
-    orchestrator = Authorizer(methods_of("orchestrator"), TokenFiles(tmp_path), LeaseTokens(b"s" * 32))
+    orchestrator = Authorizer(
+        methods_of("orchestrator"), TokenFiles(tmp_path), LeaseTokens(b"s" * 32)
+    )
     assert reason(orchestrator, LEASE_WORK, token) == "UNKNOWN_TOKEN"
 
 
-def test_it_is_refused_after_the_lease(server: Callable[..., Authorizer], shown: ShownTokens, clock: Clock) -> None:
+def test_it_is_refused_after_the_lease(
+    server: Callable[..., Authorizer], shown: ShownTokens, clock: Clock
+) -> None:
     worker, source = server("worker", f"{SOCKETS}/w.sock"), shown.at("worker", f"{SOCKETS}/w.sock")
     token = source()
     clock.now += 59
@@ -89,7 +100,9 @@ def test_it_is_refused_after_the_lease(server: Callable[..., Authorizer], shown:
     assert worker.authorize(COLLECT, bearer(source())).role is Role.POD
 
 
-def test_over_a_network_it_is_for_one_machine_and_port(server: Callable[..., Authorizer], shown: ShownTokens) -> None:
+def test_over_a_network_it_is_for_one_machine_and_port(
+    server: Callable[..., Authorizer], shown: ShownTokens
+) -> None:
     worker = server("worker", "0.0.0.0:50051")
     for host in ("127.0.0.1", "localhost", socket.gethostname()):
         assert worker.authorize(COLLECT, bearer(shown.at("worker", f"{host}:50051")()))
@@ -99,11 +112,17 @@ def test_over_a_network_it_is_for_one_machine_and_port(server: Callable[..., Aut
     assert behind.authorize(COLLECT, bearer(shown.at("worker", "192.0.2.7:50051")()))
 
 
-def test_who_has_read_a_workers_files_can_show_nothing(server: Callable[..., Authorizer], tmp_path: Path) -> None:
+def test_who_has_read_a_workers_files_can_show_nothing(
+    server: Callable[..., Authorizer], tmp_path: Path
+) -> None:
     worker = server("worker", f"{SOCKETS}/w.sock")
     digest = hash_token("secret")
     for word in (digest, digest.removeprefix("sha256:"), public_key("secret")):
         assert (
-            reason(worker, COLLECT, ShownTokens(lambda word=word: word).at("worker", f"{SOCKETS}/w.sock")())
+            reason(
+                worker,
+                COLLECT,
+                ShownTokens(lambda word=word: word).at("worker", f"{SOCKETS}/w.sock")(),
+            )
             == "UNKNOWN_TOKEN"
         )

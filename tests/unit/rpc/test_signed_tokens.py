@@ -12,7 +12,14 @@ import pytest
 
 from podracer_core.errors import PermissionRefused, Unauthenticated, Unavailable
 from podracer_core.rpc.auth import Authorizer, Identity, bearer, methods_of
-from podracer_core.rpc.signed_tokens import CLOCK_TOLERANCE_S, PUBLIC_KEYS, REVOKED, Claims, SignedTokens, sign
+from podracer_core.rpc.signed_tokens import (
+    CLOCK_TOLERANCE_S,
+    PUBLIC_KEYS,
+    REVOKED,
+    Claims,
+    SignedTokens,
+    sign,
+)
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 from podracer_core.telemetry.logging import redact
 
@@ -42,13 +49,20 @@ def test_what_was_signed_is_what_is_read(tokens: SignedTokens) -> None:
 
 def test_forged_tokens_are_refused(tokens: SignedTokens, tmp_path: Path) -> None:
     prefix, claims, signature = TOKEN.split(".")
-    more = base64.urlsafe_b64encode(json.dumps(asdict(CLAIMS)).replace('"a"', '"z"').encode()).decode().rstrip("=")
+    more = (
+        base64.urlsafe_b64encode(json.dumps(asdict(CLAIMS)).replace('"a"', '"z"').encode())
+        .decode()
+        .rstrip("=")
+    )
     forged = [
-        sign(OTHER, CLAIMS)[0], f"{prefix}.{more}.{signature}", f"{prefix}.{claims}.", f"{prefix}.{claims}",
-        f"{prefix}.{claims}.{signature[:-4]}", f"{prefix}..{signature}", prefix, "", f"{TOKEN}A", f"{prefix}.é.\ud800",
+        sign(OTHER, CLAIMS)[0], f"{prefix}.{more}.{signature}", f"{prefix}.{claims}.",
+        f"{prefix}.{claims}", f"{prefix}.{claims}.{signature[:-4]}", f"{prefix}..{signature}",
+        prefix, "", f"{TOKEN}A", f"{prefix}.é.\ud800",
     ]  # fmt: skip
     for text in forged:
-        assert reason(lambda text=text: tokens.verify(text, {"orchestrator"})) == "UNKNOWN_TOKEN", text
+        assert reason(lambda text=text: tokens.verify(text, {"orchestrator"})) == "UNKNOWN_TOKEN", (
+            text
+        )
     (tmp_path / PUBLIC_KEYS).unlink()
     assert reason(lambda: tokens.verify(TOKEN, {"orchestrator"})) == "UNKNOWN_TOKEN"
 
@@ -62,7 +76,9 @@ def test_it_ends_a_minute_after_its_expiry(tmp_path: Path) -> None:
     assert reason(lambda: tokens.verify(TOKEN, {"orchestrator"})) == "TOKEN_EXPIRED"
 
 
-def test_keys_and_revoked_ids_may_change_without_a_restart(tokens: SignedTokens, tmp_path: Path) -> None:
+def test_keys_and_revoked_ids_may_change_without_a_restart(
+    tokens: SignedTokens, tmp_path: Path
+) -> None:
     token, public = sign(OTHER, CLAIMS)
     (tmp_path / PUBLIC_KEYS).write_text(f"{PUBLIC}\n{public}\n")
     assert tokens.verify(token, {"orchestrator"}).id == tokens.verify(TOKEN, {"orchestrator"}).id
@@ -75,7 +91,9 @@ def test_keys_and_revoked_ids_may_change_without_a_restart(tokens: SignedTokens,
 
 
 @pytest.mark.parametrize("name", [PUBLIC_KEYS, REVOKED])
-def test_a_file_that_cannot_be_read_admits_nobody(tokens: SignedTokens, tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_admits_nobody(
+    tokens: SignedTokens, tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / name).mkdir()
     with pytest.raises(Unavailable) as caught:
@@ -89,7 +107,8 @@ def test_a_server_takes_its_roles_projects_and_audience(tmp_path: Path) -> None:
     (tmp_path / PUBLIC_KEYS).write_text(PUBLIC)
     leases = LeaseTokens(b"s" * 32)
     orchestrator, policy = (
-        Authorizer(methods_of(each), TokenFiles(tmp_path), leases) for each in ("orchestrator", "policy")
+        Authorizer(methods_of(each), TokenFiles(tmp_path), leases)
+        for each in ("orchestrator", "policy")
     )
     service = "/podracer.orchestrator.v1.JobService/"
 
@@ -102,7 +121,10 @@ def test_a_server_takes_its_roles_projects_and_audience(tmp_path: Path) -> None:
     assert orchestrator.authorize(f"{service}CreateJob", bearer("plain")).role is Role.CLIENT
     renew = "/podracer.orchestrator.v1.PodService/RenewLease"
     assert orchestrator.authorize(renew, bearer(leases.issue("l", 1))).lease_id == "l"
-    assert reason(lambda: policy.authorize("/podracer.policy.v1.PolicyService/Act", token())) == "WRONG_AUDIENCE"
+    assert (
+        reason(lambda: policy.authorize("/podracer.policy.v1.PolicyService/Act", token()))
+        == "WRONG_AUDIENCE"
+    )
     everywhere = token(audience=(), projects=())
     assert policy.authorize("/podracer.policy.v1.PolicyService/Act", everywhere).projects is None
     viewer = token(role="viewer")

@@ -8,7 +8,14 @@ from google.rpc import error_details_pb2
 
 from podracer_core import errors
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError, UserCodeFailed
-from podracer_core.rpc.status import DOMAIN, code_of, from_rpc_error, from_status, to_grpc_status, to_status
+from podracer_core.rpc.status import (
+    DOMAIN,
+    code_of,
+    from_rpc_error,
+    from_status,
+    to_grpc_status,
+    to_status,
+)
 
 PLAIN = [
     (errors.PodracerError, grpc.StatusCode.INTERNAL),
@@ -27,8 +34,14 @@ PLAIN = [
 ]
 
 
-def aio_error(code: grpc.StatusCode, details: str = "", rich: bytes | None = None) -> grpc.aio.AioRpcError:
-    trailers = grpc.aio.Metadata() if rich is None else grpc.aio.Metadata(("grpc-status-details-bin", rich))
+def aio_error(
+    code: grpc.StatusCode, details: str = "", rich: bytes | None = None
+) -> grpc.aio.AioRpcError:
+    trailers = (
+        grpc.aio.Metadata()
+        if rich is None
+        else grpc.aio.Metadata(("grpc-status-details-bin", rich))
+    )
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
 
 
@@ -43,15 +56,25 @@ def test_every_class_comes_back_as_itself(cls: type[PodracerError], code: grpc.S
 
 
 def test_every_error_class_is_listed() -> None:
-    defined = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, PodracerError)}
+    defined = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, PodracerError)
+    }
     assert defined == {cls for cls, _ in PLAIN} | {errors.TimeUp}  # which crosses no wire
 
 
 def test_status_details_are_googles() -> None:
-    status = to_status(InvalidInput("bad", violations=[FieldViolation("search.space", "is empty")], job="j"))
+    status = to_status(
+        InvalidInput("bad", violations=[FieldViolation("search.space", "is empty")], job="j")
+    )
     info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     assert status.details[0].Unpack(info)
-    assert (info.reason, info.domain, dict(info.metadata)) == ("INVALID_INPUT", DOMAIN, {"job": "j"})
+    assert (info.reason, info.domain, dict(info.metadata)) == (
+        "INVALID_INPUT",
+        DOMAIN,
+        {"job": "j"},
+    )
     assert status.details[1].Unpack(request)
     assert [(violation.field, violation.description) for violation in request.field_violations] == [
         ("search.space", "is empty")
@@ -66,7 +89,9 @@ def test_retries_know_how_long_to_wait_and_that_it_does_not_help() -> None:
     assert dict(to_grpc_status(busy).trailing_metadata)["grpc-retry-pushback-ms"] == "1500"
     used_up = errors.Exhausted("the quota is used up")
     assert dict(to_grpc_status(used_up).trailing_metadata)["grpc-retry-pushback-ms"] == "-1"
-    assert "grpc-retry-pushback-ms" not in dict(to_grpc_status(errors.Unavailable("later")).trailing_metadata)
+    assert "grpc-retry-pushback-ms" not in dict(
+        to_grpc_status(errors.Unavailable("later")).trailing_metadata
+    )
 
 
 def test_violations_and_traceback_come_back() -> None:
@@ -74,7 +99,9 @@ def test_violations_and_traceback_come_back() -> None:
     invalid = from_status(to_status(InvalidInput("two things", violations=violations)))
     assert isinstance(invalid, InvalidInput)
     assert invalid.violations == violations
-    failed = from_status(to_status(UserCodeFailed("reset raised", user_traceback="Traceback…\nZeroDivisionError")))
+    failed = from_status(
+        to_status(UserCodeFailed("reset raised", user_traceback="Traceback…\nZeroDivisionError"))
+    )
     assert isinstance(failed, UserCodeFailed)
     assert failed.user_traceback == "Traceback…\nZeroDivisionError"
 
@@ -91,7 +118,9 @@ def test_huge_errors_fit_into_trailers() -> None:
     violations = [FieldViolation(f"field{i}", "é" * 300) for i in range(1000)]
     huge = [
         InvalidInput("é" * 100_000, violations=violations, value="é" * 100_000),
-        UserCodeFailed("m" * 100_000, user_traceback="first line" + "é" * 100_000 + "the last line"),
+        UserCodeFailed(
+            "m" * 100_000, user_traceback="first line" + "é" * 100_000 + "the last line"
+        ),
     ]
     for error in huge:
         trailers = to_grpc_status(error).trailing_metadata
@@ -115,8 +144,12 @@ def test_huge_errors_fit_into_trailers() -> None:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.Exhausted, "EXHAUSTED"),
     ],
 )
-def test_codes_without_our_details(code: grpc.StatusCode, cls: type[PodracerError], reason: str) -> None:
-    error = from_rpc_error(aio_error(code, "connection refused"), peer="127.0.0.1:1", method="/a.B/C")
+def test_codes_without_our_details(
+    code: grpc.StatusCode, cls: type[PodracerError], reason: str
+) -> None:
+    error = from_rpc_error(
+        aio_error(code, "connection refused"), peer="127.0.0.1:1", method="/a.B/C"
+    )
     assert (type(error), error.reason) == (cls, reason)
     assert error.message == "/a.B/C at 127.0.0.1:1: connection refused"
 

@@ -69,7 +69,10 @@ class TestOutbox:
 
     async def test_a_coroutine_misses_nothing_that_threads_put(self) -> None:
         outbox: Outbox[int] = Outbox()
-        puts = [asyncio.to_thread(lambda: [outbox.put(number) for number in range(2000)]) for _ in range(3)]
+        puts = [
+            asyncio.to_thread(lambda: [outbox.put(number) for number in range(2000)])
+            for _ in range(3)
+        ]
         putting = asyncio.gather(*puts)
         putting.add_done_callback(lambda _: outbox.close())
         taken = [number async for number in outbox]
@@ -82,7 +85,9 @@ class TestOutbox:
 class TestStreamCall:
     @pytest.fixture
     def call(self) -> StreamCall[str, str]:
-        return StreamCall(FakeCall, lambda response: None if response == "part" else f"<{response}>")
+        return StreamCall(
+            FakeCall, lambda response: None if response == "part" else f"<{response}>"
+        )
 
     def fake(self, call: StreamCall[str, str]) -> FakeCall:
         fake: FakeCall = call._call
@@ -102,7 +107,9 @@ class TestStreamCall:
     def test_who_has_several_streams_is_told_of_items_and_of_the_end(self) -> None:
         told: queue.Queue[str] = queue.Queue()
         call: StreamCall[str, str] = StreamCall(
-            FakeCall, lambda response: None if response == "part" else response, lambda: told.put("something")
+            FakeCall,
+            lambda response: None if response == "part" else response,
+            lambda: told.put("something"),
         )
         for response in ("part", "x", None):
             self.fake(call).responses.put(response)
@@ -125,7 +132,9 @@ class TestStreamCall:
             with pytest.raises(InvalidInput):
                 call.receive(1.0)
 
-    def test_a_good_end_is_unavailable_to_who_waits_for_more(self, call: StreamCall[str, str]) -> None:
+    def test_a_good_end_is_unavailable_to_who_waits_for_more(
+        self, call: StreamCall[str, str]
+    ) -> None:
         self.fake(call).responses.put("last")
         self.fake(call).responses.put(None)
         assert call.receive(1.0) == "<last>"

@@ -27,8 +27,14 @@ def test_created_tokens_are_private_and_stay(tmp_path: Path) -> None:
     assert len(set(first.values())) == 3
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in paths.values())
     assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o700
-    assert {role: path.read_text() for role, path in create_tokens(tmp_path / "tokens").items()} == first
-    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == ["client", "control", "pod"]
+    assert {
+        role: path.read_text() for role, path in create_tokens(tmp_path / "tokens").items()
+    } == first
+    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [
+        "client",
+        "control",
+        "pod",
+    ]
 
 
 def test_role_of_a_token(tmp_path: Path) -> None:
@@ -44,7 +50,11 @@ def test_rotation_needs_no_restart(tmp_path: Path) -> None:
     (tmp_path / "pod").write_text("old\n")
     files, mine = TokenFiles(tmp_path), FileToken(tmp_path / "pod")
     (tmp_path / "pod").write_text("old\n\nnewer\n")
-    assert (files.find("old"), files.find("newer"), mine()) == ((Role.POD, None), (Role.POD, None), "newer")
+    assert (files.find("old"), files.find("newer"), mine()) == (
+        (Role.POD, None),
+        (Role.POD, None),
+        "newer",
+    )
     (tmp_path / "pod").write_text("newer\n")
     assert (files.find("old"), files.find("newer")) == (None, (Role.POD, None))
     (tmp_path / "pod").unlink()
@@ -108,7 +118,9 @@ def test_forged_lease_tokens_are_refused() -> None:
             tokens.verify(text)
 
 
-@pytest.mark.parametrize(("lease_id", "fence"), [("", 1), ("a b", 1), ("a\n", 1), ("é", 1), ("a", -1)])
+@pytest.mark.parametrize(
+    ("lease_id", "fence"), [("", 1), ("a b", 1), ("a\n", 1), ("é", 1), ("a", -1)]
+)
 def test_lease_ids_that_no_header_can_carry(lease_id: str, fence: int) -> None:
     with pytest.raises(InvalidInput):
         LeaseTokens(SECRET).issue(lease_id, fence)
@@ -162,7 +174,9 @@ def test_a_digest_stands_for_its_token(tmp_path: Path) -> None:
 
 
 def test_a_token_may_be_for_some_projects(tmp_path: Path) -> None:
-    (tmp_path / "client").write_text(f"all\nsome projects/a projects/b-2\n{hash_token('hashed')} projects/c\n")
+    (tmp_path / "client").write_text(
+        f"all\nsome projects/a projects/b-2\n{hash_token('hashed')} projects/c\n"
+    )
     (tmp_path / "client").chmod(0o600)
     files = TokenFiles(tmp_path)
     assert files.find("all") == (Role.CLIENT, None)
@@ -171,7 +185,8 @@ def test_a_token_may_be_for_some_projects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["sha256:abc", "sha256:" + "G" * 64, "token research", "token projects/", "t projects/A"]
+    "line",
+    ["sha256:abc", "sha256:" + "G" * 64, "token research", "token projects/", "t projects/A"],
 )
 def test_a_bad_line_is_refused_without_being_shown(tmp_path: Path, line: str) -> None:
     (tmp_path / "client").write_text(line)

@@ -16,7 +16,12 @@ from podracer_policy.messages import response_of
 def test_an_action_that_is_not_finite_is_refused() -> None:
     policy: Any = SimpleNamespace(name="walker", version="1", observation_shape=(3,))
     request = pb.ActRequest(values=[0.0] * 6)
-    assert list(response_of(torch.tensor([[0.5], [1.0]]), request, policy, alone=False).values) == [0.5, 1.0]
-    with pytest.raises(PreconditionFailed, match=r"policy walker: its action for observation 1 is \[nan\]") as refused:
+    assert list(response_of(torch.tensor([[0.5], [1.0]]), request, policy, alone=False).values) == [
+        0.5,
+        1.0,
+    ]
+    with pytest.raises(
+        PreconditionFailed, match=r"policy walker: its action for observation 1 is \[nan\]"
+    ) as refused:
         response_of(torch.tensor([[0.5], [torch.nan]]), request, policy, alone=False)
     assert refused.value.reason == "BAD_ACTION"

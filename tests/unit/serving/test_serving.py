@@ -15,7 +15,14 @@ import torch
 
 from podracer_core.checkpoint import Checkpoint, load_ensemble_policy, load_policy
 from podracer_core.checkpoint.policy import random_observations
-from podracer_core.errors import AlreadyExists, DeadlineExpired, Exhausted, InvalidInput, NotFound, Unavailable
+from podracer_core.errors import (
+    AlreadyExists,
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
 from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
 from podracer_core.serving.batching import MAX_NAMES
 from support.policies import random_policy
@@ -84,7 +91,9 @@ def test_who_cannot_act_is_refused() -> None:
     with pytest.raises(InvalidInput, match="have no observation_space"):
         ServedPolicy("p", "1", [Checkpoint({}, {"environment": {"id": "Pendulum-v1"}}, {})])
     with pytest.raises(InvalidInput, match="cannot act together"):
-        ServedPolicy("p", "1", [random_policy("ppo", BOX, TORQUE, 0), random_policy("ppo", BOX, CHOICE, 0)])
+        ServedPolicy(
+            "p", "1", [random_policy("ppo", BOX, TORQUE, 0), random_policy("ppo", BOX, CHOICE, 0)]
+        )
     with pytest.raises(InvalidInput, match="name: expected 1 to 100 letters"):
         box_policy(name="a/b")
 
@@ -115,7 +124,9 @@ def test_names_and_versions() -> None:
     policies.put(second)
     assert policies.find("p") is second
     assert policies.find("p", "1") is first
-    assert policies.put(box_policy(1, version="1")) is first, "the same bytes are not loaded twice: back to the former"
+    assert policies.put(box_policy(1, version="1")) is first, (
+        "the same bytes are not loaded twice: back to the former"
+    )
     assert policies.versions("p") == ["1", "2"]
     policies.put(third)
     assert policies.versions("p") == ["3", "1"]
@@ -182,7 +193,9 @@ async def wait_for_calls(policy: SlowPolicy, count: int) -> None:
     assert len(policy.calls) == count
 
 
-def begun(batcher: Batcher, policy: ServedPolicy, *arguments: Any, **named: Any) -> asyncio.Task[torch.Tensor]:
+def begun(
+    batcher: Batcher, policy: ServedPolicy, *arguments: Any, **named: Any
+) -> asyncio.Task[torch.Tensor]:
     """A request that has been handed over once the loop has run."""
     return asyncio.create_task(batcher.act(policy, *arguments, **named))
 
@@ -291,6 +304,8 @@ async def test_requests_under_way_keep_their_version() -> None:
     policies.remove("slow")
     slow.go.set()
     assert await running is not None
-    torch.testing.assert_close(await waiting, ServedPolicy.act(slow, observation), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        await waiting, ServedPolicy.act(slow, observation), rtol=0, atol=1e-5
+    )
     torch.testing.assert_close(await newer, replacement.act(observation), rtol=0, atol=1e-5)
     await batcher.close()

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.errors import (
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    Unavailable,
+)
 from podracer_core.storage import open_store
 from podracer_core.storage.folder import DRAFTS, FolderStore
 
@@ -30,7 +36,9 @@ def test_an_interrupted_put_leaves_the_former_object_and_no_draft(
     assert list((tmp_path / DRAFTS).iterdir()) == []
 
 
-def test_flushes_file_and_folder_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushes_file_and_folder_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = FolderStore(tmp_path)
     flushed: list[Path] = []
     flush = os.fsync
@@ -116,7 +124,9 @@ def test_an_unusable_folder_is_told_with_its_url(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_folder_that_may_not_be_written_is_told_with_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_written_is_told_with_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if os.geteuid() == 0:  # whom file modes do not bind
 
         def refused(self: Path, *arguments: object, **options: object) -> None:
@@ -124,12 +134,23 @@ def test_a_folder_that_may_not_be_written_is_told_with_its_url(tmp_path: Path, m
 
         monkeypatch.setattr(Path, "mkdir", refused)
     tmp_path.chmod(0o500)
-    with pytest.raises(PermissionRefused, match=f"object store {tmp_path.as_uri()}: Permission denied"):
+    with pytest.raises(
+        PermissionRefused, match=f"object store {tmp_path.as_uri()}: Permission denied"
+    ):
         open_store(tmp_path.as_uri())
 
 
 @pytest.mark.parametrize(
-    "url", ["", "/plain/path", "file://relative/path", "file:relative", "s3://", "s3:///prefix", "http://host/x"]
+    "url",
+    [
+        "",
+        "/plain/path",
+        "file://relative/path",
+        "file:relative",
+        "s3://",
+        "s3:///prefix",
+        "http://host/x",
+    ],
 )
 def test_refuses_other_urls(url: str) -> None:
     with pytest.raises(InvalidInput, match="expected file:///absolute/path or s3://bucket/prefix"):

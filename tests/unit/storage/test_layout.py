@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.storage.layout import CheckpointPlace, agent_prefix, artifact_key, checkpoint_prefix, job_prefix
+from podracer_core.storage.layout import (
+    CheckpointPlace,
+    agent_prefix,
+    artifact_key,
+    checkpoint_prefix,
+    job_prefix,
+)
 
 
 def test_prefixes_are_those_of_the_design() -> None:
@@ -14,7 +20,10 @@ def test_prefixes_are_those_of_the_design() -> None:
     assert prefix.startswith(agent_prefix("default", "1f2e", "a0001"))
     assert prefix.startswith(job_prefix("default", "1f2e"))
     assert CheckpointPlace.parse(prefix) == CheckpointPlace("default", "1f2e", "a0001", 120_000, 7)
-    assert artifact_key("default", "code-1", "src/env.py") == "projects/default/artifacts/code-1/src/env.py"
+    assert (
+        artifact_key("default", "code-1", "src/env.py")
+        == "projects/default/artifacts/code-1/src/env.py"
+    )
 
 
 @pytest.mark.parametrize("part", ["", ".", "..", "a/b", "a b", "-a", "ä", "a" * 129, "a\n"])

@@ -1,4 +1,5 @@
-"""Keys and URLs of a lease are renewed in time, and serve to their end while nobody gives new ones."""
+"""Keys and URLs of a lease are renewed in time, and serve to their end while nobody gives new
+ones."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Orchestrator:
         if key:
             answer.url = f"{method} {key} {self.count}"
         else:
-            answer.keys.MergeFrom(StoreKeys(access_key=f"key-{self.count}", secret_key="s", session_token="t"))
+            answer.keys.MergeFrom(
+                StoreKeys(access_key=f"key-{self.count}", secret_key="s", session_token="t")
+            )
         return answer
 
 

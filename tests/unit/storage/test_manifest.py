@@ -26,7 +26,9 @@ def test_round_trip_is_exact_and_its_bytes_are_always_the_same() -> None:
     assert MANIFEST.size_bytes == 7
 
 
-@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": float("inf")}, {"x": b"bytes"}, {"x": Path()}])
+@pytest.mark.parametrize(
+    "metadata", [{"x": float("nan")}, {"x": float("inf")}, {"x": b"bytes"}, {"x": Path()}]
+)
 def test_refuses_metadata_that_json_cannot_carry(metadata: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="JSON"):
         dataclasses.replace(MANIFEST, metadata=metadata).to_json()
@@ -100,9 +102,12 @@ def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path: Pat
 
 def test_says_that_a_schema_is_unknown() -> None:
     with pytest.raises(
-        InvalidInput, match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v2' and older"
+        InvalidInput,
+        match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v2' and older",
     ):
-        Manifest.from_json(_changed(lambda value: value.update(schema="podracer/manifest/v9", new=1)))
+        Manifest.from_json(
+            _changed(lambda value: value.update(schema="podracer/manifest/v9", new=1))
+        )
 
 
 @pytest.mark.parametrize("data", [b"weight", b"weights ", b"weighty"])
@@ -137,7 +142,9 @@ class TestInAStore:
             with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors is missing"):
                 call()
 
-    def test_a_missing_manifest_is_corruption_only_where_one_was_committed(self, store: FolderStore) -> None:
+    def test_a_missing_manifest_is_corruption_only_where_one_was_committed(
+        self, store: FolderStore
+    ) -> None:
         store.delete("p/manifest.json")
         with pytest.raises(NotFound, match=r"no p/manifest\.json"):
             read_manifest(store, "p/")

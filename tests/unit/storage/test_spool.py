@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.errors import Exhausted, Fenced, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.errors import (
+    Exhausted,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    Unavailable,
+)
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.spool import Spool, SpoolFolder
 
@@ -67,11 +74,15 @@ def folders(parent: Path) -> set[str]:
     return {path.name for path in parent.iterdir() if path.is_dir()}
 
 
-def test_everything_arrives_and_leaves_nothing_behind(spool: Spool, behind: AwayStore, folder: SpoolFolder) -> None:
+def test_everything_arrives_and_leaves_nothing_behind(
+    spool: Spool, behind: AwayStore, folder: SpoolFolder
+) -> None:
     for number in range(50):
         spool.put(f"a/{number}", str(number).encode())
     assert spool.settle(10.0)
-    assert {info.key: behind.get(info.key) for info in behind.list()} == {f"a/{n}": str(n).encode() for n in range(50)}
+    assert {info.key: behind.get(info.key) for info in behind.list()} == {
+        f"a/{n}": str(n).encode() for n in range(50)
+    }
     assert files(folder) == []
 
 
@@ -102,7 +113,9 @@ def test_what_the_store_took_and_did_not_keep_is_brought_again(
     assert behind.get("a/1") == b"x"
 
 
-def test_who_reads_finds_what_has_not_arrived(spool: Spool, behind: AwayStore, tmp_path: Path) -> None:
+def test_who_reads_finds_what_has_not_arrived(
+    spool: Spool, behind: AwayStore, tmp_path: Path
+) -> None:
     behind.put("there", b"already")
     behind.error = Unavailable("away")
     source = tmp_path / "source"
@@ -133,7 +146,9 @@ def test_the_limit_holds_and_room_comes_back(spool: Spool, behind: AwayStore) ->
     assert spool.settle(30.0)
 
 
-def test_what_waiting_would_not_mend_is_told_and_ends_it(spool: Spool, behind: AwayStore, folder: SpoolFolder) -> None:
+def test_what_waiting_would_not_mend_is_told_and_ends_it(
+    spool: Spool, behind: AwayStore, folder: SpoolFolder
+) -> None:
     behind.error = Fenced("the lease is not ours")
     spool.put("d/1", b"x")
     with pytest.raises(Fenced):
@@ -188,8 +203,9 @@ def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_pa
     living = SpoolFolder(tmp_path, 1000)
     (living.path / "1").write_bytes(b"x")
     code = (
-        "import os, sys; from pathlib import Path; from podracer_core.storage.spool import SpoolFolder\n"
-        "folder = SpoolFolder(Path(sys.argv[1]), 1); (folder.path / '1').write_bytes(b'x'); os._exit(9)"
+        "import os, sys; from pathlib import Path; from podracer_core.storage.spool import "
+        "SpoolFolder\nfolder = SpoolFolder(Path(sys.argv[1]), 1); (folder.path / "
+        "'1').write_bytes(b'x'); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert len(folders(tmp_path)) == 2

@@ -33,11 +33,16 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     logger.debug("not shown")
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[0].endswith("Z INFO    learner podracer_test.part: granted work fence=7")
+    assert err.splitlines()[0].endswith(
+        "Z INFO    learner podracer_test.part: granted work fence=7"
+    )
     assert len(err.splitlines()) == 1
 
 
-FORGED = "lost\n2026-01-31T12:00:00.000Z INFO    learner podracer: SUCCEEDED\r\x1b]0;t\x07\x9b2J\u202e\ud800"
+FORGED = (
+    "lost\n2026-01-31T12:00:00.000Z INFO    learner podracer: "
+    "SUCCEEDED\r\x1b]0;t\x07\x9b2J\u202e\ud800"
+)
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
@@ -46,14 +51,18 @@ def test_what_an_environment_raises_neither_forges_a_line_nor_controls_the_termi
 ) -> None:
     configure_logging("learner", json=json_lines)
     root = logging.getLogger()
-    own = [handler for handler in root.handlers if not type(handler).__module__.startswith("_pytest")]
+    own = [
+        handler for handler in root.handlers if not type(handler).__module__.startswith("_pytest")
+    ]
     monkeypatch.setattr(root, "handlers", own)  # pytest cannot encode what it captures
     try:
         raise ValueError(FORGED)
     except ValueError as error:
         logger.exception("it raised %s", error, extra={"why": FORGED})
     err = capsys.readouterr().err
-    assert not set(err) - {"\n"} & {chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0xD800)}
+    assert not set(err) - {"\n"} & {
+        chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0xD800)
+    }
     lines = err.splitlines()
     if json_lines:
         (entry,) = map(json.loads, lines)
@@ -69,24 +78,32 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         raise ValueError("token=abcdefg")
     except ValueError:
         logger.exception(
-            "line one\nline two", extra={"score": float("inf"), "count": 3, "agent": None, "message_id": "ü"}
+            "line one\nline two",
+            extra={"score": float("inf"), "count": 3, "agent": None, "message_id": "ü"},
         )
     (line,) = capsys.readouterr().err.splitlines()
     entry = json.loads(line, parse_constant=pytest.fail)
     assert entry["time"].endswith("Z")
-    expected = {"level": "ERROR", "service": "learner", "logger": "podracer_test.part", "message": "line one\nline two",
+    expected = {"level": "ERROR", "service": "learner", "logger": "podracer_test.part", "message": "line "
+                                                                                                   "one\nline "
+                                                                                                   "two",
                 "score": "inf", "count": 3, "agent": None, "message_id": "ü"}  # fmt: skip
     assert expected.items() <= entry.items()
     assert "ValueError: token=***" in entry["exception"]
 
 
-def test_within_a_span_a_line_has_its_ids(capsys: pytest.CaptureFixture[str], kept: KeptSpans) -> None:
+def test_within_a_span_a_line_has_its_ids(
+    capsys: pytest.CaptureFixture[str], kept: KeptSpans
+) -> None:
     configure_logging("learner", json=True)
     with span("x", begins=True):
         logger.info("within")
     logger.info("outside")
     within, outside = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (within["trace_id"], within["span_id"]) == (kept["x"].context.trace_id, kept["x"].context.span_id)
+    assert (within["trace_id"], within["span_id"]) == (
+        kept["x"].context.trace_id,
+        kept["x"].context.span_id,
+    )
     assert not {"trace_id", "span_id"} & outside.keys()
 
 
@@ -110,7 +127,10 @@ def test_an_unknown_level() -> None:
 def test_secrets_are_hidden(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     configure_logging("learner", "INFO", json=as_json)
     logger.info("metadata %s", {"authorization": "Bearer sesame-123456"})
-    logger.info("x", extra={"lease_token": "sesame", "S3_SECRET_KEY": "sesame", "keys": {"password": "sesame"}})
+    logger.info(
+        "x",
+        extra={"lease_token": "sesame", "S3_SECRET_KEY": "sesame", "keys": {"password": "sesame"}},
+    )
     logger.info("store %s", "https://user:sesame@host/path")
     logger.info("%r", Secret("sesame"))
     logger.info("lease.l-1.7.sesamesesamesesame_-x admits")
@@ -137,4 +157,6 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 def test_writes_to_the_present_stderr() -> None:
     configure_logging("learner")
-    assert any(getattr(handler, "stream", None) is sys.stderr for handler in logging.getLogger().handlers)
+    assert any(
+        getattr(handler, "stream", None) is sys.stderr for handler in logging.getLogger().handlers
+    )

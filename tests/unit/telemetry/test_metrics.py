@@ -69,7 +69,8 @@ def test_prometheus_fetches_all_of_them_by_the_names_of_the_table() -> None:
         assert url is not None
         for metric in metrics.ALL:
             labels = {
-                label: "x" if isinstance(bound, int) else next(iter(bound)) for label, bound in metric.labels.items()
+                label: "x" if isinstance(bound, int) else next(iter(bound))
+                for label, bound in metric.labels.items()
             }
             if isinstance(metric, Counter):
                 metric.add(1, **labels)
@@ -80,7 +81,12 @@ def test_prometheus_fetches_all_of_them_by_the_names_of_the_table() -> None:
         with urllib.request.urlopen(url, timeout=30) as answer:
             text = answer.read().decode()
     served = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
-    wanted = {name for metric in metrics.ALL if "gpu" not in metric.name for name in metric.prometheus_names}
+    wanted = {
+        name
+        for metric in metrics.ALL
+        if "gpu" not in metric.name
+        for name in metric.prometheus_names
+    }
     assert wanted <= served
     assert re.search(r'target_info\{.*service_name="learner"', text)
     assert not metrics.are_wanted()

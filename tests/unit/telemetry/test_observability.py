@@ -1,4 +1,5 @@
-"""What shows metrics and traces: dashboards and documents name existing metrics, and the parts find each other."""
+"""What shows metrics and traces: dashboards and documents name existing metrics, and the parts find
+each other."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ SERVICES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
     known = {name for metric in metrics.ALL for name in metric.prometheus_names}
-    labels = {label for metric in metrics.ALL for label in metric.labels} | {"le", "job", "instance"}
+    labels = {label for metric in metrics.ALL for label in metric.labels} | {
+        "le",
+        "job",
+        "instance",
+    }
     dashboard = json.loads(path.read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert expressions
@@ -28,7 +33,11 @@ def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
         named = set(re.findall(r"\b(?:podracer|process)_\w+", expression))
         assert named, expression
         assert named <= known, expression
-        by = {label.strip() for found in re.findall(r"by \(([^)]*)\)", expression) for label in found.split(",")}
+        by = {
+            label.strip()
+            for found in re.findall(r"by \(([^)]*)\)", expression)
+            for label in found.split(",")
+        }
         assert by <= labels, expression
 
 
@@ -44,14 +53,16 @@ def test_the_document_has_all_of_them() -> None:
 
 
 def test_grafana_finds_its_dashboards_and_data() -> None:
-    (provider,) = yaml.safe_load((OBSERVABILITY / "grafana/provisioning/dashboards/dashboards.yaml").read_text())[
-        "providers"
-    ]
+    (provider,) = yaml.safe_load(
+        (OBSERVABILITY / "grafana/provisioning/dashboards/dashboards.yaml").read_text()
+    )["providers"]
     services = yaml.safe_load((OBSERVABILITY / "compose.yaml").read_text())["services"]
     mounts = dict(mount.split(":")[:2] for mount in services["grafana"]["volumes"])
     assert mounts["./grafana/dashboards"] == provider["options"]["path"]
     assert all((OBSERVABILITY / source).exists() for source in mounts if source.startswith("."))
-    sources = yaml.safe_load((OBSERVABILITY / "grafana/provisioning/datasources/datasources.yaml").read_text())
+    sources = yaml.safe_load(
+        (OBSERVABILITY / "grafana/provisioning/datasources/datasources.yaml").read_text()
+    )
     uids = {source["uid"] for source in sources["datasources"]}
     for path in DASHBOARDS:
         used = {panel["datasource"]["uid"] for panel in json.loads(path.read_text())["panels"]}
@@ -71,4 +82,6 @@ def test_every_service_reaches_the_collector() -> None:
     for name, network in stack["networks"].items():
         assert network == deployment["networks"][name]
     assert all(service["profiles"] == ["observability"] for service in stack["services"].values())
-    assert all(re.search(r":v?\d+\.\d+", service["image"]) for service in stack["services"].values())
+    assert all(
+        re.search(r":v?\d+\.\d+", service["image"]) for service in stack["services"].values()
+    )

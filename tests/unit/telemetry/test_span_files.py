@@ -83,7 +83,9 @@ def test_who_was_swept_away_begins_anew(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidInput, match=r"PODRACER_TRACE_DIR: cannot write to .*file: .*; expected a folder"):
+    with pytest.raises(
+        InvalidInput, match=r"PODRACER_TRACE_DIR: cannot write to .*file: .*; expected a folder"
+    ):
         SpanFiles(tmp_path / "file", "learner", 1 << 20)
 
 

@@ -9,7 +9,14 @@ import time
 
 import pytest
 
-from podracer_core.telemetry.spans import NO_SPAN, SpanContext, are_recorded, current, record_spans, span
+from podracer_core.telemetry.spans import (
+    NO_SPAN,
+    SpanContext,
+    are_recorded,
+    current,
+    record_spans,
+    span,
+)
 from support.telemetry import KeptSpans
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -35,7 +42,12 @@ def test_a_span_is_the_child_of_the_current_one(kept: KeptSpans) -> None:
     assert kept["inner"].context.trace_id == kept["outer"].context.trace_id
     assert kept["outer"].parent_id == ""
     assert kept["inner"].attributes == {"size": 2, "name": "x"}
-    assert kept["outer"].start_ns <= kept["inner"].start_ns <= kept["inner"].end_ns <= kept["outer"].end_ns
+    assert (
+        kept["outer"].start_ns
+        <= kept["inner"].start_ns
+        <= kept["inner"].end_ns
+        <= kept["outer"].end_ns
+    )
 
 
 def test_a_parent_elsewhere(kept: KeptSpans) -> None:
@@ -48,7 +60,14 @@ def test_a_parent_elsewhere(kept: KeptSpans) -> None:
 
 
 @pytest.mark.parametrize(
-    "parent", ["", "x", f"00-{'0' * 32}-{'b' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01", f"00-{'A' * 32}-{'b' * 16}-01"]
+    "parent",
+    [
+        "",
+        "x",
+        f"00-{'0' * 32}-{'b' * 16}-01",
+        f"01-{'a' * 32}-{'b' * 16}-01",
+        f"00-{'A' * 32}-{'b' * 16}-01",
+    ],
 )
 def test_no_parent_no_span(kept: KeptSpans, parent: str) -> None:
     with span("x", parent) as own:

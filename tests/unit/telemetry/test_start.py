@@ -42,11 +42,18 @@ def test_files_alone_need_no_sdk(tmp_path: Path) -> None:
 
 def test_spans_and_metrics_go_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     with otlp_collector() as collector:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_RESOURCE_ATTRIBUTES": "zone=b"}
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            "OTEL_RESOURCE_ATTRIBUTES": "zone=b",
+        }
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with telemetry("worker", TelemetryOptions()):
-            with span("outer", begins=True, steps=3), pytest.raises(OSError, match="gone"), span("inner"):
+            with (
+                span("outer", begins=True, steps=3),
+                pytest.raises(OSError, match="gone"),
+                span("inner"),
+            ):
                 raise OSError("gone")
             metrics.UPDATES.add(1, algorithm="ppo")
         spans = wait_until(lambda: len(collector.spans) == 2 and collector.spans, 30, "the spans")
@@ -59,7 +66,9 @@ def test_spans_and_metrics_go_to_a_collector(monkeypatch: pytest.MonkeyPatch) ->
         wait_until(lambda: ("worker", metrics.UPDATES.name) in collector.metrics, 30, "the metrics")
 
 
-@pytest.mark.parametrize(("sampler", "argument", "count"), [("always_off", "", 0), ("traceidratio", "1.0", 1)])
+@pytest.mark.parametrize(
+    ("sampler", "argument", "count"), [("always_off", "", 0), ("traceidratio", "1.0", 1)]
+)
 def test_the_sampler_is_the_environments(
     monkeypatch: pytest.MonkeyPatch, sampler: str, argument: str, count: int
 ) -> None:
@@ -78,7 +87,9 @@ def test_the_sampler_is_the_environments(
 def test_an_unreachable_collector_blocks_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # without a listener
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}"
+        )
         with telemetry("worker", TelemetryOptions()):
             span("x", begins=True).end()
         assert not are_recorded()
@@ -90,11 +101,16 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not are_recorded()
 
 
-@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+@pytest.mark.parametrize(
+    "name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]
+)
 def test_another_protocol_is_refused(name: str) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: "http/protobuf"}
     message = f"{name} is 'http/protobuf'; expected grpc, or nothing"
-    with pytest.raises(InvalidInput, match=message), telemetry("worker", TelemetryOptions(), environment):
+    with (
+        pytest.raises(InvalidInput, match=message),
+        telemetry("worker", TelemetryOptions(), environment),
+    ):
         pass
 
 
@@ -114,5 +130,8 @@ def test_an_address_that_is_taken() -> None:
 
 @pytest.mark.parametrize("listen", ["9464", "unix:///tmp/x.sock", "127.0.0.1:x"])
 def test_an_address_that_is_none(listen: str) -> None:
-    with pytest.raises(InvalidInput), telemetry("worker", TelemetryOptions(metrics_listen=listen), {}):
+    with (
+        pytest.raises(InvalidInput),
+        telemetry("worker", TelemetryOptions(metrics_listen=listen), {}),
+    ):
         pass

@@ -31,9 +31,13 @@ def one_thread() -> None:
 @pytest.fixture
 def make_algorithm() -> Callable[..., Algorithm]:
     def make(seeds: Sequence[int] = (1, 2), **shared: Any) -> Algorithm:
-        cohort = CohortConfig("ppo", tuple(MemberConfig(f"a{s}", s) for s in seeds), SHARED | shared)
+        cohort = CohortConfig(
+            "ppo", tuple(MemberConfig(f"a{s}", s) for s in seeds), SHARED | shared
+        )
         environment = make_vec_environment(SPEC, 1)
-        return algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+        return algorithm_class("ppo")(
+            cohort, environment.observation_space, environment.action_space
+        )
 
     return make
 
@@ -56,6 +60,8 @@ def make_session(
         algorithm = make_algorithm(seeds)
         source = InProcessSource(make_collector(algorithm, envs), algorithm)
         judge = InProcessBackend(partial(make_vec_environment, SPEC))
-        return TrainingSession(algorithm, source, judge, RoundPlan(**plan), episode_steps=lambda: 500)
+        return TrainingSession(
+            algorithm, source, judge, RoundPlan(**plan), episode_steps=lambda: 500
+        )
 
     return make

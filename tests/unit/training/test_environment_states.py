@@ -21,7 +21,9 @@ Make = Callable[..., Algorithm]
 MakeCollector = Callable[..., Collector]
 
 
-def test_all_members_resumed_is_as_if_nothing_had_happened(make_algorithm: Make, make_collector: MakeCollector) -> None:
+def test_all_members_resumed_is_as_if_nothing_had_happened(
+    make_algorithm: Make, make_collector: MakeCollector
+) -> None:
     algorithm = make_algorithm()
     collector = make_collector(algorithm)
     collector.collect(40)
@@ -34,7 +36,9 @@ def test_all_members_resumed_is_as_if_nothing_had_happened(make_algorithm: Make,
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_member_goes_on_beside_a_new_one(make_algorithm: Make, make_collector: MakeCollector) -> None:
+def test_a_member_goes_on_beside_a_new_one(
+    make_algorithm: Make, make_collector: MakeCollector
+) -> None:
     algorithm = make_algorithm()
     collector = make_collector(algorithm)
     collector.collect(40)
@@ -63,7 +67,9 @@ def test_a_state_of_another_number_of_environments_starts_anew(
 
 
 @pytest.mark.parametrize("envs", [1, 4])
-def test_states_cross_a_wire_in_parts(make_algorithm: Make, make_collector: MakeCollector, envs: int) -> None:
+def test_states_cross_a_wire_in_parts(
+    make_algorithm: Make, make_collector: MakeCollector, envs: int
+) -> None:
     collector = make_collector(make_algorithm(), envs=envs)
     collector.collect(30)
     states = member_environment_states(collector)
@@ -93,7 +99,9 @@ def test_what_is_no_state_is_refused(broken: dict[str, torch.Tensor]) -> None:
         unstack_states(broken)
 
 
-def test_states_of_another_number_of_members_are_refused(make_algorithm: Make, make_collector: MakeCollector) -> None:
+def test_states_of_another_number_of_members_are_refused(
+    make_algorithm: Make, make_collector: MakeCollector
+) -> None:
     with pytest.raises(InvalidInput, match="states of 3 members came for 2"):
         resume_environments(make_collector(make_algorithm()), [None] * 3)
 

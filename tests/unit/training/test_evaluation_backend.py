@@ -14,14 +14,19 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
 from podracer_core.training import evaluation_backend
-from podracer_core.training.evaluation_backend import EvaluationOrder, InProcessBackend, evaluate_order
+from podracer_core.training.evaluation_backend import (
+    EvaluationOrder,
+    InProcessBackend,
+    evaluate_order,
+)
 from tests.unit.training.conftest import SPEC
 
 
 def test_the_start_of_environments_is_no_part_of_it(
     make_algorithm: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes of a user's environment take seconds to start, and would use up what looks may take."""
+    """Processes of a user's environment take seconds to start, and would use up what looks may
+    take."""
     now = [0.0]
     monkeypatch.setattr(evaluation_backend, "processor_seconds", lambda: now[0])
 
@@ -51,21 +56,38 @@ def test_the_start_of_environments_is_no_part_of_it(
     ],
 )
 def test_the_rest_is_played_where_the_first_episodes_leave_something_open(
-    admission: float | None, required: float | None, means: tuple[float, ...], is_open: bool, make_algorithm: Callable
+    admission: float | None,
+    required: float | None,
+    means: tuple[float, ...],
+    is_open: bool,
+    make_algorithm: Callable,
 ) -> None:
     order = EvaluationOrder(
-        1, (0,), make_algorithm((1,)).actor, (1,), admission_score=admission, required_score=required
+        1,
+        (0,),
+        make_algorithm((1,)).actor,
+        (1,),
+        admission_score=admission,
+        required_score=required,
     )
     first = EvaluationResult(means, (1,) * len(means), tuple(range(len(means))))
     assert order.leaves_open(first) is is_open
 
 
-def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(make_algorithm: Callable) -> None:
-    """An untrained policy has 20 or so on CartPole; all episodes come out where the target is in reach."""
+def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(
+    make_algorithm: Callable,
+) -> None:
+    """An untrained policy has 20 or so on CartPole; all episodes come out where the target is in
+    reach."""
     judge = InProcessBackend(lambda count, device: make_vec_environment(SPEC, count, device))
     for required, episodes in ((400.0, 4), (1.0, 12)):
         order = EvaluationOrder(
-            1, (0,), make_algorithm((1,)).actor, tuple(range(12)), first_episodes=4, required_score=required
+            1,
+            (0,),
+            make_algorithm((1,)).actor,
+            tuple(range(12)),
+            first_episodes=4,
+            required_score=required,
         )
         judge.submit(order)
         (answer,) = judge.poll()
@@ -74,23 +96,32 @@ def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(m
 
 
 class FixedReturns:
-    """An evaluator in which member m of the first actor has returns around 10 m; it looks where policies lie."""
+    """An evaluator in which member m of the first actor has returns around 10 m; it looks where
+    policies lie."""
 
     def __init__(self) -> None:
         self.devices: list[str] = []
 
-    def evaluate(self, actor: Actor, seeds: Sequence[int], **options: Any) -> tuple[EvaluationResult, ...]:
+    def evaluate(
+        self, actor: Actor, seeds: Sequence[int], **options: Any
+    ) -> tuple[EvaluationResult, ...]:
         self.devices += [actor.device.type, actor.network.weights[0].device.type]
         return tuple(
-            EvaluationResult(tuple(10.0 * m + seed % 2 for seed in seeds), (1,) * len(seeds), tuple(seeds))
+            EvaluationResult(
+                tuple(10.0 * m + seed % 2 for seed in seeds), (1,) * len(seeds), tuple(seeds)
+            )
             for m in range(actor.members)
         )
 
 
 def test_policies_that_are_evaluated_further_stay_on_their_device(make_algorithm: Callable) -> None:
-    actor = make_algorithm().actor._map(lambda tensor: tensor.to("meta"), make_algorithm().actor.head)
+    actor = make_algorithm().actor._map(
+        lambda tensor: tensor.to("meta"), make_algorithm().actor.head
+    )
     evaluator = FixedReturns()
-    order = EvaluationOrder(1, (0, 1), actor, tuple(range(8)), first_episodes=4, admission_score=10.5)
+    order = EvaluationOrder(
+        1, (0, 1), actor, tuple(range(8)), first_episodes=4, admission_score=10.5
+    )
     results = evaluate_order(evaluator, order)  # type: ignore[arg-type]
     assert [result.episodes for result in results] == [4, 8]
     assert evaluator.devices == ["meta"] * 4

@@ -7,7 +7,9 @@ import pytest
 from podracer_core.training.evaluation_costs import EvaluationSchedule
 
 
-def spend(schedule: EvaluationSchedule, until_s: float, cost_s: float, *, promising: bool = False) -> int:
+def spend(
+    schedule: EvaluationSchedule, until_s: float, cost_s: float, *, promising: bool = False
+) -> int:
     """Train in steps of 10 ms, looking whenever it is due; how many looks."""
     looks, elapsed_s = 0, 0.0
     while elapsed_s < until_s:
@@ -34,7 +36,9 @@ def test_over_a_round_of_known_length_the_fraction_holds_while_a_target_is_hunte
 
 @pytest.mark.parametrize("hunting", [True, False])
 @pytest.mark.parametrize("cost_s", [0.05, 0.4, 0.95])
-def test_over_a_round_of_known_length_the_fraction_holds_with_what_its_end_costs(cost_s: float, hunting: bool) -> None:
+def test_over_a_round_of_known_length_the_fraction_holds_with_what_its_end_costs(
+    cost_s: float, hunting: bool
+) -> None:
     schedule = EvaluationSchedule(0.2, round_s=15.0, hunting=hunting)
     spend(schedule, 15.0, cost_s)
     assert schedule.spent_s + 2 * cost_s <= 0.2 * 15.0 + 1e-9

@@ -46,12 +46,15 @@ def answers(backend: ProcessBackend, count: int) -> list[EvaluationAnswer]:
     return found
 
 
-def test_what_the_process_plays_is_what_this_one_would(backend: ProcessBackend, algorithm: Algorithm) -> None:
-    """Orders that come before it has started, and while it is busy; policies as they were when ordered."""
+def test_what_the_process_plays_is_what_this_one_would(
+    backend: ProcessBackend, algorithm: Algorithm
+) -> None:
+    """Orders that come before it has started, and while it is busy; policies as they were when
+    ordered."""
     seeds = tuple(range(6))
-    expected = GreedyEvaluator(lambda count: make_vec_environment(SPEC, count, evaluation=True)).evaluate(
-        algorithm.actor, seeds
-    )
+    expected = GreedyEvaluator(
+        lambda count: make_vec_environment(SPEC, count, evaluation=True)
+    ).evaluate(algorithm.actor, seeds)
     backend.submit(EvaluationOrder(1, (0, 1), algorithm.actor, seeds))
     backend.submit(EvaluationOrder(2, (1,), algorithm.actor.member(1), seeds, screening=True))
     for weight in algorithm.actor.state().values():
@@ -103,7 +106,9 @@ def test_only_what_warp_trains_is_evaluated_beside(
 
 
 @pytest.mark.xdist_group("warp")  # one process compiles Warp's kernels, once
-def test_training_on_warp_ends_with_the_target_and_an_evaluation_that_repeats(tmp_path: Path) -> None:
+def test_training_on_warp_ends_with_the_target_and_an_evaluation_that_repeats(
+    tmp_path: Path,
+) -> None:
     result = podracer.train(
         "Ant-v5",
         target=1.0,
@@ -122,8 +127,13 @@ def test_training_on_warp_ends_with_the_target_and_an_evaluation_that_repeats(tm
     saved = podracer.load(result.save(tmp_path / "ant"))
     best = saved.best
     assert best is not None
-    assert saved.checkpoint.metadata["environment"]["kwargs"] == {"engine": "warp", "contact_cost_weight": 5e-4}
-    (again,) = _judge(saved.checkpoint.metadata["environment"]).evaluate(saved.policy._actor, best.seeds)
+    assert saved.checkpoint.metadata["environment"]["kwargs"] == {
+        "engine": "warp",
+        "contact_cost_weight": 5e-4,
+    }
+    (again,) = _judge(saved.checkpoint.metadata["environment"]).evaluate(
+        saved.policy._actor, best.seeds
+    )
     assert again.returns == best.returns
 
 
@@ -134,9 +144,14 @@ def _judge(environment: dict[str, object]) -> GreedyEvaluator:
 
 def test_a_record_of_an_earlier_version_is_not_charged_for_contacts() -> None:
     for environment_id, weights in CONTACT_WEIGHTS.items():
-        defaults = {argument.name: argument.default for argument in find_environment(environment_id).arguments}
+        defaults = {
+            argument.name: argument.default
+            for argument in find_environment(environment_id).arguments
+        }
         assert weights.items() <= defaults.items()
     stored = EnvironmentSpec("Humanoid-v5").to_metadata()
     assert EnvironmentSpec.from_metadata(stored).kwargs == {"contact_cost_weight": 5e-7}
-    assert EnvironmentSpec.from_metadata({**stored, "kwargs": {}}).kwargs == {"contact_cost_weight": 0.0}
+    assert EnvironmentSpec.from_metadata({**stored, "kwargs": {}}).kwargs == {
+        "contact_cost_weight": 0.0
+    }
     assert EnvironmentSpec.from_metadata({"id": "CartPole-v1", "kwargs": {}}).kwargs == {}

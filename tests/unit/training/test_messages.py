@@ -23,7 +23,9 @@ def message(*members: dict[str, HyperparameterValue]) -> cohort_pb2.CohortSpec:
 
 def test_members_own_values_and_what_they_share() -> None:
     shared = {"horizon": 16, "hidden_sizes": (32, 32), "activation": "relu"}
-    cohort = cohort_from_message(message(shared | {"learning_rate": 0.1}, shared | {"learning_rate": 0.2, "gamma": 1}))
+    cohort = cohort_from_message(
+        message(shared | {"learning_rate": 0.1}, shared | {"learning_rate": 0.2, "gamma": 1})
+    )
     assert dict(cohort.shared) == shared
     assert [member.name for member in cohort.members] == ["a0", "a1"]
     assert [member.seed for member in cohort.members] == [0, -1]
@@ -64,7 +66,9 @@ def test_a_whole_number_may_come_as_a_real_one() -> None:
         "the algorithm",
     ],
 )
-def test_what_cannot_be_stacked_or_trained_is_refused(cohort: cohort_pb2.CohortSpec, reason: str) -> None:
+def test_what_cannot_be_stacked_or_trained_is_refused(
+    cohort: cohort_pb2.CohortSpec, reason: str
+) -> None:
     with pytest.raises(InvalidInput) as refused:
         cohort_from_message(cohort)
     assert refused.value.reason == reason

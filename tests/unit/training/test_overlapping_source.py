@@ -1,4 +1,5 @@
-"""Collecting and training at once in one process: on a CPU one after the other, in the same order."""
+"""Collecting and training at once in one process: on a CPU one after the other, in the same
+order."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ UPDATES = 6
 
 def overlapping(algorithm: Algorithm, ahead: int | None) -> OverlappingSource:
     environment = make_vec_environment(SPEC, algorithm.members * 4)
-    actor = algorithm.make_actor(algorithm.cohort, environment.observation_space, environment.action_space)
+    actor = algorithm.make_actor(
+        algorithm.cohort, environment.observation_space, environment.action_space
+    )
     seeds = torch.tensor([member.seed for member in algorithm.cohort.members])
     return OverlappingSource(Collector(environment, actor, seeds, buffers=2), algorithm, ahead)
 
@@ -45,7 +48,9 @@ def test_in_lock_step_it_is_as_if_nothing_overlapped(
     assert sources[1].environment_states() is not None
 
 
-def test_ahead_each_rollout_is_of_the_weights_before(make_algorithm: Callable[..., Algorithm]) -> None:
+def test_ahead_each_rollout_is_of_the_weights_before(
+    make_algorithm: Callable[..., Algorithm],
+) -> None:
     """The same as by hand: rollout k + 1 is taken before the update on rollout k."""
     one, other = make_algorithm(), make_algorithm()
     source, by_hand = overlapping(one, 1), overlapping(other, 0)
@@ -57,7 +62,9 @@ def test_ahead_each_rollout_is_of_the_weights_before(make_algorithm: Callable[..
         one.update(rollout)
         present = waiting if waiting is not None else by_hand._begin()
         waiting = by_hand._begin()
-        assert torch.equal(rollout.observation, observation), "the next rollout has a buffer of its own"
+        assert torch.equal(rollout.observation, observation), (
+            "the next rollout has a buffer of its own"
+        )
         assert torch.equal(observation, present.observation)
         other.update(present)
     assert torch.equal(weights(one), weights(other))
@@ -71,8 +78,8 @@ def test_ahead_each_rollout_is_of_the_weights_before(make_algorithm: Callable[..
 def test_by_itself_it_finds_out(
     make_algorithm: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch, hidden: bool
 ) -> None:
-    """Where collecting ahead hides nothing it does not pay; by a clock that does not depend on the machine: a rollout
-    takes a second, and so does an update."""
+    """Where collecting ahead hides nothing it does not pay; by a clock that does not depend on the
+    machine: a rollout takes a second, and so does an update."""
     now_s = 0.0
     monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: now_s))
     algorithm = make_algorithm()
@@ -103,7 +110,10 @@ def test_two_streams_do_what_one_does(make_algorithm: Callable[..., Algorithm], 
         spaces: tuple[Any, Any] = (environment.observation_space, environment.action_space)
         algorithm = type(cpu)(cpu.cohort, *spaces, device)
         collector = Collector(
-            environment, algorithm.make_actor(cpu.cohort, *spaces, device), torch.tensor([1, 2]), buffers=2
+            environment,
+            algorithm.make_actor(cpu.cohort, *spaces, device),
+            torch.tensor([1, 2]),
+            buffers=2,
         )
         source = OverlappingSource(collector, algorithm, ahead)
         for _ in range(5):

@@ -8,9 +8,15 @@ from podracer_core.training.source import PaceTrial
 
 
 def tried(
-    wait_s: float, training_s: float, rollouts: int = 30, ahead: int | None = None, hidden: float = 1.0, most: int = 2
+    wait_s: float,
+    training_s: float,
+    rollouts: int = 30,
+    ahead: int | None = None,
+    hidden: float = 1.0,
+    most: int = 2,
 ) -> list[int]:
-    """After each of some rollouts: how many to collect ahead. `hidden`: of the shorter part, while one is."""
+    """After each of some rollouts: how many to collect ahead. `hidden`: of the shorter part, while
+    one is."""
     now = [0.0]
     trial = PaceTrial(ahead, lambda: now[0], most)
     decisions = []
@@ -28,7 +34,9 @@ def tried(
     ("wait_s", "training_s", "expected"),
     [(1.0, 1.0, 1), (1.0, 2.0, 1), (2.0, 1.0, 2), (1.0, 9.0, 0), (9.0, 1.0, 0)],
 )
-def test_it_pays_where_both_take_about_as_long(wait_s: float, training_s: float, expected: int) -> None:
+def test_it_pays_where_both_take_about_as_long(
+    wait_s: float, training_s: float, expected: int
+) -> None:
     assert tried(wait_s, training_s)[-1] == expected
 
 

@@ -15,7 +15,9 @@ from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
-COHORT = CohortConfig("ppo", tuple(MemberConfig(f"a{seed}", seed) for seed in (1, 2, 3)), {"hidden_sizes": (16,)})
+COHORT = CohortConfig(
+    "ppo", tuple(MemberConfig(f"a{seed}", seed) for seed in (1, 2, 3)), {"hidden_sizes": (16,)}
+)
 
 
 @pytest.fixture
@@ -36,11 +38,15 @@ def test_the_cohort_and_a_member_alone_give_the_same_returns(evaluation: PolicyE
     state = weights()
     together, duration_s = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
     assert duration_s > 0
-    alone, _ = evaluation.evaluate(["a2"], {name: one[1:2] for name, one in state.items()}, range(8), 0, None, False)
+    alone, _ = evaluation.evaluate(
+        ["a2"], {name: one[1:2] for name, one in state.items()}, range(8), 0, None, False
+    )
     assert alone[0].returns == together[1].returns
 
 
-def test_a_look_may_round_differently_but_plays_the_same_episodes(evaluation: PolicyEvaluation) -> None:
+def test_a_look_may_round_differently_but_plays_the_same_episodes(
+    evaluation: PolicyEvaluation,
+) -> None:
     state = weights()
     (look, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, True)
     (full, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
@@ -54,8 +60,12 @@ def test_strangers_are_refused(evaluation: PolicyEvaluation, agents: list[str]) 
         evaluation.evaluate(agents, weights(), range(8), 0, None, False)
 
 
-def test_more_episodes_than_there_can_be_environments_are_refused(evaluation: PolicyEvaluation) -> None:
-    with pytest.raises(InvalidInput, match="3 agents and 500000 episodes need more than 1048576 environments"):
+def test_more_episodes_than_there_can_be_environments_are_refused(
+    evaluation: PolicyEvaluation,
+) -> None:
+    with pytest.raises(
+        InvalidInput, match="3 agents and 500000 episodes need more than 1048576 environments"
+    ):
         evaluation.evaluate(["a1", "a2", "a3"], weights(), range(500_000), 0, None, False)
 
 
@@ -73,7 +83,12 @@ def test_an_evaluation_is_given_up_without_a_caller() -> None:
     evaluation = PolicyEvaluation(COHORT, endless, "cpu", check)
     with pytest.raises(Unavailable, match="no caller waits"):
         evaluation.evaluate(
-            ["a1", "a2", "a3"], algorithm_class("ppo")(COHORT, *spaces).actor_state(), range(2), 0, None, False
+            ["a1", "a2", "a3"],
+            algorithm_class("ppo")(COHORT, *spaces).actor_state(),
+            range(2),
+            0,
+            None,
+            False,
         )
     evaluation.close()
 

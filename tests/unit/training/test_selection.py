@@ -15,7 +15,11 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks.actor import Actor
-from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.training.evaluation_backend import (
+    EvaluationAnswer,
+    EvaluationBackend,
+    EvaluationOrder,
+)
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Moment
@@ -75,7 +79,9 @@ class ScriptedJudge(EvaluationBackend):
         for order in self.waiting:
             if order.screening:
                 means = self.looks.popleft()
-                results = () if means is None else tuple(result(mean, order.seeds) for mean in means)
+                results = (
+                    () if means is None else tuple(result(mean, order.seeds) for mean in means)
+                )
             elif is_comparison(order):
                 by_mark = self.comparisons or {}
                 results = (result(by_mark[marked(order.actor)], order.seeds),) if by_mark else ()
@@ -89,7 +95,9 @@ class ScriptedJudge(EvaluationBackend):
 class Stage:
     """A selection whose clock and steps the test sets."""
 
-    def __init__(self, algorithm: Algorithm, judge: EvaluationBackend, base: int = 0, **plan: object) -> None:
+    def __init__(
+        self, algorithm: Algorithm, judge: EvaluationBackend, base: int = 0, **plan: object
+    ) -> None:
         self.elapsed_s, self.algorithm = 0.0, algorithm
         self.steps = 0
         planned = RoundPlan(**({"duration_s": 100.0} | plan))
@@ -104,7 +112,12 @@ class Stage:
         )
 
     def now(self) -> Moment:
-        return Moment(self.elapsed_s, [self.steps] * self.algorithm.members, self.algorithm.version, self.elapsed_s)
+        return Moment(
+            self.elapsed_s,
+            [self.steps] * self.algorithm.members,
+            self.algorithm.version,
+            self.elapsed_s,
+        )
 
     def step(self, *, may_look: bool = True) -> bool:
         self.elapsed_s += 1.0
@@ -125,7 +138,9 @@ def algorithm(make_algorithm: Make) -> Algorithm:
     return make_algorithm((1, 2))
 
 
-def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(algorithm: Algorithm) -> None:
+def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([[5, 1], [3, 9], [2, 2]], [8.5, 5.5])  # the best look's goes first
     stage = Stage(algorithm, judge)
     assert stage.step()
@@ -146,7 +161,9 @@ def test_who_has_something_else_to_do_at_a_moment_is_not_looked_at(algorithm: Al
     assert stage.step()
 
 
-def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(algorithm: Algorithm) -> None:
+def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([[10, 50]], [48.0])
     stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
     stage.step()
@@ -164,13 +181,17 @@ def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episode
     assert len(judge.orders) == 2, "after the target nothing more is evaluated"
 
 
-def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(algorithm: Algorithm) -> None:
+def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(
+    algorithm: Algorithm,
+) -> None:
     class GivesUp(ScriptedJudge):
         def submit(self, order: EvaluationOrder) -> None:
             super().submit(replace(order, seeds=order.seeds[:4]) if order.required_score else order)
 
     judge = GivesUp([[5, 20], [1, 1]], [3, 7, 4])
-    stage = Stage(algorithm, judge, target=10.0, episodes=16, screening_episodes=4, evaluation_fraction=1.0)
+    stage = Stage(
+        algorithm, judge, target=10.0, episodes=16, screening_episodes=4, evaluation_fraction=1.0
+    )
     stage.step()
     assert judge.orders[1].required_score == 10.0
     assert stage.selection.candidates[1].result.episodes == 4
@@ -192,7 +213,8 @@ def test_the_statistic_decides(algorithm: Algorithm) -> None:
 
 
 def test_where_no_other_test_follows_each_further_one_is_stricter(algorithm: Algorithm) -> None:
-    """With 20 values of ± 1 the 95 % interval ends 0.48 under the mean, the second test's bound lies 0.62 under it."""
+    """With 20 values of ± 1 the 95 % interval ends 0.48 under the mean, the second test's bound
+    lies 0.62 under it."""
     confirmed = []
     for mean, is_last_word in ((40.5, False), (40.5, True), (40.8, True)):
         stage = Stage(algorithm, ScriptedJudge([[60, 50]], [39.0, mean]), target=40.0, episodes=20,
@@ -238,7 +260,9 @@ def test_a_member_that_diverged_is_no_candidate(algorithm: Algorithm) -> None:
     assert set(stage.selection.candidates) == {0}
 
 
-def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(algorithm: Algorithm) -> None:
+def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([[5, 6]], [5.0, 6.0])
     stage = Stage(algorithm, judge, admission_score=100.0)
     stage.selection.admit_from(7.0)
@@ -262,7 +286,9 @@ def test_the_end_waits_for_a_judge_that_is_away_only_so_long(algorithm: Algorith
         Stage(algorithm, judge).selection.conclude(0.1)
 
 
-def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_ever(algorithm: Algorithm) -> None:
+def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_ever(
+    algorithm: Algorithm,
+) -> None:
     class Leaving(ScriptedJudge):
         def submit(self, order: EvaluationOrder) -> None:
             super().submit(order)
@@ -282,9 +308,14 @@ def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
     assert not judge.orders
 
 
-def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(algorithm: Algorithm) -> None:
-    """Of five looks at 9, 5, 8, 7 and last 6 the second is dropped; the luckiest turns out to be the worst."""
-    judge = ScriptedJudge([[9, 0], [5, 0], [8, 0], [7, 0], [6, 0]], [6.5], comparisons={1: 3, 3: 4, 4: 6, 5: 5})
+def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(
+    algorithm: Algorithm,
+) -> None:
+    """Of five looks at 9, 5, 8, 7 and last 6 the second is dropped; the luckiest turns out to be
+    the worst."""
+    judge = ScriptedJudge(
+        [[9, 0], [5, 0], [8, 0], [7, 0], [6, 0]], [6.5], comparisons={1: 3, 3: 4, 4: 6, 5: 5}
+    )
     algorithm.active[1] = False
     stage = Stage(algorithm, judge)
     for _ in range(4):
@@ -303,8 +334,8 @@ def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(alg
 def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
     algorithm: Algorithm, round_s: float, compared: int
 ) -> None:
-    """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, 16 to choose by and the candidate's 32 are 15 s,
-    a fifth of 75 s."""
+    """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, 16 to choose by and the
+    candidate's 32 are 15 s, a fifth of 75 s."""
     judge = ScriptedJudge([[9, 0], [8, 0]], [6.5], comparisons={1: 3, 2: 4}, cost_s=3.0)
     algorithm.active[1] = False
     stage = Stage(algorithm, judge, duration_s=round_s, admission_score=0.0)
@@ -317,29 +348,51 @@ def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
 
 @pytest.mark.parametrize(
     ("round_s", "cost_s", "episodes"),
-    [(100.0, 0.01, [32, 32]), (13.0, 1.0, [8, 8]), (15.0, 1.0, [32]), (20.0, 1.0, [32, 8]), (25.0, 1.0, [32, 32])],
+    [
+        (100.0, 0.01, [32, 32]),
+        (13.0, 1.0, [8, 8]),
+        (15.0, 1.0, [32]),
+        (20.0, 1.0, [32, 8]),
+        (25.0, 1.0, [32, 32]),
+    ],
 )
 def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
     algorithm: Algorithm, round_s: float, cost_s: float, episodes: list[int]
 ) -> None:
-    """A look at two members is 16 episodes, the candidates' own first ones as many, all others of one 24."""
+    """A look at two members is 16 episodes, the candidates' own first ones as many, all others of
+    one 24."""
     judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=cost_s)
     stage = Stage(algorithm, judge, duration_s=round_s)
     stage.elapsed_s = round_s
     stage.selection.conclude(1.0)
     assert [len(order.seeds) for order in judge.orders if not order.screening] == episodes
-    assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)][: len(episodes)]
-    others = [candidate for candidate in stage.selection.candidates.values() if candidate.purpose == "progress"]
-    assert [(one.member, one.result.mean) for one in others] == [(1, 1)] * (2 - len(episodes)), "known by its look"
+    assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)][
+        : len(episodes)
+    ]
+    others = [
+        candidate
+        for candidate in stage.selection.candidates.values()
+        if candidate.purpose == "progress"
+    ]
+    assert [(one.member, one.result.mean) for one in others] == [(1, 1)] * (2 - len(episodes)), (
+        "known by its look"
+    )
 
 
-def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(algorithm: Algorithm) -> None:
+def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=10.0)
     stage = Stage(algorithm, judge, duration_s=15.0, target=4.0, admission_score=0.0)
     stage.elapsed_s = 15.0
     stage.selection.conclude(1.0)
     (full,) = [order for order in judge.orders if not order.screening]
-    assert (full.members, len(full.seeds), full.first_episodes, full.required_score) == ((0,), 32, 8, 4.0)
+    assert (full.members, len(full.seeds), full.first_episodes, full.required_score) == (
+        (0,),
+        32,
+        8,
+        4.0,
+    )
     assert stage.selection.confirmed is not None, "and the other is not asked about any more"
 
 
@@ -350,7 +403,8 @@ def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
     stage.selection.conclude(1.0)
     news = stage.selection.take_news()
     assert [(one.purpose, one.member) for one in news] == [
-        ("progress", 0), ("progress", 1), ("progress", 0), ("progress", 1), ("candidate", 1), ("candidate", 0),
+        ("progress", 0), ("progress", 1), ("progress", 0), ("progress", 1), ("candidate", 1),
+        ("candidate", 0),
     ]  # fmt: skip
     assert stage.selection.take_news() == []
 
@@ -387,7 +441,9 @@ def test_the_last_evaluations_are_known_when_the_round_ends(algorithm: Algorithm
     assert stage.elapsed_s == 40.0
 
 
-def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(algorithm: Algorithm) -> None:
+def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([[5, 1], [6, 2], [7, 3]], [], delayed=True, cost_s=1.0)
     stage = Stage(algorithm, judge, duration_s=40.0)
     train_beside(stage, judge, 20.0)
@@ -405,11 +461,15 @@ def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(algor
     assert looks >= 1
     candidates = stage.selection.candidates
     assert {one.purpose for one in candidates.values()} == {"progress"}
-    assert all(one in stage.selection.kept for one in candidates.values()), "its message can be found"
+    assert all(one in stage.selection.kept for one in candidates.values()), (
+        "its message can be found"
+    )
     assert stage.selection.spent_s > looks * 1.0, "the judge was busy until then"
 
 
-def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(algorithm: Algorithm) -> None:
+def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(
+    algorithm: Algorithm,
+) -> None:
     judge = ScriptedJudge([], [4.0])
     stage = Stage(algorithm, judge, duration_s=10.0)
     stage.selection.costs._first_cost_s = lambda: 1000.0  # type: ignore[method-assign]
@@ -423,7 +483,8 @@ def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candi
 
 
 def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm) -> None:
-    """A whole look at two members costs 16 s of a round of 100 s; a look in its middle may take 5 s of the 20 s."""
+    """A whole look at two members costs 16 s of a round of 100 s; a look in its middle may take 5 s
+    of the 20 s."""
     judge = ScriptedJudge([[5, 1]], [], delayed=True)
     stage = Stage(algorithm, judge, duration_s=100.0)
     stage.selection.costs._first_cost_s = lambda: 16.0  # type: ignore[method-assign]
@@ -435,8 +496,8 @@ def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm)
 def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not_pay_for_them(
     algorithm: Algorithm,
 ) -> None:
-    """Of the 4 s the look takes 1 s. 32 mean episodes cost 2 s, but 32 of the best member's cost 3.6 s: they are nine
-    times as long as the other's."""
+    """Of the 4 s the look takes 1 s. 32 mean episodes cost 2 s, but 32 of the best member's cost
+    3.6 s: they are nine times as long as the other's."""
 
     class Lasting(ScriptedJudge):
         def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
@@ -445,7 +506,9 @@ def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not
                 if len(answer.results) == 2:
                     long, short = answer.results
                     lengths = (90,) * long.episodes
-                    answers[index] = replace(answer, results=(replace(long, lengths=lengths), short))
+                    answers[index] = replace(
+                        answer, results=(replace(long, lengths=lengths), short)
+                    )
             return answers
 
     judge = Lasting([[5, 1]], [5.5, 1.5], cost_s=1.0)
@@ -467,7 +530,9 @@ class BreakingJudge(ScriptedJudge):
                 results=tuple(
                     one
                     if member
-                    else replace(one, broken_numbers=one.episodes, first_break="step 3: the reward was nan")
+                    else replace(
+                        one, broken_numbers=one.episodes, first_break="step 3: the reward was nan"
+                    )
                     for member, one in zip(members[answer.order_id], answer.results, strict=True)
                 ),
             )
@@ -476,8 +541,12 @@ class BreakingJudge(ScriptedJudge):
 
 
 @pytest.mark.parametrize("breaks", [True, False])
-def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(algorithm: Algorithm, breaks: bool) -> None:
-    judge = (BreakingJudge if breaks else ScriptedJudge)([[9, 3], [9, 3]], [9.0, 3.0], comparisons={1.0: 9.0, 2.0: 9.0})
+def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(
+    algorithm: Algorithm, breaks: bool
+) -> None:
+    judge = (BreakingJudge if breaks else ScriptedJudge)(
+        [[9, 3], [9, 3]], [9.0, 3.0], comparisons={1.0: 9.0, 2.0: 9.0}
+    )
     stage = Stage(algorithm, judge, target=4.0, statistic="mean")
     stage.step()
     stage.step()
@@ -489,7 +558,9 @@ def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(algori
     assert not stage.selection.breaks_more(1)
     with_breaks = stage.selection.candidates[0].result
     assert with_breaks.mean == 9.0
-    assert stage.selection.counted(with_breaks).mean == (9.0 + 2.0) / 2, "2 is the lowest return of all"
+    assert stage.selection.counted(with_breaks).mean == (9.0 + 2.0) / 2, (
+        "2 is the lowest return of all"
+    )
 
 
 class BesideJudge(ScriptedJudge):
@@ -504,15 +575,22 @@ class BesideJudge(ScriptedJudge):
 
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
         assert self.stage is not None
-        self.cost_s = sum(len(order.members) * len(order.seeds) for order in self.waiting) * self.episode_s
-        self.released = self.stage.elapsed_s >= self.stage.selection._orders.busy_since_s + self.cost_s
+        self.cost_s = (
+            sum(len(order.members) * len(order.seeds) for order in self.waiting) * self.episode_s
+        )
+        self.released = (
+            self.stage.elapsed_s >= self.stage.selection._orders.busy_since_s + self.cost_s
+        )
         self.looks.extend([[0.0, 0.0]])
         return super().poll()
 
 
-@pytest.mark.parametrize("episode_s", [0.005, 0.2, 1.0])  # with many cores; with two; of a slow machine
+# with many cores; with two; of a slow machine
+@pytest.mark.parametrize("episode_s", [0.005, 0.2, 1.0])
 @pytest.mark.parametrize("plan", [{}, {"duration_s": None, "target": 9.0}])
-def test_looks_beside_training_come_every_few_seconds(algorithm: Algorithm, episode_s: float, plan: dict) -> None:
+def test_looks_beside_training_come_every_few_seconds(
+    algorithm: Algorithm, episode_s: float, plan: dict
+) -> None:
     """However little of the fraction the round's end would leave for them."""
     judge = BesideJudge(episode_s)
     stage = judge.stage = Stage(algorithm, judge, **{"duration_s": 150.0, **plan})

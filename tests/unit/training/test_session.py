@@ -1,4 +1,5 @@
-"""A round in process: budgets, counters, the target, and that it can be taken up again bit for bit."""
+"""A round in process: budgets, counters, the target, and that it can be taken up again bit for
+bit."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class SteppedClock:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "told_at_s", "env_steps"), [(1.0, math.inf, 72), (1.0, 5.0, 20), (200.0, math.inf, 4)]
+    ("step_s", "told_at_s", "env_steps"),
+    [(1.0, math.inf, 72), (1.0, 5.0, 20), (200.0, math.inf, 4)],
 )
 def test_a_rollout_that_is_longer_than_the_time_ends_early_and_counts(
     make_algorithm: Callable[..., Algorithm], step_s: float, told_at_s: float, env_steps: int
@@ -137,7 +139,9 @@ def test_only_steps_that_were_taken_count_for_the_budget(
         session.step()
     assert source.rollouts == 4
     assert session.moment().env_steps == [192, 192]
-    assert session.progress().metrics["rollouts"] == [4, 4], "a source's own figures are told with the metrics"
+    assert session.progress().metrics["rollouts"] == [4, 4], (
+        "a source's own figures are told with the metrics"
+    )
 
 
 def test_without_a_judge_a_round_only_trains(
@@ -164,7 +168,9 @@ def test_a_candidates_returns_come_again_from_its_snapshot(make_session: MakeSes
 
 
 def test_a_round_in_two_halves_is_bit_for_bit_one_round(
-    make_session: MakeSession, make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
+    make_session: MakeSession,
+    make_algorithm: Callable[..., Algorithm],
+    make_collector: Callable[..., Collector],
 ) -> None:
     whole = make_session(env_steps=64 * 6)
     while not whole.finished:
@@ -181,7 +187,9 @@ def test_a_round_in_two_halves_is_bit_for_bit_one_round(
     steps = torch.stack([outcome.state["random"]["step_count"] for outcome in kept])
     collector = make_collector(algorithm, first_step=steps, session=steps)
     resume_environments(collector, [outcome.environment for outcome in kept])
-    second = TrainingSession(algorithm, InProcessSource(collector, algorithm), None, RoundPlan(env_steps=64 * 3))
+    second = TrainingSession(
+        algorithm, InProcessSource(collector, algorithm), None, RoundPlan(env_steps=64 * 3)
+    )
     while not second.finished:
         second.step()
     for found, wanted in zip(second.outcomes(), expected, strict=True):
@@ -196,7 +204,9 @@ def test_a_round_in_two_halves_is_bit_for_bit_one_round(
 
 def test_training_returns_are_those_of_the_last_rollouts(make_session: MakeSession) -> None:
     session = make_session(env_steps=64 * 8)
-    assert all(value != value for value in session.progress().returns), "NaN before an episode has ended"
+    assert all(value != value for value in session.progress().returns), (
+        "NaN before an episode has ended"
+    )
     while not session.finished:
         session.step()
     assert all(8 <= value <= 500 for value in session.progress().returns)
@@ -208,7 +218,9 @@ def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSes
         session.step()
     known = session.progress().returns
     session._episodes.clear()  # as after a long time without an end
-    session._episodes.append((torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)))
+    session._episodes.append(
+        (torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64))
+    )
     assert all(8 <= value <= 500 for value in session.progress().returns)
     assert all(8 <= value <= 500 for value in known)
 
@@ -223,7 +235,9 @@ def test_an_impossible_plan_is_refused(plan: dict[str, float]) -> None:
         RoundPlan(**plan)  # type: ignore[arg-type]
 
 
-def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_session: MakeSession) -> None:
+def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(
+    make_session: MakeSession,
+) -> None:
     """The pace is that of all environments of a member, of which a look may have far fewer."""
     estimates = []
     for envs in (8, 32):
@@ -232,8 +246,11 @@ def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_sessio
         session._collect_s = 1.0
         session._ended.zero_()
         estimates.append(session._first_look_s())
-        session._ended.fill_(2)  # by each of two members, that have taken 16 steps in each environment
-        assert session._first_look_s() == 16 * envs / 2 / 16 * 8 / envs, "as long as episodes of training"
+        # by each of two members, that have taken 16 steps in each environment
+        session._ended.fill_(2)
+        assert session._first_look_s() == 16 * envs / 2 / 16 * 8 / envs, (
+            "as long as episodes of training"
+        )
     assert estimates == [500 / 16, 500 / 16 / 4]
 
 
@@ -243,7 +260,9 @@ def test_a_budget_of_cost_counts_processor_seconds_of_the_source_too(
     algorithm = make_algorithm()
     source = InProcessSource(make_collector(algorithm), algorithm)
     own_s = 100.0
-    session = TrainingSession(algorithm, source, None, RoundPlan(cost_s=10.0), processor_clock=lambda: own_s)
+    session = TrainingSession(
+        algorithm, source, None, RoundPlan(cost_s=10.0), processor_clock=lambda: own_s
+    )
     for _ in range(2):
         assert not session.finished
         session.step()

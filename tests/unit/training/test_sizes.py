@@ -15,7 +15,9 @@ ACTIONS = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
 
 def cohort(algorithm: str, members: int, **shared: object) -> CohortConfig:
-    return CohortConfig(algorithm, tuple(MemberConfig(f"m{each}", each, {}) for each in range(members)), shared)
+    return CohortConfig(
+        algorithm, tuple(MemberConfig(f"m{each}", each, {}) for each in range(members)), shared
+    )
 
 
 def test_rollouts_networks_and_replay_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,10 +26,18 @@ def test_rollouts_networks_and_replay_count_together(monkeypatch: pytest.MonkeyP
     require_room(cohort("sac", 1, hidden_sizes=(256, 256)), 8, MILLION, ACTIONS, "cpu")
     parts = r"7\.\d for rollouts and batches, 60\.\d for networks and snapshots, 7\.\d for replay"
     with pytest.raises(InvalidInput, match=parts) as error:
-        require_room(cohort("sac", 1, hidden_sizes=(256, 256), replay_capacity=2_000), 8, MILLION, ACTIONS, "cpu")
+        require_room(
+            cohort("sac", 1, hidden_sizes=(256, 256), replay_capacity=2_000),
+            8,
+            MILLION,
+            ACTIONS,
+            "cpu",
+        )
     assert "need 75.9 GiB" in error.value.message
     assert "batch_size or replay_capacity" in error.value.message
     with pytest.raises(InvalidInput, match="a smaller replay_capacity fits"):
         require_room(cohort("sac", 1, replay_capacity=100_000), 8, MILLION, ACTIONS, "cpu")
-    with pytest.raises(InvalidInput, match=r"8 members.*0\.0 for replay.*envs_per_member, horizon or hidden_sizes"):
+    with pytest.raises(
+        InvalidInput, match=r"8 members.*0\.0 for replay.*envs_per_member, horizon or hidden_sizes"
+    ):
         require_room(cohort("ppo", 8), 16, MILLION, ACTIONS, "cpu")

@@ -36,12 +36,16 @@ def test_a_copy_has_the_donors_weights_optimizer_and_normalizer_bit_for_bit(
     neighbour, own = algorithm.member_state(0), algorithm.member_state(1)
     inherit(algorithm, 1, "copy", [(donor, 0.0)], keep_optimizer=True)
     child = algorithm.member_state(1)
-    assert all(equal(donor, child, group) for group in ("actor", "critic", "optimizer", "normalizer"))
+    assert all(
+        equal(donor, child, group) for group in ("actor", "critic", "optimizer", "normalizer")
+    )
     assert equal(own, child, "random")
     assert all(equal(neighbour, algorithm.member_state(0), group) for group in neighbour)
 
 
-def test_without_the_optimizer_a_copy_starts_with_a_fresh_one(make_algorithm: Make, donor: MemberState) -> None:
+def test_without_the_optimizer_a_copy_starts_with_a_fresh_one(
+    make_algorithm: Make, donor: MemberState
+) -> None:
     algorithm = make_algorithm((1,))
     own = algorithm.member_state(0)
     inherit(algorithm, 0, "copy", [(donor, 0.0)], keep_optimizer=False)
@@ -58,7 +62,10 @@ def test_a_copy_learns_with_its_own_hyperparameters(
         algorithm.set_hyperparameters(0, {"learning_rate": rate})
         inherit(algorithm, 0, "copy", [(donor, 0.0)], keep_optimizer=True)
         algorithm.update(make_collector(algorithm).collect(16))
-        moved = algorithm.member_state(0)["actor"]["layers.0.weight"] - donor["actor"]["layers.0.weight"]
+        moved = (
+            algorithm.member_state(0)["actor"]["layers.0.weight"]
+            - donor["actor"]["layers.0.weight"]
+        )
         changes.append(float(moved.abs().mean()))
     assert changes[1] > 20 * changes[0] > 0
 
@@ -71,10 +78,20 @@ def test_a_resumed_member_goes_on_with_everything(make_algorithm: Make, donor: M
     assert state["random"]["step_count"] == 48
 
 
-def test_noise_moves_the_actor_and_the_same_seed_moves_it_alike(make_algorithm: Make, donor: MemberState) -> None:
+def test_noise_moves_the_actor_and_the_same_seed_moves_it_alike(
+    make_algorithm: Make, donor: MemberState
+) -> None:
     algorithm = make_algorithm((1, 2))
     for member in (0, 1):
-        inherit(algorithm, member, "noise", [(donor, 0.0)], keep_optimizer=False, noise_scale=0.1, noise_seed=3)
+        inherit(
+            algorithm,
+            member,
+            "noise",
+            [(donor, 0.0)],
+            keep_optimizer=False,
+            noise_scale=0.1,
+            noise_seed=3,
+        )
     first, second = algorithm.member_state(0), algorithm.member_state(1)
     assert equal(first, second, "actor")
     assert not equal(donor, first, "actor")
@@ -90,7 +107,9 @@ def test_a_fusion_is_the_weighted_mean(make_algorithm: Make, donor: MemberState)
     assert torch.allclose(fused, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_a_fusion_without_weights_weighs_all_alike(make_algorithm: Make, donor: MemberState) -> None:
+def test_a_fusion_without_weights_weighs_all_alike(
+    make_algorithm: Make, donor: MemberState
+) -> None:
     other = make_algorithm((9,)).member_state(0)
     algorithm = make_algorithm((1,))
     inherit(algorithm, 0, "fuse", [(donor, 0.0), (other, 0.0)], keep_optimizer=False)
@@ -100,7 +119,9 @@ def test_a_fusion_without_weights_weighs_all_alike(make_algorithm: Make, donor: 
 
 
 @pytest.mark.parametrize(("kind", "count"), [("copy", 0), ("copy", 2), ("noise", 2), ("fuse", 1)])
-def test_a_wrong_number_of_parents_is_refused(make_algorithm: Make, donor: MemberState, kind: str, count: int) -> None:
+def test_a_wrong_number_of_parents_is_refused(
+    make_algorithm: Make, donor: MemberState, kind: str, count: int
+) -> None:
     with pytest.raises(InvalidInput, match="parent"):
         inherit(make_algorithm((1,)), 0, kind, [(donor, 1.0)] * count, keep_optimizer=False)  # type: ignore[arg-type]
 

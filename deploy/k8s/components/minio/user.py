@@ -1,9 +1,9 @@
-"""Keeps a user of MinIO's that reaches one bucket: the orchestrator is not root. `user.py BUCKET [--once]`
+"""Keeps a user of MinIO's that reaches one bucket: the orchestrator is not root. `user.py BUCKET
+[--once]`
 
-MINIO_ADDRESS, and files: MINIO_CA_FILE has the authority of its certificate, MINIO_ROOT_USER_FILE and
-MINIO_ROOT_PASSWORD_FILE have the keys of its root, MINIO_USER_FILE and MINIO_PASSWORD_FILE those of the user.
-MINIO_MADE_FILE is written once the user is there.
-"""
+MINIO_ADDRESS, and files: MINIO_CA_FILE has the authority of its certificate, MINIO_ROOT_USER_FILE
+and MINIO_ROOT_PASSWORD_FILE have the keys of its root, MINIO_USER_FILE and MINIO_PASSWORD_FILE
+those of the user. MINIO_MADE_FILE is written once the user is there."""
 
 import os
 import signal

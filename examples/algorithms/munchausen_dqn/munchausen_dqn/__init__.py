@@ -1,1 +1,2 @@
-"""Munchausen DQN as an algorithm for Podracer. This file imports nothing: `catalogue` must stay light."""
+"""Munchausen DQN as an algorithm for Podracer. This file imports nothing: `catalogue` must stay
+light."""

@@ -49,14 +49,19 @@ class MunchausenDQN(OffPolicy):
         return loss, (values.detach()[:, 0] * batch.weight).sum(1)
 
     def target(self, batch: Batch) -> Tensor:
-        """r + α clip(τ log π(a | s), l₀, 0) + γ Σ_b π(b | s') (Q̄(s', b) - τ log π(b | s')), π = softmax(Q̄ / τ), [M, B].
+        """r + α clip(τ log π(a | s), l₀, 0) + γ Σ_b π(b | s') (Q̄(s', b) - τ log π(b | s')), π =
+        softmax(Q̄ / τ), [M, B].
 
         The sum is τ log Σ_b exp(Q̄(s', b) / τ).
         """
         weight = self.hyperparameters["munchausen_weight"].view(-1, 1)
         temperature = self.hyperparameters["policy_temperature"].view(-1, 1, 1)
-        log_policy = (self.policy.target(batch.observation) / temperature).log_softmax(-1)  # [M, B, n]
-        scaled = (temperature * log_policy).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)  # [M, B]
+        # [M, B, n]
+        log_policy = (self.policy.target(batch.observation) / temperature).log_softmax(-1)
+        # [M, B]
+        scaled = (temperature * log_policy).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         bonus = weight * scaled.clamp(_LEAST_LOG_POLICY, 0.0)
-        soft = temperature * (self.policy.target(batch.next_observation) / temperature).logsumexp(-1, keepdim=True)
+        soft = temperature * (self.policy.target(batch.next_observation) / temperature).logsumexp(
+            -1, keepdim=True
+        )
         return batch.reward + bonus + batch.discount * soft.squeeze(-1)

@@ -11,18 +11,21 @@ from podracer_core.catalogue.spaces import DiscreteSpace
 
 _PAPER = "Vieillard et al. 2020, Munchausen Reinforcement Learning, arXiv:2007.14430"
 
-# What the frame itself reads, with our defaults. The paper's target has one reward: with more, the actions in between
-# would go without their bonus.
+# What the frame itself reads, with our defaults. The paper's target has one reward: with more, the
+# actions in between would go without their bonus.
 _FRAME = tuple(
     replace(knob, bounds=(1, 1)) if knob.name == "n_step" else knob
-    for knob in adapted(OFF_POLICY, "ours", learning_rate=1e-3, batch_size=128, hidden_sizes=(64, 64))
+    for knob in adapted(
+        OFF_POLICY, "ours", learning_rate=1e-3, batch_size=128, hidden_sizes=(64, 64)
+    )
 )
 
 INFO = AlgorithmInfo(
     name="munchausen_dqn",
     title="Munchausen DQN",
     paper=_PAPER,
-    summary="DQN with a softmax in its target and a bonus for what the policy itself would have done.",
+    summary="DQN with a softmax in its target and a bonus for what the policy itself would have "
+            "done.",
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="munchausen_dqn.algorithm:MunchausenDQN",

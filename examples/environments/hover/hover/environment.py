@@ -15,8 +15,8 @@ TIME_STEP = 0.05  # s
 class Hover(TorchEnvironment):
     """The state and the observation are height (m, 0 is where it should be) and speed (m/s).
 
-    The action is the thrust, from none to twice the weight. A step gives 1 less the distance, at least 0. A drone
-    3 m away is lost.
+    The action is the thrust, from none to twice the weight. A step gives 1 less the distance, at
+    least 0. A drone 3 m away is lost.
 
     gravity   m/s²
     """
@@ -44,4 +44,8 @@ class Hover(TorchEnvironment):
         thrust = (action[:, 0].clamp(-1.0, 1.0) + 1.0) * self.gravity
         speed = speed + (thrust - self.gravity) * TIME_STEP
         height = height + speed * TIME_STEP
-        return {"drone": torch.stack([height, speed])}, (1 - height.abs()).clamp(min=0), height.abs() > 3
+        return (
+            {"drone": torch.stack([height, speed])},
+            (1 - height.abs()).clamp(min=0),
+            height.abs() > 3,
+        )

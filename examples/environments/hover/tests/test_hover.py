@@ -15,7 +15,8 @@ def test_a_step_by_hand() -> None:
     environment = Hover(3, gravity=10.0)
     state = {"drone": torch.tensor([[0.0, 0.5, 2.99], [0.0, -1.0, 1.0]])}
     after, reward, lost = environment.dynamics(state, torch.tensor([[0.0], [0.0], [1.0]]))
-    torch.testing.assert_close(after["drone"][1], torch.tensor([0.0, -1.0, 1.5]))  # floats, falls, climbs at 10 m/s²
+    # floats, falls, climbs at 10 m/s²
+    torch.testing.assert_close(after["drone"][1], torch.tensor([0.0, -1.0, 1.5]))
     torch.testing.assert_close(after["drone"][0], torch.tensor([0.0, 0.45, 2.99 + 1.5 * TIME_STEP]))
     torch.testing.assert_close(reward, torch.tensor([1.0, 0.55, 0.0]))
     assert lost.tolist() == [False, False, True]
@@ -43,5 +44,7 @@ def test_time_limit_and_autoreset() -> None:
 def test_podracer_is_content() -> None:
     """As a job's inspection does it: in a process of its own, with every value looked at."""
     folder = str(Path(__file__).parents[1] / "hover")
-    found = inspect_environment(EnvironmentSpec(entry_point="hover.environment:Hover", code_path=folder))
+    found = inspect_environment(
+        EnvironmentSpec(entry_point="hover.environment:Hover", code_path=folder)
+    )
     assert found.max_episode_steps == 100

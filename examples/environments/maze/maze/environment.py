@@ -12,7 +12,8 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 
 
 class Maze(gymnasium.Env):
-    """The observation is the cell; an episode ends at G, which gives 1. Every step costs 0.01, walls cannot be entered.
+    """The observation is the cell; an episode ends at G, which gives 1. Every step costs 0.01,
+    walls cannot be entered.
 
     plan   text file with one line a row: # wall, S start, G goal, anything else free
     """
@@ -20,7 +21,9 @@ class Maze(gymnasium.Env):
     def __init__(self, plan: str) -> None:
         rows = Path(plan).read_text().split()
         if not rows or {len(row) for row in rows} != {len(rows[0])}:
-            raise ValueError(f"the rows of the plan must be of one length, not {[len(row) for row in rows]}")
+            raise ValueError(
+                f"the rows of the plan must be of one length, not {[len(row) for row in rows]}"
+            )
         self.cells = np.array([list(row) for row in rows])
         if [(self.cells == letter).sum() for letter in "SG"] != [1, 1]:
             raise ValueError("the plan needs one S and one G")
@@ -28,7 +31,9 @@ class Maze(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(len(MOVES))
         self.position = self.start = tuple(np.argwhere(self.cells == "S")[0])
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
         self.position = self.start
         return self._cell(), {}

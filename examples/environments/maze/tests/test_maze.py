@@ -57,6 +57,8 @@ def test_a_batch_of_them() -> None:
 
 def test_a_plan_without_a_goal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.txt").write_text("S.\n..\n")
-    spec = EnvironmentSpec(SPEC.id, SPEC.entry_point, SPEC.code_path, data={"plan": str(tmp_path / "plan.txt")})
+    spec = EnvironmentSpec(
+        SPEC.id, SPEC.entry_point, SPEC.code_path, data={"plan": str(tmp_path / "plan.txt")}
+    )
     with pytest.raises(UserCodeFailed, match="the plan needs one S and one G"):
         inspect_environment(spec)

@@ -25,7 +25,9 @@ class SuccessRate(Evaluator):
         self._limit = math.inf
         self._greedy = GreedyEvaluator(self._make, all_alike=all_alike, check=check)
 
-    def evaluate(self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0) -> tuple[EvaluationResult, ...]:
+    def evaluate(
+        self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0
+    ) -> tuple[EvaluationResult, ...]:
         """See `Evaluator`."""
         return tuple(map(self._judged, self._greedy.evaluate(actor, seeds, first_row=first_row)))
 

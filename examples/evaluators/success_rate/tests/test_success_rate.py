@@ -11,7 +11,8 @@ from podracer_core.environments.registry import make_vec_environment
 
 
 class Pushing:
-    """Pushes the car of MountainCar-v0 the way it goes already, which takes it up the hill; or always to the left."""
+    """Pushes the car of MountainCar-v0 the way it goes already, which takes it up the hill; or
+    always to the left."""
 
     members = 1
 
@@ -23,7 +24,11 @@ class Pushing:
 
     def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
         velocity = observation[..., 1]
-        return torch.where(velocity >= 0, 2, 0) if self._cleverly else torch.zeros_like(velocity, dtype=torch.int64)
+        return (
+            torch.where(velocity >= 0, 2, 0)
+            if self._cleverly
+            else torch.zeros_like(velocity, dtype=torch.int64)
+        )
 
 
 def rate(*, cleverly: bool) -> float:

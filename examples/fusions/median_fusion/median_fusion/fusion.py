@@ -9,7 +9,8 @@ from podracer_core.fusion.fusion import Fusion, Parameters, Stack
 
 
 class Median(Fusion):
-    """Yin et al. 2018, Byzantine-Robust Distributed Learning, arXiv:1803.01498, definition 1: of each number by itself.
+    """Yin et al. 2018, Byzantine-Robust Distributed Learning, arXiv:1803.01498, definition 1: of
+    each number by itself.
 
     Of an even number of learners it is the mean of the two in the middle.
     """

@@ -1,4 +1,5 @@
-"""The median stopping rule, as of Google Vizier: who does worse than half of the others makes room for a new one."""
+"""The median stopping rule, as of Google Vizier: who does worse than half of the others makes room
+for a new one."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ MINIMUM_PEERS = 4
 class MedianStopping(Generator):
     """Golovin et al. 2017, Google Vizier, KDD, section 3.2.2.
 
-    An agent trains on as long as its last score is no worse than the median of its rung, which is what all others had
-    reached after as much training; else a fresh one begins in its place. No weights are copied. Unlike there, the
-    median is of scores and not of running means, so a curve that falls is stopped as well.
-    """
+    An agent trains on as long as its last score is no worse than the median of its rung, which is
+    what all others had reached after as much training; else a fresh one begins in its place. No
+    weights are copied. Unlike there, the median is of scores and not of running means, so a curve
+    that falls is stopped as well."""
 
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
         """See `Generator`."""

@@ -14,7 +14,9 @@ from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Po
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 
-SPACE = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": Interval(1e-4, 1e-2, logarithmic=True)}})
+SPACE = SearchSpace(
+    {"ppo": 1.0}, {"ppo": {"learning_rate": Interval(1e-4, 1e-2, logarithmic=True)}}
+)
 DEFAULTS = find_algorithm("ppo").defaults()
 
 
@@ -47,7 +49,9 @@ def propose(agents: list[Agent], places: int = 8, seed: int = 0) -> Cohort:
         peers={agent.name: scores for agent in agents if agent.score is not None},
     )
     random = Random(seed)  # noqa: S311 - repeatable is what it must be
-    return MedianStopping(SPACE, Rules(population=8, seed=seed)).propose(population, CohortRequest(places), random)
+    return MedianStopping(SPACE, Rules(population=8, seed=seed)).propose(
+        population, CohortRequest(places), random
+    )
 
 
 def test_an_agent_below_the_median_makes_room_for_a_fresh_one() -> None:

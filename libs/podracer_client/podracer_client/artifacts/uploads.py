@@ -30,11 +30,11 @@ Header = artifact_service_pb2.UploadHeader
 
 
 def upload_files(store: Store, spec: JobSpec) -> JobSpec:
-    """Upload the code folder and data sets of `spec`; returns it with references to the object store.
+    """Upload the code folder and data sets of `spec`; returns it with references to the object
+    store.
 
-    Files that the store has already, by SHA-256, are not sent again. Raises InvalidInput that names the field of a file
-    that cannot be sent, and the server's errors.
-    """
+    Files that the store has already, by SHA-256, are not sent again. Raises InvalidInput that names
+    the field of a file that cannot be sent, and the server's errors."""
     environment = spec.environment
     if environment.code_path:
         code = _upload_code(store, Path(environment.code_path), environment.entry_point)
@@ -70,7 +70,9 @@ def _upload_data_set(store: Store, name: str, path: Path) -> StoredFile:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_DATA_BYTES:
             what = mebibytes(status.st_size) if stat.S_ISREG(status.st_mode) else "no file"
-            raise _refused(name, f"{path} is {what}, expected a file of at most {mebibytes(MAX_DATA_BYTES)}")
+            raise _refused(
+                name, f"{path} is {what}, expected a file of at most {mebibytes(MAX_DATA_BYTES)}"
+            )
         header = Header(kind=kind, sha256=sha256_of(path), size_bytes=status.st_size)
     except OSError as error:
         raise _refused(name, f"cannot read {path}: {error.strerror}") from error
@@ -98,7 +100,9 @@ def _timeout_s(header: Header) -> float:
     return _LEAST_TIMEOUT_S + header.size_bytes / _SLOWEST_BYTES_PER_S
 
 
-def _requests(header: Header, pieces: Iterator[bytes]) -> Iterator[artifact_service_pb2.UploadRequest]:
+def _requests(
+    header: Header, pieces: Iterator[bytes]
+) -> Iterator[artifact_service_pb2.UploadRequest]:
     yield artifact_service_pb2.UploadRequest(header=header)
     for piece in pieces:
         yield artifact_service_pb2.UploadRequest(data=piece)

@@ -13,15 +13,17 @@ from contextlib import redirect_stderr, redirect_stdout
 def main() -> None:
     """Run the command line; ends the process with its exit code.
 
-    0 done: the target was reached, or there was none; 1 failed; 2 bad usage or bad input; 3 the budget is used and
-    the target was missed; 130 interrupted.
-    """
+    0 done: the target was reached, or there was none; 1 failed; 2 bad usage or bad input; 3 the
+    budget is used and the target was missed; 130 interrupted."""
     try:
         from podracer_client.command.application import application, exit_code, failure_text
         from podracer_core.errors import PodracerError
         from podracer_core.telemetry.logging import PrintableStream
 
-        with redirect_stdout(PrintableStream(sys.stdout)), redirect_stderr(PrintableStream(sys.stderr)):
+        with (
+            redirect_stdout(PrintableStream(sys.stdout)),
+            redirect_stderr(PrintableStream(sys.stderr)),
+        ):
             try:
                 application(prog_name="podracer")
             except PodracerError as error:

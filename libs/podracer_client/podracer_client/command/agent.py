@@ -10,9 +10,13 @@ import typer
 from podracer_client.command.options import JobName, ServerOptions, with_server
 from podracer_client.names import short_name
 
-application = typer.Typer(no_args_is_help=True, help="Act on an agent of a running job: fork, pin or stop it.")
+application = typer.Typer(
+    no_args_is_help=True, help="Act on an agent of a running job: fork, pin or stop it."
+)
 
-AgentName = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id or name.", show_default=False)]
+AgentName = Annotated[
+    str, typer.Argument(metavar="AGENT", help="The agent's id or name.", show_default=False)
+]
 
 
 @application.command()
@@ -30,13 +34,18 @@ def fork(
         ),
     ] = None,
 ) -> None:
-    """Make a new agent from an agent's weights, with changed hyperparameters. The new agent is trained next."""
+    """Make a new agent from an agent's weights, with changed hyperparameters. The new agent is
+    trained next."""
     from podracer_client.policies.environment import parsed_arguments
 
     hyperparameters = parsed_arguments(settings or (), "a hyperparameter")
     with server.connect() as client:
         made = client.job(job).fork_agent(agent, hyperparameters)
-    name = short_name(made) if made else "the leaderboard is unreachable; the job's events will name the new agent"
+    name = (
+        short_name(made)
+        if made
+        else "the leaderboard is unreachable; the job's events will name the new agent"
+    )
     sys.stdout.write(f"forked {short_name(agent)}: {name}\n")
 
 

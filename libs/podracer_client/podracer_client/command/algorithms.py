@@ -20,17 +20,25 @@ if TYPE_CHECKING:
 
 def algorithms(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this algorithm and all its hyperparameters.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show this algorithm and all its hyperparameters."),
     ] = None,
     json: Json = False,
 ) -> None:
     """List built-in and installed algorithms, or show one. Needs no server."""
-    from podracer_core.catalogue.algorithms import broken_algorithms, find_algorithm, known_algorithms
+    from podracer_core.catalogue.algorithms import (
+        broken_algorithms,
+        find_algorithm,
+        known_algorithms,
+    )
 
     found = list(known_algorithms().values()) if name is None else [find_algorithm(name)]
     if json:
         for info in found:
-            write_json(algorithm_json(info) | ({} if name is None else {"hyperparameters": _knobs_json(info)}))
+            write_json(
+                algorithm_json(info)
+                | ({} if name is None else {"hyperparameters": _knobs_json(info)})
+            )
     elif name is None:
         _show_list(found)
     else:
@@ -132,7 +140,9 @@ def _searched(knob: Hyperparameter) -> str:
             return ""
         case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
             scale = " in the logarithm of 1 - x" if knob.near_one else " in its logarithm"
-            return f", searched {value_text(low)} to {value_text(high)}{scale if logarithmic else ''}"
+            return (
+                f", searched {value_text(low)} to {value_text(high)}{scale if logarithmic else ''}"
+            )
         case Choice(values):
             return f", searched among {' or '.join(map(value_text, values))}"
         case Fixed(value):
@@ -141,7 +151,9 @@ def _searched(knob: Hyperparameter) -> str:
 
 def _spaces(info: AlgorithmInfo) -> str:
     names = [kind.__name__.removesuffix("Space") for kind in info.action_spaces]
-    return ", ".join("bounded Box" if name == "Box" and info.bounded_actions else name for name in names)
+    return ", ".join(
+        "bounded Box" if name == "Box" and info.bounded_actions else name for name in names
+    )
 
 
 def _reference(paper: str) -> str:
@@ -157,4 +169,8 @@ def _range(knob: Hyperparameter) -> str:
     if knob.kind == "bool":
         return "true, false"
     each = "each " if knob.kind == "sizes" else ""
-    return f"{each}{value_text(knob.bounds[0])} to {value_text(knob.bounds[1])}" if knob.bounds else "any number"
+    return (
+        f"{each}{value_text(knob.bounds[0])} to {value_text(knob.bounds[1])}"
+        if knob.bounds
+        else "any number"
+    )

@@ -42,7 +42,14 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 
-_BAD_INPUT = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed, Unauthenticated, PermissionRefused)
+_BAD_INPUT = (
+    InvalidInput,
+    NotFound,
+    AlreadyExists,
+    PreconditionFailed,
+    Unauthenticated,
+    PermissionRefused,
+)
 
 application = typer.Typer(
     name="podracer",
@@ -68,24 +75,60 @@ def _print_version(wanted: bool) -> None:
 @application.callback()
 def podracer(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a server."""
+    """Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a
+    server."""
 
 
 _COMMANDS = {
     _HERE: (
-        *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
+        *(
+            init.init,
+            run.run,
+            demo.demo,
+            doctor.doctor,
+            run.up,
+            algorithms.algorithms,
+            environments.environments,
+        ),
         secrets.secrets,
         report.trace,
     ),
     _SERVER: (
-        *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
-        *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
+        *(
+            submit.submit,
+            jobs.jobs,
+            jobs.job,
+            submit.watch,
+            jobs.scale,
+            pool.capacity,
+            pool.gc,
+            jobs.cancel,
+        ),
+        *(
+            jobs.delete,
+            leaderboard.leaderboard,
+            leaderboard.promote,
+            leaderboard.rollback,
+            leaderboard.history,
+        ),
         *(report.report, web.web, sharing.log),
     ),
-    _POLICIES: (*(policies.evaluate, backtest.backtest, video.video, policies.export, sharing.push, policies.serve),),
+    _POLICIES: (
+        *(
+            policies.evaluate,
+            backtest.backtest,
+            video.video,
+            policies.export,
+            sharing.push,
+            policies.serve,
+        ),
+    ),
 }
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
@@ -103,12 +146,19 @@ def exit_code(error: PodracerError) -> int:
 
 
 def failure_text(error: PodracerError) -> str:
-    """The message, a line for each bad field that it does not name already, and the user's own traceback."""
+    """The message, a line for each bad field that it does not name already, and the user's own
+    traceback."""
     lines = [f"podracer: {error.message}"]
     if isinstance(error, InvalidInput):
-        lines += [f"  {violation}" for violation in error.violations if violation.message not in error.message]
+        lines += [
+            f"  {violation}"
+            for violation in error.violations
+            if violation.message not in error.message
+        ]
     if isinstance(error, Unavailable) and error.reason == Unavailable.reason:
-        lines.append("  is it running (`podracer up` starts one on this machine)? Does it speak TLS (--tls)?")
+        lines.append(
+            "  is it running (`podracer up` starts one on this machine)? Does it speak TLS (--tls)?"
+        )
     if isinstance(error, UserCodeFailed) and error.user_traceback:
         lines += ["", error.user_traceback.rstrip()]
     return "\n".join(lines) + "\n"

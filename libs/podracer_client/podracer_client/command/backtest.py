@@ -38,13 +38,22 @@ Data = Annotated[
     ),
 ]
 Start = Annotated[
-    str, typer.Option("--from", metavar="DATE", help="The first day.", show_default="the job's test split")
+    str,
+    typer.Option(
+        "--from", metavar="DATE", help="The first day.", show_default="the job's test split"
+    ),
 ]
 End = Annotated[
-    str, typer.Option("--to", metavar="DATE", help="The last day.", show_default="the last day of the table")
+    str,
+    typer.Option(
+        "--to", metavar="DATE", help="The last day.", show_default="the last day of the table"
+    ),
 ]
 Index = Annotated[
-    str, typer.Option("--index", metavar="COLUMN", help="Column of the table with the level of an index.")
+    str,
+    typer.Option(
+        "--index", metavar="COLUMN", help="Column of the table with the level of an index."
+    ),
 ]
 Baselines = Annotated[
     list[str] | None,
@@ -59,13 +68,15 @@ Walk = Annotated[
     bool,
     typer.Option(
         "--walk-forward",
-        help="Chain policies that were trained up to later and later days: each acts until the day by which the next "
-        "one was selected.",
+        help="Chain policies that were trained up to later and later days: each acts until the day "
+        "by which the next one was selected.",
     ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default="POLICY-backtest"),
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="The folder to write.", show_default="POLICY-backtest"
+    ),
 ]
 
 
@@ -87,8 +98,8 @@ def backtest(
     figures: FiguresFolder = None,
     json: Json = False,
 ) -> None:
-    """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and all fills
-    (trades.csv)."""
+    """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and
+    all fills (trades.csv)."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies.environment import bring_files, parsed_arguments
     from podracer_client.policies.folders import competing_folders
@@ -98,27 +109,41 @@ def backtest(
     from podracer_client.trading.validation import edge_in_validation
 
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
-    arguments |= {name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text}
+    arguments |= {
+        name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text
+    }
     if walk and (ensemble or len(policies) < 2):
-        raise InvalidInput("--walk-forward: give at least two policies, earliest first, and no --ensemble")
+        raise InvalidInput(
+            "--walk-forward: give at least two policies, earliest first, and no --ensemble"
+        )
     title = short_name(policies[0].rstrip("/"))
     folder = output or Path(f"{title}-backtest")
     for each in (folder, figures) if figures else (folder,):
         require_makeable(each)
     with (
-        competing_folders(policies, ensemble, server.connect, server.folder) as (folders, competition),
+        competing_folders(policies, ensemble, server.connect, server.folder) as (
+            folders,
+            competition,
+        ),
         price_file(data, server.connect) as table,
         private_evaluator() as evaluator,
     ):
-        bring = partial(bring_files, evaluator, connect=server.connect, trust=Trust(server.folder, trust))
-        plan = BacktestPlan(arguments, rule, _BASELINES if baselines is None else baselines, index, table)
+        bring = partial(
+            bring_files, evaluator, connect=server.connect, trust=Trust(server.folder, trust)
+        )
+        plan = BacktestPlan(
+            arguments, rule, _BASELINES if baselines is None else baselines, index, table
+        )
         found = play_backtest(plan, folders, evaluator, bring, walk=walk)
         found = replace(found, validation=edge_in_validation(competition, evaluator, bring))
 
-    from podracer_client.trading.backtest_page import write_backtest  # after the play: matplotlib takes a second
+    # after the play: matplotlib takes a second
+    from podracer_client.trading.backtest_page import write_backtest
 
     written = write_backtest(found, folder, f"{title}: back-test", figures)
     if json:
         write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
         return
-    sys.stdout.write(f"{backtest_text(found)}wrote {', '.join(path.name for path in written)} to {folder}/\n")
+    sys.stdout.write(
+        f"{backtest_text(found)}wrote {', '.join(path.name for path in written)} to {folder}/\n"
+    )

@@ -13,20 +13,29 @@ from podracer_client.servers.contexts import Contexts, Place
 
 application = typer.Typer(no_args_is_help=True, help="Name the servers that commands connect to.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)
+]
 
 
 @application.command()
 def add(
     name: Name,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Connect to a cluster through kubectl and your kubeconfig. Required.")
+        bool,
+        typer.Option(
+            "--kubernetes",
+            help="Connect to a cluster through kubectl and your kubeconfig. Required.",
+        ),
     ] = False,
     namespace: Annotated[
         str, typer.Option(metavar="NAMESPACE", help="Podracer's namespace in the cluster.")
     ] = "podracer",
     kube_context: Annotated[
-        str, typer.Option(metavar="NAME", help="The kubectl context.", show_default="kubectl's current one")
+        str,
+        typer.Option(
+            metavar="NAME", help="The kubectl context.", show_default="kubectl's current one"
+        ),
     ] = "",
 ) -> None:
     """Add a context, or replace the one of that name, and use it from now on.
@@ -39,26 +48,41 @@ def add(
     if not kubernetes:
         raise typer.BadParameter("required: a context names a cluster", param_hint="--kubernetes")
     place = Place(namespace, kube_context or current_kube_context())
-    _keep(name, place, f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}")
+    _keep(
+        name,
+        place,
+        f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}",
+    )
 
 
 @application.command("set")
 def set_servers(
     name: Name,
-    address: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the orchestrator.", show_default=False)],
+    address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Of the orchestrator.", show_default=False)
+    ],
     token_file: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="File with the client token. The context stores its path only.", show_default=False
+            metavar="FILE",
+            help="File with the client token. The context stores its path only.",
+            show_default=False,
         ),
     ],
-    leaderboard: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the leaderboard.", show_default="none")] = "",
+    leaderboard: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Of the leaderboard.", show_default="none")
+    ] = "",
     tls: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Folder with ca.pem, cert.pem, key.pem: talk TLS.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Add a context of servers at addresses, or replace the one of that name, and use it from now on."""
+    """Add a context of servers at addresses, or replace the one of that name, and use it from now
+    on."""
     from podracer_core.rpc.address import parse_address
     from podracer_core.rpc.tokens import FileToken
 
@@ -84,7 +108,12 @@ def list_contexts() -> None:
     contexts = Contexts.read()
     known = sorted(contexts.known.items())
     rows = [
-        ("*" * (name == contexts.current), name, place.orchestrator or place.namespace, place.kube_context)
+        (
+            "*" * (name == contexts.current),
+            name,
+            place.orchestrator or place.namespace,
+            place.kube_context,
+        )
         for name, place in known
     ]
     sys.stdout.write(columns(("", "name", "namespace or address", "kube context"), rows) + "\n")

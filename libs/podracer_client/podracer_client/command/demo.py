@@ -19,7 +19,8 @@ environment: {id: CartPole-v1}
 objective: {target_return: 475, statistic: mean, max_duration: 2m}
 search:
   algorithms: [ppo]
-  space: {learning_rate: {log_uniform: [2.0e-3, 1.0e-2]}, horizon: 32, minibatch_size: 256, epochs: 8}
+  space:
+    {learning_rate: {log_uniform: [2.0e-3, 1.0e-2]}, horizon: 32, minibatch_size: 256, epochs: 8}
 evolution: {population: 8, leaderboard_size: 4, round: {seconds: 10}}
 pod: {count: 1, layout: fused, members: 8, envs_per_member: 16}
 evaluation: {episodes: 32}
@@ -27,14 +28,17 @@ evaluation: {episodes: 32}
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")] = Path("podracer-demo"),
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")] = Path(
+        "podracer-demo"
+    ),
     plain: Plain = False,
     max_pods: MaxPods = 0,
     page: Annotated[
         bool | None,
         typer.Option(
             "--open/--no-open",
-            help="At the end, show the champion on a page until Ctrl-C, or write a video of it into DIR.",
+            help="At the end, show the champion on a page until Ctrl-C, or write a video of it "
+            "into DIR.",
             show_default="on a terminal",
         ),
     ] = None,
@@ -53,7 +57,9 @@ def demo(
     summary = display.summary
     if code not in (0, TARGET_MISSED) or summary is None or not summary.checkpoint:
         raise typer.Exit(code)
-    shown = (sys.stdout.isatty() if page is None else page) and _show(last_part(summary.job.name), folder)
+    shown = (sys.stdout.isatty() if page is None else page) and _show(
+        last_part(summary.job.name), folder
+    )
     if not shown:
         _film(summary.checkpoint, folder)
     raise typer.Exit(code)
@@ -74,10 +80,14 @@ def _film(checkpoint: str, folder: Path) -> None:
 
 
 def _show(job: str, folder: Path) -> bool:
-    """The champion on the page in the browser, until Ctrl-C. False without the extra that serves it."""
+    """The champion on the page in the browser, until Ctrl-C. False without the extra that serves
+    it."""
     server = {each.name: each.default for each in fields(ServerOptions)}
     try:
-        web(**server | {"folder": folder, "open_browser": True, "view": f"/jobs/{job}/leaderboard/champion"})
+        web(
+            **server
+            | {"folder": folder, "open_browser": True, "view": f"/jobs/{job}/leaderboard/champion"}
+        )
     except InvalidInput as error:
         sys.stderr.write(f"podracer: no page: {error.message}\n")
         return False

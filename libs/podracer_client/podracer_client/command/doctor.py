@@ -16,7 +16,9 @@ def doctor(
     store: Annotated[
         str,
         typer.Option(
-            metavar="URL", help="Check this object store too (a URL as in PODRACER_STORE).", envvar="PODRACER_STORE"
+            metavar="URL",
+            help="Check this object store too (a URL as in PODRACER_STORE).",
+            envvar="PODRACER_STORE",
         ),
     ] = "",
     json: Json = False,
@@ -28,9 +30,19 @@ def doctor(
     if json:
         for each in findings:
             advice = each.advice if each.state != "ok" else ""
-            write_json({"name": each.name, "state": each.state, "found": each.found or None, "advice": advice or None})
+            write_json(
+                {
+                    "name": each.name,
+                    "state": each.state,
+                    "found": each.found or None,
+                    "advice": advice or None,
+                }
+            )
     else:
-        rows = [(each.name, each.state, each.found if each.state == "ok" else each.advice) for each in findings]
+        rows = [
+            (each.name, each.state, each.found if each.state == "ok" else each.advice)
+            for each in findings
+        ]
         write_table(("what", "state", "found, or what to do"), rows)
     if any(each.state == "missing" for each in findings):
         raise typer.Exit(1)

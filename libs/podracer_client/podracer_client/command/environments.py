@@ -26,10 +26,16 @@ _MOST_BOUNDS = 12  # numbers of a bound that are shown one by one
 def environments(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show this environment, its arguments and a job file to start from."),
+        typer.Argument(
+            metavar="[NAME]",
+            help="Show this environment, its arguments and a job file to start from.",
+        ),
     ] = None,
     gymnasium: Annotated[
-        bool, typer.Option("--gymnasium", help="List Gymnasium's environments instead, newest version of each.")
+        bool,
+        typer.Option(
+            "--gymnasium", help="List Gymnasium's environments instead, newest version of each."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -93,7 +99,16 @@ def _strict(value: object) -> object:
 
 def job_text(info: EnvironmentInfo) -> str:
     """A job file that trains in the environment, with nothing in it that could be left out."""
-    return "\n".join([f"name: {label_of(info.id)}", *environment_lines(info), "objective: {max_duration: 10m}"]) + "\n"
+    return (
+        "\n".join(
+            [
+                f"name: {label_of(info.id)}",
+                *environment_lines(info),
+                "objective: {max_duration: 10m}",
+            ]
+        )
+        + "\n"
+    )
 
 
 def environment_lines(info: EnvironmentInfo) -> list[str]:
@@ -138,13 +153,26 @@ def _show_list(found: Sequence[EnvironmentInfo]) -> None:
         )
         for info in found
     ]
-    titles = ("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from")
+    titles = (
+        "id",
+        "what it is",
+        "observation",
+        "action",
+        "time limit",
+        "backend",
+        "devices",
+        "from",
+    )
     write_table(titles, rows)
 
 
 def _show_gymnasium(found: Sequence[EnvironmentInfo]) -> None:
-    """Write the table without the columns in which all would be alike. The time limit is registered with the id."""
-    rows = [(info.id, info.description.rpartition(" ")[2], _limit(info, "none"), info.package) for info in found]
+    """Write the table without the columns in which all would be alike. The time limit is registered
+    with the id."""
+    rows = [
+        (info.id, info.description.rpartition(" ")[2], _limit(info, "none"), info.package)
+        for info in found
+    ]
     write_table(("id", "class", "time limit", "from"), rows)
 
 
@@ -160,7 +188,9 @@ def _show_one(info: EnvironmentInfo) -> None:
         f"from         {info.package or 'built in'}{factory}\n"
     )
     if info.arguments:
-        sys.stdout.write("\narguments, in environment.kwargs:\n" + "".join(map(_argument_text, info.arguments)))
+        sys.stdout.write(
+            "\narguments, in environment.kwargs:\n" + "".join(map(_argument_text, info.arguments))
+        )
     sys.stdout.write(f"\na job to start from:\n\n{job_text(info)}")
 
 
@@ -181,15 +211,25 @@ def _space_text(space: Space | None) -> str:
 
     if space is None:
         return _UNKNOWN
-    return f"{describe(space)} {_bounds_text(space)}" if isinstance(space, BoxSpace) else describe(space)
+    return (
+        f"{describe(space)} {_bounds_text(space)}"
+        if isinstance(space, BoxSpace)
+        else describe(space)
+    )
 
 
 def _bounds_text(space: BoxSpace) -> str:
-    low, high = (bound if isinstance(bound, tuple) else (bound,) for bound in (space.low, space.high))
+    low, high = (
+        bound if isinstance(bound, tuple) else (bound,) for bound in (space.low, space.high)
+    )
     if max(len(low), len(high)) > _MOST_BOUNDS:
-        return f"{space.dtype}, each number with bounds of its own, from {min(low):g} to {max(high):g}"
+        return (
+            f"{space.dtype}, each number with bounds of its own, from {min(low):g} to {max(high):g}"
+        )
     return f"{space.dtype} from {_numbers(low)} to {_numbers(high)}"
 
 
 def _numbers(bound: tuple[float, ...]) -> str:
-    return f"{bound[0]:g}" if len(bound) == 1 else f"[{', '.join(f'{number:g}' for number in bound)}]"
+    return (
+        f"{bound[0]:g}" if len(bound) == 1 else f"[{', '.join(f'{number:g}' for number in bound)}]"
+    )

@@ -36,11 +36,14 @@ search:
 
 def init(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="The file to write.", show_default="NAME.yaml")
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The file to write.", show_default="NAME.yaml"),
     ] = None,
     environment: Annotated[
         str,
-        typer.Option(metavar="ID", help="The environment.", show_default=f"asked for; else {_ENVIRONMENT}"),
+        typer.Option(
+            metavar="ID", help="The environment.", show_default=f"asked for; else {_ENVIRONMENT}"
+        ),
     ] = "",
     target: Annotated[
         str,
@@ -52,7 +55,11 @@ def init(
     ] = "",
     max_duration: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="The longest time the job may take.", show_default="asked for; else 10m"),
+        typer.Option(
+            metavar="DURATION",
+            help="The longest time the job may take.",
+            show_default="asked for; else 10m",
+        ),
     ] = "",
     algorithm: Annotated[
         list[str] | None,
@@ -68,9 +75,13 @@ def init(
     from podracer_client.command.environments import label_of
     from podracer_core.catalogue.environments import find_environment, reward_threshold
 
-    info = find_environment(environment or _ask("Environment (`podracer environments` lists them)", _ENVIRONMENT))
+    info = find_environment(
+        environment or _ask("Environment (`podracer environments` lists them)", _ENVIRONMENT)
+    )
     threshold = reward_threshold(info.id)
-    target = target or _ask("Return to reach, or none", _NO_TARGET if threshold is None else f"{threshold:g}")
+    target = target or _ask(
+        "Return to reach, or none", _NO_TARGET if threshold is None else f"{threshold:g}"
+    )
     max_duration = max_duration or _ask("How long it may take at most", _DURATION)
     file = file or Path(f"{label_of(info.id)}.yaml")
     if file.exists() and not force:
@@ -78,11 +89,14 @@ def init(
     text = commented_job(info, target, max_duration, algorithm or ())
     lacking = _check(text, file)
     write_whole(file, text.encode())
-    sys.stdout.write(f"wrote {file}\n{lacking}next\n  podracer run {file}\n  podracer submit {file} --watch\n")
+    sys.stdout.write(
+        f"wrote {file}\n{lacking}next\n  podracer run {file}\n  podracer submit {file} --watch\n"
+    )
 
 
 def _check(text: str, file: Path) -> str:
-    """A line about data that the job lacks before it can run; empty if none. Raises InvalidInput for bad options."""
+    """A line about data that the job lacks before it can run; empty if none. Raises InvalidInput
+    for bad options."""
     from podracer_core.jobs.experiment import parse_experiment
 
     try:
@@ -101,7 +115,9 @@ def _ask(question: str, default: str) -> str:
     return answer
 
 
-def commented_job(info: EnvironmentInfo, target: str, max_duration: str, algorithms: Sequence[str]) -> str:
+def commented_job(
+    info: EnvironmentInfo, target: str, max_duration: str, algorithms: Sequence[str]
+) -> str:
     """The job file. Raises InvalidInput for a target that is no number."""
     from podracer_client.command.environments import environment_lines, label_of
 
@@ -112,7 +128,9 @@ def commented_job(info: EnvironmentInfo, target: str, max_duration: str, algorit
             else f"target_return: {float(target)!r}"
         )
     except ValueError as error:
-        raise InvalidInput(f"--target {target}: expected a number, or none", reason="INVALID_TARGET") from error
+        raise InvalidInput(
+            f"--target {target}: expected a number, or none", reason="INVALID_TARGET"
+        ) from error
     return _TEMPLATE.format(
         name=label_of(info.id),
         environment="\n".join(environment_lines(info)),

@@ -22,16 +22,19 @@ _TEAMS = ", or teams where an agent has several learners"
 def jobs(
     server: ServerOptions,
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; may be repeated.")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Only jobs in this state; may be repeated."),
     ] = None,
-    experiment: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this experiment.")] = "",
+    experiment: Annotated[
+        str, typer.Option(metavar="NAME", help="Only jobs of this experiment.")
+    ] = "",
     matching: Annotated[
         str,
         typer.Option(
             "--filter",
             metavar="TEXT",
-            help="Only jobs that match: 'state=RUNNING AND environment=CartPole-v1 AND labels.team!=vision "
-            "AND create_time>=2026-01-31T00:00:00Z'.",
+            help="Only jobs that match: 'state=RUNNING AND environment=CartPole-v1 AND "
+            "labels.team!=vision AND create_time>=2026-01-31T00:00:00Z'.",
         ),
     ] = "",
     json: Json = False,
@@ -40,11 +43,16 @@ def jobs(
     from podracer_client.display.messages import job_json
 
     with server.read() as client:
-        found = [job.message for job in client.jobs([_state(text) for text in state or ()], matching=matching)]
+        found = [
+            job.message
+            for job in client.jobs([_state(text) for text in state or ()], matching=matching)
+        ]
     if experiment:
         from podracer_core.jobs.experiment import EXPERIMENT_LABEL
 
-        found = [message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment]
+        found = [
+            message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment
+        ]
     if json:
         for message in found:
             write_json(job_json(message))
@@ -70,7 +78,8 @@ def jobs(
 
 @with_server
 def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
-    """Show one job: its figures, pods and latest events. Needs no running server for a state folder."""
+    """Show one job: its figures, pods and latest events. Needs no running server for a state
+    folder."""
     from podracer_client.display.messages import job_json
     from podracer_client.display.snapshot import take_snapshot
     from podracer_client.display.summary import JobSummary
@@ -90,7 +99,9 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     for pod in take_snapshot(found.message, pods).pods:
         words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)
         lines.append(f"pod          {'  '.join(filter(None, words))}")
-    lines += [f"event        {time_text(event.time)}  {event.kind}: {event.message}" for event in events]
+    lines += [
+        f"event        {time_text(event.time)}  {event.kind}: {event.message}" for event in events
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -104,7 +115,8 @@ def cancel(server: ServerOptions, job: JobName) -> None:
 
 @with_server
 def delete(server: ServerOptions, job: JobName) -> None:
-    """Delete an ended job, its leaderboard and its checkpoints; of a continuous job also its generations."""
+    """Delete an ended job, its leaderboard and its checkpoints; of a continuous job also its
+    generations."""
     with server.connect() as client:
         found = client.job(job)
         found.delete()
@@ -116,19 +128,26 @@ def scale(
     server: ServerOptions,
     job: JobName,
     most: Annotated[
-        int | None, typer.Option("--max", metavar="N", help=f"Pods at most{_TEAMS}.", show_default="as it is")
+        int | None,
+        typer.Option("--max", metavar="N", help=f"Pods at most{_TEAMS}.", show_default="as it is"),
     ] = None,
     least: Annotated[
-        int | None, typer.Option("--min", metavar="N", help=f"Pods at least{_TEAMS}.", show_default="as it is")
+        int | None,
+        typer.Option("--min", metavar="N", help=f"Pods at least{_TEAMS}.", show_default="as it is"),
     ] = None,
 ) -> None:
-    """Change how many pods may work for a job. For a running job, pods join, or finish their update and leave."""
+    """Change how many pods may work for a job. For a running job, pods join, or finish their update
+    and leave."""
     if most is None and least is None:
-        raise typer.BadParameter("say how many pods: --max N, --min N, or both", param_hint="--max / --min")
+        raise typer.BadParameter(
+            "say how many pods: --max N, --min N, or both", param_hint="--max / --min"
+        )
     with server.connect() as client:
         scaled = client.job(job).scale(least=least, most=most)
     count = scaled.message.spec.pod
-    sys.stdout.write(f"{scaled.name}: {pod_count_text(count.min_count, count.max_count, count.learners)}\n")
+    sys.stdout.write(
+        f"{scaled.name}: {pod_count_text(count.min_count, count.max_count, count.learners)}\n"
+    )
 
 
 def pod_count_text(least: int, most: int, learners: int) -> str:
@@ -160,7 +179,11 @@ def _best_text(message: job_pb2.Job, best: float | None) -> str:
 def _state(text: str) -> job_pb2.JobState.ValueType:
     from podracer.orchestrator.v1 import job_pb2
 
-    states = {name.removeprefix("JOB_STATE_"): value for name, value in job_pb2.JobState.items() if value}
+    states = {
+        name.removeprefix("JOB_STATE_"): value for name, value in job_pb2.JobState.items() if value
+    }
     if text.upper() not in states:
-        raise typer.BadParameter(f"{text!r} is no state; expected one of {', '.join(states)}", param_hint="--state")
+        raise typer.BadParameter(
+            f"{text!r} is no state; expected one of {', '.join(states)}", param_hint="--state"
+        )
     return states[text.upper()]

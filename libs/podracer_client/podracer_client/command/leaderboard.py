@@ -23,7 +23,10 @@ _SIDES = ("champion", "challenger")
 _TITLES = ("no", "time", "generation", "alias", "decision", "policy", *_SIDES, "reason")
 
 AliasName = Annotated[
-    str, typer.Option("--as", metavar="ALIAS", help="The alias.", show_default="champion, or the job's own alias")
+    str,
+    typer.Option(
+        "--as", metavar="ALIAS", help="The alias.", show_default="champion, or the job's own alias"
+    ),
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown in the history.")]
 
@@ -32,9 +35,14 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown in the 
 def leaderboard(
     server: ServerOptions,
     job: JobName,
-    watch: Annotated[bool, typer.Option("--watch", help="Print the leaderboard again at each change.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print the leaderboard again at each change.")
+    ] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Show every hyperparameter, not only those that differ or are unusual.")
+        bool,
+        typer.Option(
+            "--all", help="Show every hyperparameter, not only those that differ or are unusual."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -42,13 +50,16 @@ def leaderboard(
     show = partial(_show_leaderboard, server, watch=watch, every=every, json=json)
     try:
         show(leaderboard_name(job))
-    except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
+    except NotFound as error:
+        # no id, but maybe the name in a job's file, which only the orchestrator knows
         if error.reason != "LEADERBOARD_NOT_FOUND":
             raise
         show(leaderboard_name(server.full_job_name(job)))
 
 
-def _show_leaderboard(server: ServerOptions, name: str, *, watch: bool, every: bool, json: bool) -> None:
+def _show_leaderboard(
+    server: ServerOptions, name: str, *, watch: bool, every: bool, json: bool
+) -> None:
     with server.connect() if watch else server.read(only_leaderboard=True) as client:
         _show_board(client.leaderboard(name), every=every, json=json)
         if watch:
@@ -73,16 +84,22 @@ def promote(
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Point an alias of a job's leaderboard at a policy. Policy servers that follow the alias load it."""
+    """Point an alias of a job's leaderboard at a policy. Policy servers that follow the alias load
+    it."""
     with server.connect() as client:
         _show_promotion(client.promote(job, policy, alias=alias, reason=reason), json=json)
 
 
 @with_server
 def rollback(
-    server: ServerOptions, job: JobName, alias: AliasName = "", reason: Reason = "", json: Json = False
+    server: ServerOptions,
+    job: JobName,
+    alias: AliasName = "",
+    reason: Reason = "",
+    json: Json = False,
 ) -> None:
-    """Point an alias back at its previous policy. Each further rollback goes one policy further back."""
+    """Point an alias back at its previous policy. Each further rollback goes one policy further
+    back."""
     with server.connect() as client:
         _show_promotion(client.roll_back(job, alias=alias, reason=reason), json=json)
 
@@ -94,14 +111,18 @@ def history(
     alias: Annotated[str, typer.Option(metavar="ALIAS", help="Only this alias.")] = "",
     json: Json = False,
 ) -> None:
-    """Show promotions and rejections with their reasons, newest first. Needs no running server for a state folder."""
+    """Show promotions and rejections with their reasons, newest first. Needs no running server for
+    a state folder."""
     with server.read() as client:
         found = client.promotions(job, alias=alias)
     if json:
         for promotion in found:
             write_json(_promotion_json(promotion))
     elif found:
-        sys.stdout.write(columns(_TITLES, [_row(each) for each in found], right=("no", "generation", *_SIDES)) + "\n")
+        sys.stdout.write(
+            columns(_TITLES, [_row(each) for each in found], right=("no", "generation", *_SIDES))
+            + "\n"
+        )
     else:
         sys.stdout.write(f"{short_name(job)}: no policy was promoted yet\n")
 
@@ -125,11 +146,14 @@ def _show_promotion(promotion: job_service_pb2.Promotion, *, json: bool) -> None
     if json:
         write_json(_promotion_json(promotion))
     else:
-        sys.stdout.write(f"{promotion.alias}: {promotion.policy.agent}, {_policy_name(promotion)}\n")
+        sys.stdout.write(
+            f"{promotion.alias}: {promotion.policy.agent}, {_policy_name(promotion)}\n"
+        )
 
 
 def _policy_name(promotion: job_service_pb2.Promotion) -> str:
-    """The name of the checkpoint that the alias points at, as `export` and `evaluate` take it; empty for none."""
+    """The name of the checkpoint that the alias points at, as `export` and `evaluate` take it;
+    empty for none."""
     prefix = promotion.policy.checkpoint.prefix.rstrip("/")
     return f"{promotion.policy.agent}/checkpoints/{short_name(prefix)}" if prefix else ""
 

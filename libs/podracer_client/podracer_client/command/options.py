@@ -15,7 +15,9 @@ import typer
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)
+]
 JobName = Annotated[
     str,
     typer.Argument(
@@ -28,13 +30,17 @@ Policies = Annotated[
     list[str],
     typer.Argument(
         metavar="CHECKPOINT|JOB",
-        help="A checkpoint's folder, its name on a server (projects/default/jobs/JOB/checkpoints/best), a job (for its "
-        "best policy), or hf://OWNER/REPO. Several policies form an ensemble; name the best one first.",
+        help="A checkpoint's folder, its name on a server "
+        "(projects/default/jobs/JOB/checkpoints/best), a job (for its best policy), or "
+        "hf://OWNER/REPO. Several policies form an ensemble; name the best one first.",
         show_default=False,
     ),
 ]
 EnsembleSize = Annotated[
-    int, typer.Option("--ensemble", min=0, metavar="K", help="Use an ensemble of the job's K best candidates.")
+    int,
+    typer.Option(
+        "--ensemble", min=0, metavar="K", help="Use an ensemble of the job's K best candidates."
+    ),
 ]
 EnsembleRule = Annotated[
     str,
@@ -50,20 +56,32 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Change an argument of the environment, as in environment.kwargs of a job file; may be repeated.",
+        help="Change an argument of the environment, as in environment.kwargs of a job file; may "
+        "be repeated.",
     ),
 ]
 FiguresFolder = Annotated[
     Path | None,
-    typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Write every figure as SVG and PNG too.",
+        show_default=False,
+    ),
 ]
 Trusted = Annotated[
     bool,
-    typer.Option("--trust", help="Run the code of the policy's environment, which comes from the server, unasked."),
+    typer.Option(
+        "--trust",
+        help="Run the code of the policy's environment, which comes from the server, unasked.",
+    ),
 ]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
 MaxPods = Annotated[
-    int, typer.Option(min=0, metavar="N", help="The most pods to run. 0: as many as the machine has room for.")
+    int,
+    typer.Option(
+        min=0, metavar="N", help="The most pods to run. 0: as many as the machine has room for."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Web = Annotated[bool, typer.Option("--web", help="Also serve a live web page, and print its URL.")]
@@ -92,7 +110,12 @@ class ServerOptions:
             "--tls": self.tls,
             "--context": self.context,
         }
-        words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+        words = [
+            word
+            for name, value in values.items()
+            if value is not None
+            for word in (name, str(value))
+        ]
         return [*words, "--insecure"] if self.insecure else words
 
     def connect(self) -> Client:
@@ -110,13 +133,15 @@ class ServerOptions:
         )
 
     def read(self, *, only_leaderboard: bool = False) -> AbstractContextManager[Client]:
-        """The same, also of a state folder where nothing runs; see `podracer_client.local.reading`."""
+        """The same, also of a state folder where nothing runs; see
+        `podracer_client.local.reading`."""
         from podracer_client.local.reading import running_or_resting
 
         return running_or_resting(self.connect, self.folder, only_leaderboard=only_leaderboard)
 
     def full_job_name(self, job: str) -> str:
-        """The resource name of a job that is given as `Client.job` takes it; also of a state folder at rest."""
+        """The resource name of a job that is given as `Client.job` takes it; also of a state folder
+        at rest."""
         with self.read() as client:
             return client.full_name(job)
 
@@ -124,29 +149,48 @@ class ServerOptions:
 _SERVER_PARAMETERS: dict[str, Any] = {
     "folder": Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="The state folder of a `podracer up` or `run`.", show_default="runs"),
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="The state folder of a `podracer up` or `run`.",
+            show_default="runs",
+        ),
     ],
     "orchestrator": Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address of the orchestrator.", show_default="$PODRACER_ORCHESTRATOR"),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of the orchestrator.",
+            show_default="$PODRACER_ORCHESTRATOR",
+        ),
     ],
     "leaderboard": Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address of the leaderboard.", show_default="$PODRACER_LEADERBOARD"),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of the leaderboard.",
+            show_default="$PODRACER_LEADERBOARD",
+        ),
     ],
     "token_file": Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with the client token.", show_default="$PODRACER_TOKEN_FILE"),
+        typer.Option(
+            metavar="FILE", help="File with the client token.", show_default="$PODRACER_TOKEN_FILE"
+        ),
     ],
     "tls": Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default="$PODRACER_TLS"
+            metavar="DIR",
+            help="Folder with ca.pem, cert.pem, key.pem: talk TLS.",
+            show_default="$PODRACER_TLS",
         ),
     ],
     "context": Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A server of `podracer context`.", show_default="$PODRACER_CONTEXT"),
+        typer.Option(
+            metavar="NAME", help="A server of `podracer context`.", show_default="$PODRACER_CONTEXT"
+        ),
     ],
     "insecure": Annotated[
         bool,
@@ -162,7 +206,8 @@ _SERVER_PARAMETERS: dict[str, Any] = {
 
 
 def with_server(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which server to talk to, as its parameter `server: ServerOptions`."""
+    """Give a command the options that say which server to talk to, as its parameter `server:
+    ServerOptions`."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "server"]
     added = [

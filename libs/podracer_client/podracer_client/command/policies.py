@@ -38,19 +38,23 @@ def evaluate(
             min=0,
             max=10_000,
             metavar="N",
-            help="Episodes with fresh seeds. 0: those of the job's result again, or those stored with the checkpoint; "
-            "100 fresh ones for an ensemble.",
+            help="Episodes with fresh seeds. 0: those of the job's result again, or those stored "
+            "with the checkpoint; 100 fresh ones for an ensemble.",
         ),
     ] = 0,
     settings: Settings = None,
     trust: Trusted = False,
     json: Json = False,
 ) -> None:
-    """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment. An ensemble is
-    compared with each of its policies."""
+    """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment.
+    An ensemble is compared with each of its policies."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import evaluation_text as texts
-    from podracer_client.policies.environment import bring_files, changed_environment, parsed_arguments
+    from podracer_client.policies.environment import (
+        bring_files,
+        changed_environment,
+        parsed_arguments,
+    )
     from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
     from podracer_client.policies.folders import stored_policies
     from podracer_client.policies.trust import Trust
@@ -64,15 +68,22 @@ def evaluate(
         bring_files(evaluator, folders[0], server.connect, Trust(server.folder, trust))
         changed = changed_environment(folders[0], arguments)
         if len(folders) > 1:
-            found = evaluate_together(evaluator, folders, rule=rule, episodes=episodes, environment=changed)
-            _show(json, texts.together_json(found, arguments), texts.together_text(found, arguments))
+            found = evaluate_together(
+                evaluator, folders, rule=rule, episodes=episodes, environment=changed
+            )
+            _show(
+                json, texts.together_json(found, arguments), texts.together_text(found, arguments)
+            )
             return
-        response = evaluate_alone(evaluator, stored[0], rule=rule, episodes=episodes, environment=changed)
+        response = evaluate_alone(
+            evaluator, stored[0], rule=rule, episodes=episodes, environment=changed
+        )
     _show(json, texts.alone_json(response, arguments), texts.alone_text(response, arguments))
     if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
         sys.stderr.write(
-            "podracer: the returns differ from the stored ones. Was the policy trained on another kind of machine, "
-            "or with another version of its environment, or does the environment ignore the seed of reset?\n"
+            "podracer: the returns differ from the stored ones. Was the policy trained on another "
+            "kind of machine, or with another version of its environment, or does the environment "
+            "ignore the seed of reset?\n"
         )
 
 
@@ -94,7 +105,8 @@ class Format(enum.StrEnum):
 _HOW_TO_LOAD = {
     Format.TORCH_EXPORT: "torch.export.load({path!r}).module()(observation)",
     Format.TORCHSCRIPT: "torch.jit.load({path!r})(observation)",
-    Format.ONNX: "onnxruntime.InferenceSession({path!r}).run(None, {{'observation': observation}})[0]",
+    Format.ONNX: "onnxruntime.InferenceSession({path!r}).run(None, {{'observation': "
+    "observation}})[0]",
 }
 
 
@@ -104,13 +116,16 @@ def export(
     policies: Policies,
     ensemble: EnsembleSize = 0,
     rule: EnsembleRule = "",
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
-        "policy.pt2"
-    ),
-    form: Annotated[Format, typer.Option("--format", help="Form of the policy.")] = Format.TORCH_EXPORT,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
+    ] = Path("policy.pt2"),
+    form: Annotated[
+        Format, typer.Option("--format", help="Form of the policy.")
+    ] = Format.TORCH_EXPORT,
     json: Json = False,
 ) -> None:
-    """Export a policy or an ensemble, with its normalization, to a file that works without Podracer."""
+    """Export a policy or an ensemble, with its normalization, to a file that works without
+    Podracer."""
     require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
@@ -133,14 +148,24 @@ def export(
         )
     together = (rule or rule_text(header.description)) if len(folders) > 1 else ""
     if json:
-        values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
+        values = {
+            "event": "exported",
+            "path": str(output),
+            "size_bytes": header.size_bytes,
+            "sha256": header.sha256,
+        }
         values |= {"policies": len(folders), "ensemble": together or None}
-        values |= {"largest_difference": header.largest_difference, "observations": header.compared_count}
+        values |= {
+            "largest_difference": header.largest_difference,
+            "observations": header.compared_count,
+        }
         write_json({**values, "played_observations": header.played_count})
         return
     what = f" of {len(folders)} policies, together by {together}" if together else ""
     whose = "theirs" if together else "the trained policy's"
-    seen = f", {header.played_count} of them from episodes" if header.played_count else ", all made up"
+    seen = (
+        f", {header.played_count} of them from episodes" if header.played_count else ", all made up"
+    )
     sys.stdout.write(
         f"wrote {output}{what} ({header.size_bytes:,} bytes); its actions differ from {whose} by "
         f"{header.largest_difference:.2g} at most on {header.compared_count} observations{seen}\n"
@@ -155,8 +180,9 @@ def serve(
         list[str],
         typer.Argument(
             metavar="[NAME=]POLICY",
-            help="A checkpoint's folder, its name on a server, a job (for its best policy), or JOB@ALIAS: the policy "
-            "of that alias, replaced when the alias moves. Policies of one NAME form an ensemble; name the best first.",
+            help="A checkpoint's folder, its name on a server, a job (for its best policy), or "
+            "JOB@ALIAS: the policy of that alias, replaced when the alias moves. Policies of one "
+            "NAME form an ensemble; name the best first.",
             show_default=False,
         ),
     ],
@@ -174,7 +200,8 @@ def serve(
         ),
     ] = None,
     follow_interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to check where an alias points.")
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How often to check where an alias points."),
     ] = 5.0,
 ) -> None:
     """Serve policies to clients over gRPC until Ctrl-C. One server holds many policies."""
@@ -182,5 +209,7 @@ def serve(
     from podracer_client.servers.connection import DEFAULT_FOLDER
 
     folder = tokens or (server.folder or DEFAULT_FOLDER) / "tokens"
-    options = ServeOptions(listen, folder.absolute(), rule, follow_interval, server.tls, server.insecure)
+    options = ServeOptions(
+        listen, folder.absolute(), rule, follow_interval, server.tls, server.insecure
+    )
     raise typer.Exit(keep_serving(policies, ensemble, options, server.connect, server.folder))

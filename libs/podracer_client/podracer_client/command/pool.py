@@ -32,32 +32,44 @@ def capacity(server: ServerOptions, json: Json = False) -> None:
 @with_server
 def gc(
     server: ServerOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Delete checkpoints of all jobs that are no longer needed.
 
-    Checkpoints stay if they are on a leaderboard, have an alias, are an agent's newest or best, are in use, or are
-    younger than an hour. The server also does this by itself from time to time.
-    """
+    Checkpoints stay if they are on a leaderboard, have an alias, are an agent's newest or best, are
+    in use, or are younger than an hour. The server also does this by itself from time to time."""
     with server.connect() as client:
         found = client.collect_checkpoints(dry_run=dry_run)
     if json:
         prefixes = list(found.prefixes)
-        write_json({"checkpoints": found.checkpoint_count, "size_bytes": found.size_bytes, "prefixes": prefixes})
+        write_json(
+            {
+                "checkpoints": found.checkpoint_count,
+                "size_bytes": found.size_bytes,
+                "prefixes": prefixes,
+            }
+        )
     else:
         sys.stdout.write(gc_text(found, dry_run=dry_run))
 
 
 def capacity_text(found: job_service_pb2.GetCapacityResponse) -> str:
-    """Two tables: the machine's, where there is one, and the jobs'; and one line for what limits growth."""
+    """Two tables: the machine's, where there is one, and the jobs'; and one line for what limits
+    growth."""
     free = f", room for {found.free_pod_count} more" if found.free_pod_count >= 0 else ""
-    parts = [f"{found.backend} pool: {found.pod_count} {'pod' if found.pod_count == 1 else 'pods'}{free}"]
+    parts = [
+        f"{found.backend} pool: {found.pod_count} {'pod' if found.pod_count == 1 else 'pods'}{free}"
+    ]
     if found.HasField("total"):
         parts.append(_machine_table(found))
     if found.shares:
         parts.append(_share_table(found))
-    parts.append(f"limit: {found.limit}" if found.limit else "every job has the pods that it asks for")
+    parts.append(
+        f"limit: {found.limit}" if found.limit else "every job has the pods that it asks for"
+    )
     return "\n\n".join(parts) + "\n"
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import FiguresFolder, JobName, Json, ServerOptions, StateFolderOption, with_server
+from podracer_client.command.options import (
+    FiguresFolder,
+    JobName,
+    Json,
+    ServerOptions,
+    StateFolderOption,
+    with_server,
+)
 from podracer_client.display.output import write_json
 from podracer_client.files import require_writable, write_whole
 from podracer_client.names import best_checkpoint_name, short_name
@@ -24,38 +31,63 @@ if TYPE_CHECKING:
 def report(
     server: ServerOptions,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The job's id or name, or an experiment's.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="The job's id or name, or an experiment's.", show_default=False
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Argument(metavar="OUT.html", help="The page to write.", show_default="NAME-report.html"),
+        typer.Argument(
+            metavar="OUT.html", help="The page to write.", show_default="NAME-report.html"
+        ),
     ] = None,
     figures: FiguresFolder = None,
     experiment: Annotated[
-        bool, typer.Option("--experiment", help="Compare the jobs of the experiment, even if a job has the same name.")
+        bool,
+        typer.Option(
+            "--experiment",
+            help="Compare the jobs of the experiment, even if a job has the same name.",
+        ),
     ] = False,
     video: Annotated[
-        bool, typer.Option("--video/--no-video", help="Add a video of the champion to a job's page.")
+        bool,
+        typer.Option("--video/--no-video", help="Add a video of the champion to a job's page."),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Write an HTML page about a job or an experiment. Needs no running server for a state folder."""
+    """Write an HTML page about a job or an experiment. Needs no running server for a state
+    folder."""
     output = output or Path(f"{short_name(name)}-report.html")
     require_writable(output)
 
-    from podracer_client.report.making import make_report  # after the check: matplotlib takes a second
+    # after the check: matplotlib takes a second
+    from podracer_client.report.making import make_report
     from podracer_client.report.records import JobReport
 
     with server.read() as client:
         made = make_report(client, name, experiment=experiment)
-        if video and isinstance(made.subject, JobReport) and (made.subject.candidates or made.subject.standing):
+        if (
+            video
+            and isinstance(made.subject, JobReport)
+            and (made.subject.candidates or made.subject.standing)
+        ):
             made = replace(made, subject=_filmed(made.subject, client, name, server.folder))
     written = made.write(output, figures)
     if json:
-        write_json({"event": "report", "path": str(output), "figures": [str(path) for path in written], **made.facts})
+        write_json(
+            {
+                "event": "report",
+                "path": str(output),
+                "figures": [str(path) for path in written],
+                **made.facts,
+            }
+        )
         return
     sys.stdout.write(made.text)
-    sys.stdout.write(f"wrote {output}{f' and {len(written)} files in {figures}' if figures else ''}\n")
+    sys.stdout.write(
+        f"wrote {output}{f' and {len(written)} files in {figures}' if figures else ''}\n"
+    )
 
 
 def _filmed(report: JobReport, client: Client, name: str, folder: Path | None) -> JobReport:
@@ -75,16 +107,24 @@ def trace(
     name: JobName,
     output: Annotated[
         Path | None,
-        typer.Argument(metavar="OUT.html", help="The page to write.", show_default="JOB-trace.html"),
+        typer.Argument(
+            metavar="OUT.html", help="The page to write.", show_default="JOB-trace.html"
+        ),
     ] = None,
     folder: StateFolderOption = Path("runs"),
     traces: Annotated[
         Path | None,
-        typer.Option("--traces", metavar="DIR", help="Folder with the span files.", show_default="that of --dir"),
+        typer.Option(
+            "--traces",
+            metavar="DIR",
+            help="Folder with the span files.",
+            show_default="that of --dir",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show where a job's time went, from its creation to the gradient steps, and write an HTML page."""
+    """Show where a job's time went, from its creation to the gradient steps, and write an HTML
+    page."""
     from podracer_client.local.state_folder import StateFolder
     from podracer_client.traces.flame import flame_of, flame_text
     from podracer_client.traces.page import trace_page
@@ -104,7 +144,11 @@ def trace(
     flame = flame_of(found)
     write_whole(output, trace_page(found, flame).encode())
     if json:
-        figures = {"seconds": found.seconds, "work_seconds": flame.seconds, "spans": len(found.spans)}
+        figures = {
+            "seconds": found.seconds,
+            "work_seconds": flame.seconds,
+            "spans": len(found.spans),
+        }
         write_json({"event": "trace", "job": found.job, "path": str(output), **figures})
         return
     sys.stdout.write(flame_text(found, flame))

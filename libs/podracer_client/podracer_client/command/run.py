@@ -26,7 +26,8 @@ def run(
     max_pods: MaxPods = 0,
     web: Web = False,
 ) -> None:
-    """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same state folder."""
+    """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same
+    state folder."""
     from podracer_core.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)  # before anything is made or started
@@ -51,7 +52,9 @@ def run(
 
 def up(
     folder: StateFolderOption = Path("runs"),
-    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the orchestrator listens.")] = "127.0.0.1:7700",
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where the orchestrator listens.")
+    ] = "127.0.0.1:7700",
     leaderboard_listen: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where the leaderboard listens.")
     ] = "127.0.0.1:7701",
@@ -81,11 +84,19 @@ def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:
 
     if any(spec.continuous is not None for spec in experiment.jobs):
         instead = f"start a server with `podracer up`, then `podracer submit {job_file}`"
-        raise InvalidInput(f"{job_file}: continuous: such a job never ends; {instead}", reason="CONTINUOUS_JOB")
+        raise InvalidInput(
+            f"{job_file}: continuous: such a job never ends; {instead}", reason="CONTINUOUS_JOB"
+        )
 
 
 def _run_all(
-    experiment: Experiment, folder: Path, options: ServiceOptions, again: list[str], report: list[str], *, json: bool
+    experiment: Experiment,
+    folder: Path,
+    options: ServiceOptions,
+    again: list[str],
+    report: list[str],
+    *,
+    json: bool,
 ) -> int:
     from podracer_client.display.comparison import choose_experiment_display
     from podracer_client.display.summary import program_words

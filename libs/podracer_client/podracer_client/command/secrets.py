@@ -18,24 +18,36 @@ from podracer_core.errors import InvalidInput
 
 def secrets(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The folder to write.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="The folder to write.", show_default=False),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further host name or address for the certificates; may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="A further host name or address for the certificates; may be repeated.",
+        ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="How long the certificates are valid.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How long the certificates are valid.")
+    ] = 365,
     renew: Annotated[
         bool, typer.Option("--renew", help="Renew the certificates, signed by the same authority.")
     ] = False,
     kubernetes: Annotated[
         bool,
-        typer.Option("--kubernetes", help="Instead of DIR: create and renew Secrets in this pod's namespace."),
+        typer.Option(
+            "--kubernetes", help="Instead of DIR: create and renew Secrets in this pod's namespace."
+        ),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --kubernetes: exit once all Secrets exist.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --kubernetes: exit once all Secrets exist.")
+    ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With --kubernetes: a Secret (or a pattern) to leave alone."),
+        typer.Option(
+            metavar="NAME", help="With --kubernetes: a Secret (or a pattern) to leave alone."
+        ),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
@@ -46,7 +58,8 @@ def secrets(
         ),
     ] = None,
 ) -> None:
-    """Make the missing tokens, certificates and keys of a deployment. DIR/roles/ROLE holds the files of each role."""
+    """Make the missing tokens, certificates and keys of a deployment. DIR/roles/ROLE holds the
+    files of each role."""
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
@@ -70,7 +83,8 @@ def secrets(
 
 tokens = typer.Typer(invoke_without_command=True)
 IssuingFolder = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="The folder of `podracer secrets` or `podracer up`.")
+    Path,
+    typer.Option("--dir", metavar="DIR", help="The folder of `podracer secrets` or `podracer up`."),
 ]
 
 
@@ -79,28 +93,48 @@ def token(
     context: typer.Context,
     folder: Annotated[
         Path | None,
-        typer.Option("--tokens", metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
+        typer.Option(
+            "--tokens",
+            metavar="DIR",
+            help="Folder with the token files.",
+            show_default="$PODRACER_TOKENS",
+        ),
     ] = None,
 ) -> None:
-    """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer TOKEN`. The commands
-    issue signed tokens: each has a name, a role and an end."""
+    """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer
+    TOKEN`. The commands issue signed tokens: each has a name, a role and an end."""
     from podracer_core.rpc.tokens import FileToken
 
     if context.invoked_subcommand:
         return
-    folder = folder or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
+    folder = folder or (
+        Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None
+    )
     if folder is None:
-        raise InvalidInput("no folder of tokens: give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
+        raise InvalidInput(
+            "no folder of tokens: give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS"
+        )
     sys.stdout.write(f"{FileToken(folder / 'client')()}\n")
 
 
 @tokens.command("create")
 def create_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is, such as anna or ci.", show_default=False)],
-    role: Annotated[str, typer.Option(metavar="ROLE", help="client, viewer (only reads), pod or control.")] = "client",
-    project: Annotated[list[str], typer.Option(metavar="projects/ID", help="Only for these projects.")] = [],  # noqa: B006
-    audience: Annotated[list[str], typer.Option(metavar="SERVER", help="Only for these, as policy.")] = [],  # noqa: B006
-    days: Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")] = 90,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Whose it is, such as anna or ci.", show_default=False),
+    ],
+    role: Annotated[
+        str, typer.Option(metavar="ROLE", help="client, viewer (only reads), pod or control.")
+    ] = "client",
+    project: Annotated[
+        list[str], typer.Option(metavar="projects/ID", help="Only for these projects.")
+    ] = [],  # noqa: B006
+    audience: Annotated[
+        list[str], typer.Option(metavar="SERVER", help="Only for these, as policy.")
+    ] = [],  # noqa: B006
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")
+    ] = 90,
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Print a new signed token. It is not stored."""
@@ -117,13 +151,27 @@ def list_tokens(folder: IssuingFolder = Path("runs")) -> None:
     rows = []
     for claims, state in issued.issued(folder):
         limits = (" ".join(each) or "all" for each in (claims.projects, claims.audience))
-        rows.append((claims.id, claims.name, claims.role, *limits, str(date.fromtimestamp(claims.expires)), state))
-    sys.stdout.write(columns(("id", "name", "role", "projects", "audience", "expires", "state"), rows) + "\n")
+        rows.append(
+            (
+                claims.id,
+                claims.name,
+                claims.role,
+                *limits,
+                str(date.fromtimestamp(claims.expires)),
+                state,
+            )
+        )
+    sys.stdout.write(
+        columns(("id", "name", "role", "projects", "audience", "expires", "state"), rows) + "\n"
+    )
 
 
 @tokens.command("revoke")
 def revoke_token(
-    token: Annotated[str, typer.Argument(metavar="ID|NAME", help="One token, or all of a name.", show_default=False)],
+    token: Annotated[
+        str,
+        typer.Argument(metavar="ID|NAME", help="One token, or all of a name.", show_default=False),
+    ],
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Revoke signed tokens: servers refuse them from the next call on."""

@@ -1,4 +1,5 @@
-"""`podracer log` and `push`: a job in the user's experiment tracker, a policy in a place for others."""
+"""`podracer log` and `push`: a job in the user's experiment tracker, a policy in a place for
+others."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def log(
     ],
     json: Json = False,
 ) -> None:
-    """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command to continue."""
+    """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command
+    to continue."""
     from podracer_client.loggers.destinations import open_logger
     from podracer_client.loggers.follow import follow
     from podracer_client.loggers.logger import Logger
@@ -46,9 +48,20 @@ def log(
     kinds = [target.partition(":")[0] for target in to]  # a URI may hold a password
     for kind, had in zip(kinds, before, strict=True):
         if json:
-            write_json({"event": "logged", "job": job.name, "to": kind, "evaluations": count, "new": count - had})
+            write_json(
+                {
+                    "event": "logged",
+                    "job": job.name,
+                    "to": kind,
+                    "evaluations": count,
+                    "new": count - had,
+                }
+            )
         else:
-            sys.stdout.write(f"{short_name(job.name)}: {count:,} evaluations in {kind}, {count - had:,} of them new\n")
+            sys.stdout.write(
+                f"{short_name(job.name)}: {count:,} evaluations in {kind}, {count - had:,} of them "
+                "new\n"
+            )
 
 
 @with_server
@@ -64,11 +77,21 @@ def push(
     ],
     destination: Annotated[
         str,
-        typer.Argument(metavar="hf://OWNER/REPO|mlflow:MODEL_NAME@URI", show_default=False, help="The destination."),
+        typer.Argument(
+            metavar="hf://OWNER/REPO|mlflow:MODEL_NAME@URI",
+            show_default=False,
+            help="The destination.",
+        ),
     ],
     video: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A video of the policy.", exists=True, dir_okay=False, show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="A video of the policy.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
     json: Json = False,
@@ -82,7 +105,9 @@ def push(
     from podracer_client.sharing.card import write_share
 
     with tempfile.TemporaryDirectory(prefix="podracer-push-") as folder, ExitStack() as held:
-        (checkpoint,) = held.enter_context(policy_folders([policy], 0, server.connect, server.folder))
+        (checkpoint,) = held.enter_context(
+            policy_folders([policy], 0, server.connect, server.folder)
+        )
         is_job = is_job_name(policy) and not is_there(policy)
         client = held.enter_context(server.read()) if is_job else None
         metrics = write_share(Path(folder), checkpoint, client, policy, video)

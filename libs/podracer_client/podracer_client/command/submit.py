@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import JobFile, JobName, Json, Plain, ServerOptions, with_server
+from podracer_client.command.options import (
+    JobFile,
+    JobName,
+    Json,
+    Plain,
+    ServerOptions,
+    with_server,
+)
 from podracer_client.display.output import write_json
 from podracer_client.names import best_checkpoint_name, short_name
 from podracer_core.errors import InvalidInput
@@ -31,14 +38,19 @@ def submit(
     job_id: Annotated[
         str,
         typer.Option(
-            "--id", metavar="ID", help="The job's id. Jobs of a matrix are named ID-1, ID-2, …", show_default="made up"
+            "--id",
+            metavar="ID",
+            help="The job's id. Jobs of a matrix are named ID-1, ID-2, …",
+            show_default="made up",
         ),
     ] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Watch the job until it ends.")] = False,
     submission: Annotated[
         str,
         typer.Option(
-            metavar="ID", help="Continue an interrupted submission by the id that it printed.", show_default="a new one"
+            metavar="ID",
+            help="Continue an interrupted submission by the id that it printed.",
+            show_default="a new one",
         ),
     ] = "",
     plain: Plain = False,
@@ -76,15 +88,21 @@ def watch(server: ServerOptions, job: JobName, plain: Plain = False, json: Json 
 
 
 def _check_submission(submission: str) -> None:
-    if submission and not (submission.isalnum() and submission.isascii() and len(submission) <= 2 * _SUBMISSION_LENGTH):
+    if submission and not (
+        submission.isalnum() and submission.isascii() and len(submission) <= 2 * _SUBMISSION_LENGTH
+    ):
         raise InvalidInput(
-            f"--submission {submission!r} is not a submission id; expected the one that `podracer submit` printed",
+            f"--submission {submission!r} is not a submission id; expected the one that `podracer "
+            "submit` printed",
             reason="INVALID_SUBMISSION",
         )
 
 
-def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
-    """Submit all jobs, or none if one would be refused; after an interruption, `submission` completes the rest."""
+def _submitted(
+    client: Client, experiment: Experiment, submission: str, job_id: str
+) -> Iterable[Job]:
+    """Submit all jobs, or none if one would be refused; after an interruption, `submission`
+    completes the rest."""
     from podracer_client.jobs.experiments import check_jobs, create_jobs
 
     if not experiment.axes and not submission:
@@ -112,7 +130,8 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
 
 
 def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
-    """Show a job until it has ended; the exit code. `server` is what the user said to reach `client`'s servers."""
+    """Show a job until it has ended; the exit code. `server` is what the user said to reach
+    `client`'s servers."""
     from podracer_client.display.following import AgentPoller, choose_display, show_update
     from podracer_client.display.outcome import exit_code
     from podracer_client.display.summary import JobSummary, next_steps
@@ -121,13 +140,17 @@ def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, 
         with ExitStack() as stack:
             if display.wants_agents and client.connection.leaderboard:
                 objective = job.message.spec.objective
-                stack.enter_context(AgentPoller(client, job.message.leaderboard, objective, display.agents))
+                stack.enter_context(
+                    AgentPoller(client, job.message.leaderboard, objective, display.agents)
+                )
             for update in job.watch():
                 job.message = update.job
                 show_update(display, update)
         has_policy = job.progress.best.checkpoint.prefix or job.message.HasField("unjudged")
         checkpoint = best_checkpoint_name(job.name) if has_policy else ""
         options = server.arguments()
-        commands = next_steps(checkpoint, [short_name(job.name), *options], checkpoint_options=options)
+        commands = next_steps(
+            checkpoint, [short_name(job.name), *options], checkpoint_options=options
+        )
         display.finish(JobSummary(job.message, checkpoint), commands)
     return exit_code([job.message])

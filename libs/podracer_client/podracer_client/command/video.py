@@ -36,13 +36,23 @@ def video(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The file to write, .mp4 or .gif.", show_default="POLICY.mp4"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write, .mp4 or .gif.",
+            show_default="POLICY.mp4",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the episode.")] = 0,
     steps: Annotated[
         int,
-        typer.Option(min=0, max=100_000, metavar="N", help="The most steps to film. 0: 10,000.", show_default=False),
+        typer.Option(
+            min=0,
+            max=100_000,
+            metavar="N",
+            help="The most steps to film. 0: 10,000.",
+            show_default=False,
+        ),
     ] = 0,
     settings: Settings = None,
     trust: Trusted = False,
@@ -51,7 +61,9 @@ def video(
     """Film one episode of a policy or an ensemble. Needs an environment that draws pictures."""
     output = output or Path(f"{_title(policies[0])}.mp4")
     if output.suffix not in (".mp4", ".gif"):
-        raise InvalidInput(f"--output {output}: expected a name that ends with .mp4 or .gif", path=output)
+        raise InvalidInput(
+            f"--output {output}: expected a name that ends with .mp4 or .gif", path=output
+        )
     require_writable(output)
 
     from podracer_client.policies.environment import parsed_arguments
@@ -81,12 +93,14 @@ def video_json(header: evaluator_service_pb2.VideoHeader) -> dict[str, object]:
         "return": header.episode_return,
         "complete": header.complete,
         "agent": header.description.agent,
-        "environment": header.description.environment.id or header.description.environment.entry_point,
+        "environment": header.description.environment.id
+        or header.description.environment.entry_point,
     }
 
 
 def _title(policy: str) -> str:
-    """`pendulum` for a job, and for `projects/default/jobs/pendulum/checkpoints/best`; a folder's own name."""
+    """`pendulum` for a job, and for `projects/default/jobs/pendulum/checkpoints/best`; a folder's
+    own name."""
     policy = policy.rstrip("/")
     title = policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
     return title.strip(".") or "policy"

@@ -19,19 +19,30 @@ def web(
     listen: Annotated[
         str,
         typer.Option(
-            metavar="ADDRESS", help="Address that the page listens on. Beyond loopback, --key-file is required."
+            metavar="ADDRESS",
+            help="Address that the page listens on. Beyond loopback, --key-file is required.",
         ),
     ] = "127.0.0.1:0",
     key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with the page's key, instead of a key in the URL.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="File with the page's key, instead of a key in the URL.",
+            show_default=False,
+        ),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:PORT]", help="A further host name of the page; may be repeated."),
+        typer.Option(
+            metavar="NAME[:PORT]", help="A further host name of the page; may be repeated."
+        ),
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    view: Annotated[str, typer.Option(metavar="PATH", help="The first view, as after # in the page's links.")] = "",
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.")
+    ] = False,
+    view: Annotated[
+        str, typer.Option(metavar="PATH", help="The first view, as after # in the page's links.")
+    ] = "",
 ) -> None:
     """Serve a live web page until Ctrl-C: curves, lineage, pods, leaderboard, and actions on jobs.
 

@@ -14,14 +14,26 @@ from podracer_client.command.run import run
 if TYPE_CHECKING:
     from podracer_client.zoo.entries import Entry
 
-TITLES = ("name", "environment", "algorithms", "target", "return (95 % interval)", "steps", "device time", "time")
+TITLES = (
+    "name",
+    "environment",
+    "algorithms",
+    "target",
+    "return (95 % interval)",
+    "steps",
+    "device time",
+    "time",
+)
 
-application = typer.Typer(no_args_is_help=True, help="Jobs that are known to work, and what they cost.")
+application = typer.Typer(
+    no_args_is_help=True, help="Jobs that are known to work, and what they cost."
+)
 
 
 @application.command("list")
 def list_entries(json: Json = False) -> None:
-    """List the jobs with the result and the cost of a run on two CPU cores; --json has the whole cards."""
+    """List the jobs with the result and the cost of a run on two CPU cores; --json has the whole
+    cards."""
     from podracer_client.display.output import write_json, write_table
     from podracer_client.zoo.entries import entries
 
@@ -34,7 +46,10 @@ def list_entries(json: Json = False) -> None:
 
 @application.command("run")
 def run_entry(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `podracer zoo list`.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A name of `podracer zoo list`.", show_default=False),
+    ],
     folder: StateFolderOption = Path("runs"),
     plain: Plain = False,
     json: Json = False,
@@ -49,7 +64,12 @@ def run_entry(
 
 def row(entry: Entry) -> tuple[str, ...]:
     """The entry's line in the table."""
-    from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
+    from podracer_client.display.numbers import (
+        count_text,
+        duration_text,
+        interval_text,
+        return_text,
+    )
 
     job, done = entry.job, entry.run
     algorithms = ", ".join(share.algorithm for share in job.search.algorithms) or "auto"

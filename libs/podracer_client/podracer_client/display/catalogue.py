@@ -34,11 +34,15 @@ def value_text(value: object) -> str:
 
 
 def telling_names(agents: Iterable[tuple[str, Hyperparameters]]) -> dict[str, tuple[str, ...]]:
-    """Names by algorithm: those that differ between its agents, then those that differ from their defaults."""
+    """Names by algorithm: those that differ between its agents, then those that differ from their
+    defaults."""
     groups: dict[str, list[Hyperparameters]] = {}
     for algorithm, values in agents:
         groups.setdefault(algorithm, []).append(values)
-    return {algorithm: (*_differing(group), *_unusual(algorithm, group)) for algorithm, group in groups.items()}
+    return {
+        algorithm: (*_differing(group), *_unusual(algorithm, group))
+        for algorithm, group in groups.items()
+    }
 
 
 def differing_names(agents: Iterable[tuple[str, Hyperparameters]]) -> tuple[str, ...]:
@@ -66,8 +70,10 @@ def _differing(group: list[Hyperparameters]) -> list[str]:
 
 
 def _unusual(algorithm: str, group: list[Hyperparameters]) -> list[str]:
-    """Names with one value in the whole group, not the default; none if the algorithm is not installed here."""
-    from podracer_core.catalogue.algorithms import find_algorithm  # late: the help of the commands needs none
+    """Names with one value in the whole group, not the default; none if the algorithm is not
+    installed here."""
+    # late: the help of the commands needs none
+    from podracer_core.catalogue.algorithms import find_algorithm
 
     try:
         defaults = find_algorithm(algorithm).defaults()
@@ -75,4 +81,8 @@ def _unusual(algorithm: str, group: list[Hyperparameters]) -> list[str]:
         return []
     differing = set(_differing(group))
     first = group[0]
-    return [name for name in sorted(first) if name not in differing and first[name] != defaults.get(name, first[name])]
+    return [
+        name
+        for name in sorted(first)
+        if name not in differing and first[name] != defaults.get(name, first[name])
+    ]

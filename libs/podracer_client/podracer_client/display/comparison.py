@@ -29,7 +29,8 @@ def choose_experiment_display(axes: Sequence[str], *, json: bool) -> ExperimentD
 
 
 class ExperimentDisplay:
-    """A line on stderr whenever a job changes its state or has a new best; the comparison on stdout."""
+    """A line on stderr whenever a job changes its state or has a new best; the comparison on
+    stdout."""
 
     def __init__(self, axes: Sequence[str], out: TextIO, diagnostics: TextIO) -> None:
         self._axes = axes
@@ -60,7 +61,11 @@ class ExperimentDisplay:
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         """Show the end: the jobs have ended, or we stop watching; called once, last."""
-        text = comparison_text(jobs, self._axes) if jobs else "the server has not reported the jobs yet"
+        text = (
+            comparison_text(jobs, self._axes)
+            if jobs
+            else "the server has not reported the jobs yet"
+        )
         if missed := [short_name(job.name) for job in jobs if missed_target(job)]:
             text += f"\n\nbudget used, target missed: {', '.join(missed)}"
         if next_steps:
@@ -70,7 +75,8 @@ class ExperimentDisplay:
 
 
 class JsonExperimentDisplay(ExperimentDisplay):
-    """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at the end."""
+    """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at
+    the end."""
 
     def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
         write_json({"event": "job_changed", **comparison_json(job, self._axes)}, self._out)
@@ -100,7 +106,8 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
 
 
 def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
-    """A row for each job; where seeds are an axis besides others, below it a row for all repeats of one combination."""
+    """A row for each job; where seeds are an axis besides others, below it a row for all repeats of
+    one combination."""
     called = axis_titles(axes)
     best = f"best {' or '.join(sorted({score_name(job.spec.environment) for job in jobs}))}"
     titles = ["job", *called.values(), "state", best, "to target", "steps", "device s"]
@@ -119,11 +126,15 @@ def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
     text = columns(titles, rows, right=(best, *_NUMBERS))
     others = settings(axes)
     if 0 < len(others) < len(axes):
-        text += "\n\n" + _over_seeds(jobs, axes, [called[axis] for axis in others], f"median {best}")
+        text += "\n\n" + _over_seeds(
+            jobs, axes, [called[axis] for axis in others], f"median {best}"
+        )
     return text
 
 
-def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequence[str], median_best: str) -> str:
+def _over_seeds(
+    jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequence[str], median_best: str
+) -> str:
     rows = []
     for values, group in grouped_over_seeds(jobs, axes, _value).items():
         times = [found for job in group if (found := _to_target(job)) is not None]
@@ -136,7 +147,9 @@ def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequen
                 duration_text(statistics.median(times) if times else None),
             ]
         )
-    return columns([*titles, "reached", median_best, "median to target"], rows, right=(median_best, *_NUMBERS))
+    return columns(
+        [*titles, "reached", median_best, "median to target"], rows, right=(median_best, *_NUMBERS)
+    )
 
 
 def _value(job: job_pb2.Job, axis: str) -> str:
@@ -152,7 +165,8 @@ def _to_target(job: job_pb2.Job) -> float | None:
 
 
 def is_seed(axis: str) -> bool:
-    """Whether jobs that differ only there are repeats: they differ in nothing but their randomness."""
+    """Whether jobs that differ only there are repeats: they differ in nothing but their
+    randomness."""
     return axis.rpartition(".")[2] == _SEED
 
 
@@ -164,7 +178,10 @@ def settings(axes: Iterable[str]) -> tuple[str, ...]:
 def axis_titles(axes: Sequence[str]) -> dict[str, str]:
     """Axis → `learning_rate` for `search.space.learning_rate`, as long as no other axis ends so."""
     last = {axis: axis.rpartition(".")[2] for axis in axes}
-    return {axis: short if list(last.values()).count(short) == 1 else axis for axis, short in last.items()}
+    return {
+        axis: short if list(last.values()).count(short) == 1 else axis
+        for axis, short in last.items()
+    }
 
 
 def grouped_over_seeds(

@@ -19,7 +19,8 @@ _PROGRESS_INTERVAL_S = 1.0
 
 
 class Display:
-    """Shows a job while it runs. Everything is optional; results go to stdout, all else to stderr."""
+    """Shows a job while it runs. Everything is optional; results go to stdout, all else to
+    stderr."""
 
     wants_agents = False
     """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
@@ -44,7 +45,8 @@ class Display:
         """Show an event of the job."""
 
     def prepared(self, text: str) -> None:
-        """Show the changes that the environment made to the user's data, known once it has been inspected."""
+        """Show the changes that the environment made to the user's data, known once it has been
+        inspected."""
 
     def note(self, text: str) -> None:
         """Show news of the processes around the job."""
@@ -56,7 +58,9 @@ class Display:
 class PlainDisplay(Display):
     """A line every two seconds and one for each event on stderr; the end on stdout."""
 
-    def __init__(self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._out = out
         self._diagnostics = diagnostics
         self._clock = clock
@@ -88,12 +92,15 @@ class PlainDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """`progress` about once a second; `job_event`, `prepared` and `note` as they happen; `job_finished` at the end.
+    """`progress` about once a second; `job_event`, `prepared` and `note` as they happen;
+    `job_finished` at the end.
 
     Why a job has failed goes to `diagnostics`, for people.
     """
 
-    def __init__(self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._out = out
         self._diagnostics = diagnostics
         self._clock = clock
@@ -151,7 +158,9 @@ class JsonDisplay(Display):
 def progress_line(snapshot: Snapshot) -> str:
     """A job in one line."""
     if snapshot.standing:
-        return "  ".join([snapshot.state.lower(), *(f"{title} {text}" for title, text in snapshot.standing)])
+        return "  ".join(
+            [snapshot.state.lower(), *(f"{title} {text}" for title, text in snapshot.standing)]
+        )
     parts = [
         f"{snapshot.state.lower()} {duration_text(snapshot.train_seconds)}",
         f"{len(snapshot.pods)} pods",
@@ -173,10 +182,14 @@ def best_text(snapshot: Snapshot) -> str:
     if snapshot.target_return is not None:
         inside.append(f"target {return_text(snapshot.target_return)}")
     best = "best" if snapshot.score_name == "return" else f"best {snapshot.score_name}"
-    return f"{best} {return_text(snapshot.best_score)}" + (f" ({', '.join(inside)})" if inside else "")
+    return f"{best} {return_text(snapshot.best_score)}" + (
+        f" ({', '.join(inside)})" if inside else ""
+    )
 
 
-def write_summary(out: TextIO, summary: JobSummary, next_steps: Sequence[str], warnings: Sequence[str] = ()) -> None:
+def write_summary(
+    out: TextIO, summary: JobSummary, next_steps: Sequence[str], warnings: Sequence[str] = ()
+) -> None:
     """The end of a job, for people."""
     lines = [*summary.lines(), *(f"warning      {text}" for text in warnings)]
     if next_steps:

@@ -16,12 +16,15 @@ from podracer_core.errors import PodracerError
 
 _INTERVAL_S = 1.0
 _INSPECTED = "ENVIRONMENT_INSPECTED"
-WARNINGS = frozenset({"WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"})
+WARNINGS = frozenset(
+    {"WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"}
+)
 """Kinds of events that people should not miss; the end of a job repeats them."""
 
 
 def choose_display(*, plain: bool, json: bool) -> Display:
-    """JSON lines, or log lines when asked for or when stderr is no terminal, else the live table."""
+    """JSON lines, or log lines when asked for or when stderr is no terminal, else the live
+    table."""
     if json:
         return JsonDisplay(sys.stdout, sys.stderr)
     if plain or not sys.stderr.isatty():
@@ -37,7 +40,9 @@ def show_update(display: Display, update: JobUpdate) -> None:
         display.event(event)
         if event.kind in WARNINGS:
             display.warnings += (event.message,)
-        if event.kind == _INSPECTED and (preparation := update.job.environment_description.preparation):
+        if event.kind == _INSPECTED and (
+            preparation := update.job.environment_description.preparation
+        ):
             display.prepared(preparation)
     display.show(take_snapshot(update.job, update.pods))
 
@@ -72,6 +77,7 @@ class AgentPoller:
             try:
                 rows = agent_rows(self._client.agents(self._leaderboard), self._objective)
             except PodracerError:
-                continue  # it is being started again, or has no such leaderboard yet: the last rows stay
+                # it is being started again, or has no such leaderboard yet: the last rows stay
+                continue
             if not self._stop.is_set():
                 self._on_agents(rows)

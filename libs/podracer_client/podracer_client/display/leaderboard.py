@@ -1,4 +1,5 @@
-"""The leaderboard as text: a line for each candidate, below it where it came from and what it was trained with."""
+"""The leaderboard as text: a line for each candidate, below it where it came from and what it was
+trained with."""
 
 from __future__ import annotations
 
@@ -21,20 +22,28 @@ from podracer_core.jobs.objective import broken_episodes
 _WIDTH = 100
 _LEAST_WIDTH = 60
 _INDENT = " " * 6
-_STARTS = {"FRESH": "fresh", "COPY": "from {}", "NOISE": "from {} with noise", "FUSE": "fused from {}"}
+_STARTS = {
+    "FRESH": "fresh",
+    "COPY": "from {}",
+    "NOISE": "from {} with noise",
+    "FUSE": "fused from {}",
+}
 
 
 def leaderboard_text(
     board: leaderboard_service_pb2.Leaderboard, *, every: bool = False, width: int | None = None
 ) -> str:
-    """The ranking; `every` shows all hyperparameters, not only those that differ between agents or from defaults."""
+    """The ranking; `every` shows all hyperparameters, not only those that differ between agents or
+    from defaults."""
     if not board.candidates:
         return f"{board.name}: no agent is ranked yet; {board.agent_count} agents so far\n"
     if width is None:
         width = max(_LEAST_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
     agents = [candidate.agent for candidate in board.candidates]
     values = [agent_hyperparameters(agent.spec) for agent in agents]
-    telling = telling_names((agent.spec.algorithm, own) for agent, own in zip(agents, values, strict=True))
+    telling = telling_names(
+        (agent.spec.algorithm, own) for agent, own in zip(agents, values, strict=True)
+    )
     corrected = corrected_means([candidate.evaluation for candidate in board.candidates])
     rows = [_row(*pair, board) for pair in zip(board.candidates, corrected, strict=True)]
     titles = (
@@ -50,7 +59,9 @@ def leaderboard_text(
         "device s",
     )
     head, *lines = columns(
-        titles, rows, right=("rank", "score", "mean", "corrected", "95 % interval", "steps", "device s")
+        titles,
+        rows,
+        right=("rank", "score", "mean", "corrected", "95 % interval", "steps", "device s"),
     ).splitlines()
     found = [head]
     for line, candidate, own in zip(lines, board.candidates, values, strict=True):
@@ -91,7 +102,8 @@ def broken_text(candidate: leaderboard_service_pb2.Candidate) -> str:
 
 
 def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
-    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and the agent that it replaced. `start` is FRESH, COPY, …"""
+    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and the agent that it replaced. `start`
+    is FRESH, COPY, …"""
     text = _STARTS.get(start, start.lower()).format(" and ".join(parents)) if parents else "fresh"
     return f"{text}, for {replaced}" if replaced else text
 
@@ -114,7 +126,9 @@ def _origin(agent: leaderboard_service_pb2.Agent) -> str:
 
 
 def _row(
-    candidate: leaderboard_service_pb2.Candidate, corrected: float, board: leaderboard_service_pb2.Leaderboard
+    candidate: leaderboard_service_pb2.Candidate,
+    corrected: float,
+    board: leaderboard_service_pb2.Leaderboard,
 ) -> tuple[str, ...]:
     evaluation, agent = candidate.evaluation, candidate.agent
     return (

@@ -33,17 +33,23 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
         "retrained": job.retrained.agent or None,
         "evaluator": job.spec.evaluation.evaluator or None,
-        "target_return": job.spec.objective.target_return if job.spec.objective.HasField("target_return") else None,
+        "target_return": job.spec.objective.target_return
+        if job.spec.objective.HasField("target_return")
+        else None,
         "env_steps": progress.env_steps,
         "train_seconds": round(seconds(progress.train_time), 3),
-        "seconds_to_target": seconds(progress.time_to_target) if progress.HasField("time_to_target") else None,
+        "seconds_to_target": seconds(progress.time_to_target)
+        if progress.HasField("time_to_target")
+        else None,
         "agents": progress.agent_count,
         "pods": progress.pod_count,
         "rounds": progress.completed_rounds,
         "create_time": time_json(job.create_time),
         "parent": job.parent or None,
         "generation": job.generation or None,
-        "continuous": continuous_json(job.continuous_status) if job.HasField("continuous_status") else None,
+        "continuous": continuous_json(job.continuous_status)
+        if job.HasField("continuous_status")
+        else None,
     }
 
 
@@ -97,7 +103,8 @@ def counts_json(agent: leaderboard_service_pb2.Agent) -> dict[str, Any]:
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
-    """The statistics of an evaluation; `statistics` are the environment's own further ones, where it has some."""
+    """The statistics of an evaluation; `statistics` are the environment's own further ones, where
+    it has some."""
     return {
         "mean": _finite(evaluation.mean),
         "lower_bound": _finite(evaluation.lower_bound),
@@ -106,7 +113,11 @@ def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
         "broken_episodes": broken_episodes(evaluation),
         "first_break": evaluation.first_break or None,
         "cut_episodes": evaluation.cut_episodes,
-        **({"statistics": dict(sorted(evaluation.statistics.items()))} if evaluation.deterministic else {}),
+        **(
+            {"statistics": dict(sorted(evaluation.statistics.items()))}
+            if evaluation.deterministic
+            else {}
+        ),
     }
 
 

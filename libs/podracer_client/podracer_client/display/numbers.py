@@ -55,16 +55,21 @@ def time_json(timestamp: Timestamp) -> str | None:
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    """An evaluation's mean, interval and episodes, and those that broke or were cut; a single episode has an interval
-    only of its own statistic."""
+    """An evaluation's mean, interval and episodes, and those that broke or were cut; a single
+    episode has an interval only of its own statistic."""
     broken = evaluation.broken_number_episodes + evaluation.broken_code_episodes
     count, cut = len(evaluation.returns), evaluation.cut_episodes
     if broken and not count:
         return f"none: all of {broken} episodes broke"
     inside = "1 episode" if count == 1 else f"{count} episodes"
     if count != 1 or evaluation.deterministic:
-        inside = f"95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {inside}"
-    inside += f", {cut} of them cut after {max(evaluation.lengths, default=0):,} steps" if cut else ""
+        inside = (
+            f"95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, "
+            f"{inside}"
+        )
+    inside += (
+        f", {cut} of them cut after {max(evaluation.lengths, default=0):,} steps" if cut else ""
+    )
     inside += f"; {broken} more broke" if broken else ""
     return f"{return_text(evaluation.mean)} ({inside})"
 

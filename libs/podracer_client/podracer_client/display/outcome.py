@@ -1,4 +1,5 @@
-"""The end of a job: an exit code, and for a missed target the best result and suggestions for another run."""
+"""The end of a job: an exit code, and for a missed target the best result and suggestions for
+another run."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from podracer_core.jobs.objective import CONFIRMING
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""
 _NEARLY = 0.95
-"""The used part of a limit from which it counts as the one that ended the job: no round begins for the rest."""
+"""The used part of a limit from which it counts as the one that ended the job: no round begins for
+the rest."""
 _FEW_AGENTS = 16
 
 
@@ -61,7 +63,10 @@ def _how_far(job: job_pb2.Job) -> str:
     if best.create_time.seconds and job.create_time.seconds:
         age = seconds(best.create_time) - seconds(job.create_time)
         place += f", {duration_text(max(0.0, age))} after the job's creation"
-    return f"{return_text(best_score(job))} of {target} ({called} of the {name}{episodes}, {confirmed}), {place}"
+    return (
+        f"{return_text(best_score(job))} of {target} ({called} of the {name}{episodes}, "
+        f"{confirmed}), {place}"
+    )
 
 
 def _advice(job: job_pb2.Job) -> Iterator[str]:
@@ -69,7 +74,11 @@ def _advice(job: job_pb2.Job) -> Iterator[str]:
     spec, objective, best = job.spec, job.spec.objective, job.progress.best
     has_best = job.progress.HasField("best")
     if has_best and score(best, objective) < objective.target_return <= best.mean:
-        episodes = f"evaluation.episodes: {4 * len(best.returns)}" if best.returns else "more evaluation.episodes"
+        episodes = (
+            f"evaluation.episodes: {4 * len(best.returns)}"
+            if best.returns
+            else "more evaluation.episodes"
+        )
         yield f"{episodes}: the mean reached the target, the lower bound of its interval did not"
     yield from _longer(job)
     algorithms = [share.algorithm for share in spec.search.algorithms]
@@ -82,11 +91,17 @@ def _advice(job: job_pb2.Job) -> Iterator[str]:
 
 
 def _longer(job: job_pb2.Job) -> Iterator[str]:
-    """Twice the limits that ended the job; all limits if none is nearly used: a round was too long for the rest."""
+    """Twice the limits that ended the job; all limits if none is nearly used: a round was too long
+    for the rest."""
     objective, progress = job.spec.objective, job.progress
     duration, cost = seconds(objective.max_duration), seconds(objective.max_cost)
     limits = (
-        ("max_env_steps", objective.max_env_steps, progress.env_steps, lambda limit: f"{limit:_.0f}"),
+        (
+            "max_env_steps",
+            objective.max_env_steps,
+            progress.env_steps,
+            lambda limit: f"{limit:_.0f}",
+        ),
         ("max_duration", duration, seconds(progress.train_time), format_seconds),
         ("max_cost", cost, seconds(progress.cost), format_seconds),
     )

@@ -28,8 +28,8 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table on stdout: wrapped at the width of a terminal, except the first column; one line per row in a
-    pipe."""
+    """Write a table on stdout: wrapped at the width of a terminal, except the first column; one
+    line per row in a pipe."""
     if not sys.stdout.isatty():
         sys.stdout.write(columns(titles, rows) + "\n")
         return

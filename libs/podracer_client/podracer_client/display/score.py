@@ -28,13 +28,18 @@ Row = TypeVar("Row", bound=Judged)
 
 
 def best_first(agents: Iterable[Row]) -> list[Row]:
-    """Agents in the order of all tables: by score, then those without one, then those that cannot be first."""
-    return sorted(agents, key=lambda row: (bool(row.exclusion), row.score is None, -(row.score or 0.0)))
+    """Agents in the order of all tables: by score, then those without one, then those that cannot
+    be first."""
+    return sorted(
+        agents, key=lambda row: (bool(row.exclusion), row.score is None, -(row.score or 0.0))
+    )
 
 
-def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:
-    """`Sharpe` of a market whose agents are ranked by that; `return` elsewhere, also of an environment unknown here.
-    `changes` are arguments that take the place of its own."""
+def score_name(
+    environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None
+) -> str:
+    """`Sharpe` of a market whose agents are ranked by that; `return` elsewhere, also of an
+    environment unknown here. `changes` are arguments that take the place of its own."""
     if environment.id not in BUILT_IN:
         return "return"
     arguments = arguments_from_message(environment.kwargs, "environment.kwargs")
@@ -59,8 +64,8 @@ def best_score(job: job_pb2.Job) -> float | None:
 
 
 def corrected_means(evaluations: Sequence[agent_pb2.Evaluation]) -> tuple[float, ...]:
-    """The means of a leaderboard's evaluations, each drawn to all of them by as much as its episodes leave open: the
-    best of many noisy numbers promises too much."""
+    """The means of a leaderboard's evaluations, each drawn to all of them by as much as its
+    episodes leave open: the best of many noisy numbers promises too much."""
     means = [each.mean for each in evaluations]
     variances = [each.standard_deviation**2 for each in evaluations]
     return posterior_means(means, [max(1, len(each.returns)) for each in evaluations], variances)

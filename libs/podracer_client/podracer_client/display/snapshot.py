@@ -45,9 +45,8 @@ class AgentRow:
 class Snapshot:
     """A job at one moment. Times in seconds; None for unknown values.
 
-    `env_steps` are those of committed checkpoints, `live_env_steps` those that pods report beyond them. `score_name` is
-    the name of the numbers of evaluations, usually `return`.
-    """
+    `env_steps` are those of committed checkpoints, `live_env_steps` those that pods report beyond
+    them. `score_name` is the name of the numbers of evaluations, usually `return`."""
 
     name: str
     state: str
@@ -116,13 +115,17 @@ def agent_rows(
     return tuple(best_first(_agent_row(agent, objective) for agent in reversed(list(agents))))
 
 
-def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective) -> AgentRow:
+def _agent_row(
+    agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective
+) -> AgentRow:
     return AgentRow(
         name=short_name(agent.name),
         algorithm=agent.spec.algorithm,
         state=enum_word(leaderboard_service_pb2.AgentState, agent.state),
         score=agent.best_score if agent.HasField("best_score") else None,
-        latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
+        latest=score(agent.latest_evaluation, objective)
+        if agent.HasField("latest_evaluation")
+        else None,
         env_steps=agent.env_steps,
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
@@ -135,14 +138,22 @@ def standing(job: job_pb2.Job) -> dict[str, str]:
     if not job.HasField("continuous_status"):
         return {}
     status = job.continuous_status
-    return {"generation": str(status.generation), "champion": _champion(status), "waits for": _waits_for(job)}
+    return {
+        "generation": str(status.generation),
+        "champion": _champion(status),
+        "waits for": _waits_for(job),
+    }
 
 
 def _champion(status: job_pb2.ContinuousStatus) -> str:
     if not status.HasField("champion"):
         return "none yet"
     name = status.champion.agent.partition("/jobs/")[2].replace("/agents/", "/")
-    return f"{name}, of generation {status.champion_generation}" if status.champion_generation else name
+    return (
+        f"{name}, of generation {status.champion_generation}"
+        if status.champion_generation
+        else name
+    )
 
 
 def _waits_for(job: job_pb2.Job) -> str:

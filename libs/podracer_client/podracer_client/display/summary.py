@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, evaluation_text, return_text, seconds
+from podracer_client.display.numbers import (
+    count_text,
+    duration_text,
+    evaluation_text,
+    return_text,
+    seconds,
+)
 from podracer_client.display.outcome import missed_target, target_lines
 from podracer_client.display.score import best_score, score_name, statistic
 from podracer_client.display.snapshot import standing, state_text
@@ -22,7 +28,8 @@ from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job at its end; `checkpoint` is the path (or the name on a server) of the best policy, empty where none is."""
+    """A job at its end; `checkpoint` is the path (or the name on a server) of the best policy,
+    empty where none is."""
 
     job: job_pb2.Job
     checkpoint: str
@@ -45,13 +52,16 @@ class JobSummary:
             "cost_seconds": round(seconds(progress.cost), 3),
             "evaluation_seconds": round(seconds(progress.evaluation_cost), 3),
             "seconds_to_target": round(seconds(progress.time_to_target), 3) if reached else None,
-            "env_steps_per_second": round(progress.env_steps / train_seconds, 1) if train_seconds else 0.0,
+            "env_steps_per_second": round(progress.env_steps / train_seconds, 1)
+            if train_seconds
+            else 0.0,
             "agents": progress.agent_count,
             "checkpoint": self.checkpoint or None,
         }
 
     def problem_lines(self) -> list[str]:
-        """The reason of a failure, with the traceback of the user's code if there is one; empty for any other job."""
+        """The reason of a failure, with the traceback of the user's code if there is one; empty for
+        any other job."""
         if not self.job.HasField("problem"):
             return []
         problem = self.job.problem
@@ -79,12 +89,14 @@ class JobSummary:
         if self.job.parent:
             lines.append(f"generation   {self.job.generation} of {short_name(self.job.parent)}")
         lines.append(
-            f"trained      {count_text(progress.env_steps)} environment steps, {progress.agent_count} agents, "
-            f"{duration_text(seconds(progress.train_time))}"
+            f"trained      {count_text(progress.env_steps)} environment steps, "
+            f"{progress.agent_count} agents, {duration_text(seconds(progress.train_time))}"
         )
         if cost_s := seconds(progress.cost):
             share = seconds(progress.evaluation_cost) / cost_s
-            lines.append(f"used         {cost_s:,.1f} device seconds, {share:.0%} of them for evaluation")
+            lines.append(
+                f"used         {cost_s:,.1f} device seconds, {share:.0%} of them for evaluation"
+            )
         if evaluator := self.job.spec.evaluation.evaluator:
             lines.append(f"evaluator    {evaluator}")
         if progress.HasField("best"):
@@ -93,11 +105,16 @@ class JobSummary:
             title = f"best {score_name(self.job.spec.environment)}"
             ranked, called = best_score(self.job), statistic(self.job.spec.objective)
             first = "" if called == "mean" else f"{return_text(ranked)} ({called}), mean "
-            lines.append(f"{title}  {first}{evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+            lines.append(
+                f"{title}  {first}{evaluation_text(best)}, agent "
+                f"{short_name(best.agent)}{confirmed}"
+            )
         lines += target_lines(self.job)
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {retrained_text(self.job)}")
-        elif self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best"):
+        elif (
+            self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best")
+        ):
             lines.append("retrained    no, that has failed: its events say why")
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
@@ -110,19 +127,28 @@ class JobSummary:
 def retrained_text(job: job_pb2.Job) -> str:
     """The final policy of the job, and the arguments that differ from those of the job's agents."""
     policy, changes = job.retrained, job.spec.retrain.kwargs
-    others = ", ".join(f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items()))
+    others = ", ".join(
+        f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items())
+    )
     steps = count_text(policy.checkpoint.env_steps)
     return f"{short_name(policy.agent)}, {steps} environment steps{', ' if others else ''}{others}"
 
 
 def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:
     """The score of the ensemble, and its members."""
-    agents = f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
-    return f"{evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
+    agents = (
+        f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
+    )
+    return (
+        f"{evaluation_text(ensemble.evaluation)}, {agents}"
+        if ensemble.HasField("evaluation")
+        else agents
+    )
 
 
 def program_words(argv: Sequence[str] | None = None) -> list[str]:
-    """The words that start this command from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
+    """The words that start this command from here: `podracer`, `.venv/bin/podracer`, `python -m
+    podracer_client`."""
     first = (sys.argv if argv is None else argv)[0]
     if first.endswith("__main__.py"):
         return [_short_path(Path(sys.executable)), "-m", "podracer_client"]
@@ -139,7 +165,8 @@ def next_steps(
     again: Sequence[str] = (),
     checkpoint_options: Sequence[str] = (),
 ) -> list[str]:
-    """Commands to copy: continue, evaluate and export the policy at `checkpoint`, show the leaderboard."""
+    """Commands to copy: continue, evaluate and export the policy at `checkpoint`, show the
+    leaderboard."""
     commands = [again] if again else []
     if checkpoint:
         commands.append(["evaluate", checkpoint, *checkpoint_options])

@@ -40,17 +40,25 @@ class TableDisplay(Display):
     wants_agents = True
 
     def __init__(
-        self, out: TextIO, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        out: TextIO,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._out = out
-        self._console = console or Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
+        self._console = console or Console(
+            file=sys.stderr, markup=False, emoji=False, highlight=False
+        )
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._seen_s = 0.0
         self._agents: Sequence[AgentRow] = ()
         self._news: deque[str] = deque(maxlen=_NEWS_ROWS)
         self._live = Live(
-            console=self._console, get_renderable=self.render, refresh_per_second=_REFRESHES_PER_S, transient=True
+            console=self._console,
+            get_renderable=self.render,
+            refresh_per_second=_REFRESHES_PER_S,
+            transient=True,
         )
 
     def __enter__(self) -> Self:
@@ -90,12 +98,17 @@ class TableDisplay(Display):
                 parts.append(pod_table(self._snapshot.pods))
             if self._agents:
                 parts.append(agent_table(self._agents, self._snapshot.statistic))
-        parts.extend(Text(f"· {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in list(self._news))
+        parts.extend(
+            Text(f"· {line}", style="dim", no_wrap=True, overflow="ellipsis")
+            for line in list(self._news)
+        )
         return Group(*parts)
 
     def _header(self, snapshot: Snapshot) -> RenderableType:
         # Between two updates the clock of a running job continues.
-        running = snapshot.state == "RUNNING" and any(pod.state == "WORKING" for pod in snapshot.pods)
+        running = snapshot.state == "RUNNING" and any(
+            pod.state == "WORKING" for pod in snapshot.pods
+        )
         elapsed = snapshot.train_seconds + (self._clock() - self._seen_s if running else 0.0)
         grid = Table.grid(padding=(0, 3))
         grid.add_row(
@@ -117,7 +130,13 @@ class TableDisplay(Display):
 
 def pod_table(pods: Sequence[PodRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title, right in (("pod", False), ("state", False), ("layout", False), ("steps/s", True), ("agents", False)):
+    for title, right in (
+        ("pod", False),
+        ("state", False),
+        ("layout", False),
+        ("steps/s", True),
+        ("agents", False),
+    ):
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for pod in pods:
         notes = f"{_some(pod.agents)}{f'  started again {pod.restarts}×' if pod.restarts else ''}"
@@ -134,7 +153,13 @@ def pod_table(pods: Sequence[PodRow]) -> Table:
 def agent_table(agents: Sequence[AgentRow], statistic: str) -> Table:
     """The first agents of `agents`, which is sorted, and a line with the number of omitted ones."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    titles = (("agent", False), ("algorithm", False), ("state", False), (f"best {statistic}", True), ("latest", True))
+    titles = (
+        ("agent", False),
+        ("algorithm", False),
+        ("state", False),
+        (f"best {statistic}", True),
+        ("latest", True),
+    )
     for title, right in (*titles, ("steps", True), ("rung", True), ("from", False)):
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for agent in agents[:_AGENT_ROWS]:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Client(Servers):
-    """Submits jobs and reads their results. Every method raises a PodracerError if the server refuses.
+    """Submits jobs and reads their results. Every method raises a PodracerError if the server
+    refuses.
 
-    `job_service`, `artifact_service` and `leaderboard_service` are the gRPC stubs, for calls without a method here.
-    """
+    `job_service`, `artifact_service` and `leaderboard_service` are the gRPC stubs, for calls
+    without a method here."""
 
     @classmethod
     def connect(
@@ -40,8 +41,9 @@ class Client(Servers):
         context: str | None = None,
         allow_insecure: bool = False,
     ) -> Self:
-        """Connect to the first of these that is set: the given servers, `folder` or context (`podracer context`);
-        PODRACER_CONTEXT, or PODRACER_ORCHESTRATOR and so on; a server that runs in ./runs; the current context.
+        """Connect to the first of these that is set: the given servers, `folder` or context
+        (`podracer context`); PODRACER_CONTEXT, or PODRACER_ORCHESTRATOR and so on; a server that
+        runs in ./runs; the current context.
 
         `tls` is a folder with ca.pem, cert.pem and key.pem, for servers with TLS (PODRACER_TLS).
         Raises NotFound if no server is known, InvalidInput for an unreadable token or certificate.
@@ -61,12 +63,16 @@ class Client(Servers):
             connection.close()
             raise
 
-    def submit(self, job: str | Path | JobSpec, *, job_id: str = "", request_id: str | None = None) -> Job:
-        """Create a job from a job file or a JobSpec. It is first checked here, with the same rules as on the server.
+    def submit(
+        self, job: str | Path | JobSpec, *, job_id: str = "", request_id: str | None = None
+    ) -> Job:
+        """Create a job from a job file or a JobSpec. It is first checked here, with the same rules
+        as on the server.
 
-        Uploads its code and data first. Raises InvalidInput with every bad field, AlreadyExists for a taken `job_id`.
-        """
-        from podracer_client.jobs.warm_starts import look_up_founders  # late: reading needs none of it
+        Uploads its code and data first. Raises InvalidInput with every bad field, AlreadyExists for
+        a taken `job_id`."""
+        # late: reading needs none of it
+        from podracer_client.jobs.warm_starts import look_up_founders
         from podracer_core.jobs.job_file import load_job_file
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
@@ -77,7 +83,8 @@ class Client(Servers):
         return Job(self, self.job_service.CreateJob(request).job)
 
     def upload_files(self, spec: JobSpec) -> JobSpec:
-        """Upload the code folder and data sets of `spec`; returns it with references to the object store.
+        """Upload the code folder and data sets of `spec`; returns it with references to the object
+        store.
 
         Raises InvalidInput if one of them cannot be sent.
         """
@@ -104,14 +111,21 @@ class Client(Servers):
         parent: str = DEFAULT_PROJECT,
         full: bool = False,
     ) -> list[Job]:
-        """The jobs of a project, newest first; if given, only those in `states` and those that match a filter.
+        """The jobs of a project, newest first; if given, only those in `states` and those that
+        match a filter.
 
-        `matching` is the filter of ListJobs: `state=RUNNING AND labels.team=vision`. Raises InvalidInput for a bad one.
-        Without `full` they lack what may be large (JobView); `refresh` reads one job in full.
-        """
+        `matching` is the filter of ListJobs: `state=RUNNING AND labels.team=vision`. Raises
+        InvalidInput for a bad one. Without `full` they lack what may be large (JobView); `refresh`
+        reads one job in full."""
         view = job_service_pb2.JOB_VIEW_FULL if full else job_service_pb2.JOB_VIEW_BASIC
-        request = job_service_pb2.ListJobsRequest(parent=parent, states=states, filter=matching, view=view)
-        return [Job(self, job) for page in pages(self.job_service.ListJobs, request) for job in page.jobs]
+        request = job_service_pb2.ListJobsRequest(
+            parent=parent, states=states, filter=matching, view=view
+        )
+        return [
+            Job(self, job)
+            for page in pages(self.job_service.ListJobs, request)
+            for job in page.jobs
+        ]
 
     def capacity(self, *, parent: str = DEFAULT_PROJECT) -> job_service_pb2.GetCapacityResponse:
         """The resources of the pool, their use, and each unfinished job's share."""
@@ -125,10 +139,13 @@ class Client(Servers):
         return self.job_service.CollectCheckpoints(request)
 
     def watch_leaderboard(self, name: str) -> Iterator[leaderboard_service_pb2.Leaderboard]:
-        """Yield the ranking at each change. Raises Unavailable if the server becomes unreachable."""
+        """Yield the ranking at each change. Raises Unavailable if the server becomes
+        unreachable."""
         revision = self.leaderboard(name).revision
         while True:
-            request = leaderboard_service_pb2.WatchLeaderboardRequest(name=name, after_revision=revision)
+            request = leaderboard_service_pb2.WatchLeaderboardRequest(
+                name=name, after_revision=revision
+            )
             try:
                 for response in self.leaderboard_service.WatchLeaderboard(request):
                     revision = response.leaderboard.revision
@@ -140,11 +157,18 @@ class Client(Servers):
     def agents(self, leaderboard: str) -> list[leaderboard_service_pb2.Agent]:
         """Every agent of a leaderboard, ranked or not, oldest first."""
         request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard)
-        return [agent for page in pages(self.leaderboard_service.ListAgents, request) for agent in page.agents]
+        return [
+            agent
+            for page in pages(self.leaderboard_service.ListAgents, request)
+            for agent in page.agents
+        ]
 
     def evaluations(self, leaderboard: str, *, agent: str = "") -> Iterator[agent_pb2.Evaluation]:
-        """Every evaluation of a leaderboard or of one of its agents, oldest first. Reads page by page."""
-        request = leaderboard_service_pb2.ListEvaluationsRequest(leaderboard=leaderboard, agent=agent)
+        """Every evaluation of a leaderboard or of one of its agents, oldest first. Reads page by
+        page."""
+        request = leaderboard_service_pb2.ListEvaluationsRequest(
+            leaderboard=leaderboard, agent=agent
+        )
         for page in pages(self.leaderboard_service.ListEvaluations, request):
             yield from page.evaluations
 
@@ -162,8 +186,11 @@ class Client(Servers):
                 raise DataCorrupted("the server lists the same events again and again")
             request.after_position = response.events[-1].position
 
-    def promote(self, job: str, policy: str = "", *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
-        """Point an alias of the job at a policy: an agent (by name or id), a checkpoint (by name), or the job's best.
+    def promote(
+        self, job: str, policy: str = "", *, alias: str = "", reason: str = ""
+    ) -> job_service_pb2.Promotion:
+        """Point an alias of the job at a policy: an agent (by name or id), a checkpoint (by name),
+        or the job's best.
 
         Raises NotFound, and PreconditionFailed (NO_CANDIDATE) if there is no policy to promote.
         """
@@ -177,8 +204,11 @@ class Client(Servers):
         )
         return self.job_service.PromotePolicy(request).promotion
 
-    def roll_back(self, job: str, *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
-        """Point an alias back at its previous policy. Raises PreconditionFailed (NO_FORMER_POLICY) if there is none."""
+    def roll_back(
+        self, job: str, *, alias: str = "", reason: str = ""
+    ) -> job_service_pb2.Promotion:
+        """Point an alias back at its previous policy. Raises PreconditionFailed (NO_FORMER_POLICY)
+        if there is none."""
         request = job_service_pb2.RollbackPolicyRequest(
             job=self.full_name(job), alias=alias, reason=reason, request_id=secrets.token_hex(16)
         )
@@ -187,4 +217,8 @@ class Client(Servers):
     def promotions(self, job: str, *, alias: str = "") -> list[job_service_pb2.Promotion]:
         """Promotions and rejections with their reasons, newest first."""
         request = job_service_pb2.ListPromotionsRequest(job=self.full_name(job), alias=alias)
-        return [each for page in pages(self.job_service.ListPromotions, request) for each in page.promotions]
+        return [
+            each
+            for page in pages(self.job_service.ListPromotions, request)
+            for each in page.promotions
+        ]

@@ -1,4 +1,5 @@
-"""Jobs of one file with a matrix: check all, then create each once; follow them until the last one ends."""
+"""Jobs of one file with a matrix: check all, then create each once; follow them until the last one
+ends."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _INTERVAL_S = 1.0
 
 
 def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-    """Upload the files of all specs and have the server validate them; creates no job. Returns the uploaded specs.
+    """Upload the files of all specs and have the server validate them; creates no job. Returns the
+    uploaded specs.
 
     Raises InvalidInput that names the first job which the server refuses.
     """
@@ -32,7 +34,11 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
     ready = []
     for spec in specs:
         environment = spec.environment
-        files = (environment.code_path, environment.entry_point, tuple(sorted(spec.data.items(), key=str)))
+        files = (
+            environment.code_path,
+            environment.entry_point,
+            tuple(sorted(spec.data.items(), key=str)),
+        )
         if files not in stored:
             uploaded = client.upload_files(spec)
             stored[files] = uploaded.environment.code, uploaded.data
@@ -49,11 +55,14 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
     return ready
 
 
-def create_jobs(client: Client, specs: Sequence[JobSpec], submission: str, *, job_id: str = "") -> Iterator[Job]:
-    """Create the jobs one by one. A repeated `submission` finds the jobs that it has created before.
+def create_jobs(
+    client: Client, specs: Sequence[JobSpec], submission: str, *, job_id: str = ""
+) -> Iterator[Job]:
+    """Create the jobs one by one. A repeated `submission` finds the jobs that it has created
+    before.
 
-    `submission` is random and has at most 58 characters. With a `job_id` the ids are `job_id` and a number.
-    """
+    `submission` is random and has at most 58 characters. With a `job_id` the ids are `job_id` and a
+    number."""
     for number, spec in enumerate(specs, 1):
         request = job_service_pb2.CreateJobRequest(
             job_id=f"{job_id}-{number}" if job_id else "",
@@ -73,9 +82,8 @@ def follow_jobs(
 ) -> Iterator[Mapping[str, Job]]:
     """Yield the jobs by name, in the order of `names`, about once a second until all have ended.
 
-    It polls, as a stream for each job would need a thread for each. Deleted jobs are left out. Raises Unavailable if
-    the server does not answer for `patience_s`.
-    """
+    It polls, as a stream for each job would need a thread for each. Deleted jobs are left out.
+    Raises Unavailable if the server does not answer for `patience_s`."""
     last_answer = clock()
     while True:
         try:

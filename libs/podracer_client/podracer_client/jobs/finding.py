@@ -14,7 +14,8 @@ _MOST_SHOWN = 10
 
 
 def find_job(servers: Servers, text: str) -> job_pb2.Job:
-    """Raises NotFound with the nearest names, InvalidInput (AMBIGUOUS_NAME) with the jobs that share the name."""
+    """Raises NotFound with the nearest names, InvalidInput (AMBIGUOUS_NAME) with the jobs that
+    share the name."""
     name = job_name(text)
     try:
         return servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=name)).job
@@ -38,14 +39,17 @@ def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Jo
 
 
 def _advice(jobs: Sequence[job_pb2.Job], text: str) -> str:
-    known = dict.fromkeys(name for job in jobs for name in (job.spec.display_name, short_name(job.name)))
+    known = dict.fromkeys(
+        name for job in jobs for name in (job.spec.display_name, short_name(job.name))
+    )
     return did_you_mean(text, known, "`podracer jobs` lists them")
 
 
 def _candidates(jobs: Sequence[job_pb2.Job]) -> str:
     """Id, creation and state of each, newest first."""
     lines = [
-        f"  {short_name(job.name)}  created {time_text(job.create_time)}  {enum_word(job_pb2.JobState, job.state)}"
+        f"  {short_name(job.name)}  created {time_text(job.create_time)}  "
+        f"{enum_word(job_pb2.JobState, job.state)}"
         for job in jobs[:_MOST_SHOWN]
     ]
     more = len(jobs) - len(lines)

@@ -53,22 +53,32 @@ class Job:
 
     def refresh(self) -> Job:
         """Read the job from the server again."""
-        self.message = self._servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=self.name)).job
+        self.message = self._servers.job_service.GetJob(
+            job_service_pb2.GetJobRequest(name=self.name)
+        ).job
         return self
 
     def watch(self, *, after_position: int = 0, patience_s: float = 60.0) -> JobWatch:
         """Iterate over the job's updates until it ends; see JobWatch."""
-        return JobWatch(self._servers.job_service, self.name, after_position=after_position, patience_s=patience_s)
+        return JobWatch(
+            self._servers.job_service,
+            self.name,
+            after_position=after_position,
+            patience_s=patience_s,
+        )
 
     def wait(self, *, patience_s: float = 60.0) -> Job:
-        """Wait until the job ends, in any state. Raises Unavailable if the server does not answer for `patience_s`."""
+        """Wait until the job ends, in any state. Raises Unavailable if the server does not answer
+        for `patience_s`."""
         for update in self.watch(after_position=self.message.event_position, patience_s=patience_s):
             self.message = update.job
         return self
 
     def cancel(self) -> Job:
         """Cancel the job. Its results stay."""
-        self.message = self._servers.job_service.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
+        self.message = self._servers.job_service.CancelJob(
+            job_service_pb2.CancelJobRequest(name=self.name)
+        ).job
         return self
 
     def delete(self) -> None:
@@ -87,7 +97,8 @@ class Job:
         return self._set_suspended(False, None)
 
     def scale(self, *, least: int | None = None, most: int | None = None) -> Job:
-        """Change how many pods may work for the job, also while it runs. A limit that is not given stays.
+        """Change how many pods may work for the job, also while it runs. A limit that is not given
+        stays.
 
         As in `pod.count`, with several learners these are teams, each of as many pods.
 
@@ -101,11 +112,17 @@ class Job:
                 continue
             if not 1 <= count <= MAX_PODS:
                 message = f"is {count}, expected 1 to {MAX_PODS}"
-                raise InvalidInput(f"{option}: {message}", violations=[FieldViolation(f"pod.count.{option}", message)])
+                raise InvalidInput(
+                    f"{option}: {message}",
+                    violations=[FieldViolation(f"pod.count.{option}", message)],
+                )
             setattr(request.spec.pod, field, count)
             request.update_mask.paths.append(f"pod.{field}")
         if not request.update_mask.paths:
-            raise InvalidInput("say how many pods: at most (max), at least (min), or both", reason="NOTHING_TO_CHANGE")
+            raise InvalidInput(
+                "say how many pods: at most (max), at least (min), or both",
+                reason="NOTHING_TO_CHANGE",
+            )
         self.message = self._servers.job_service.UpdateJob(request).job
         return self
 
@@ -116,23 +133,34 @@ class Job:
 
     def pods(self) -> list[job_pb2.Pod]:
         """The pods that work for the job."""
-        request = job_service_pb2.ListPodsRequest(parent=self.name.partition("/jobs/")[0], job=self.name)
-        return [pod for page in pages(self._servers.job_service.ListPods, request) for pod in page.pods]
+        request = job_service_pb2.ListPodsRequest(
+            parent=self.name.partition("/jobs/")[0], job=self.name
+        )
+        return [
+            pod for page in pages(self._servers.job_service.ListPods, request) for pod in page.pods
+        ]
 
     def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
         """The job's latest events, oldest first."""
         after = max(0, self.refresh().message.event_position - count)
-        request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
+        request = job_service_pb2.ListEventsRequest(
+            job=self.name, after_position=after, page_size=count
+        )
         return list(self._servers.job_service.ListEvents(request).events)
 
     def fork_agent(
-        self, agent: str, hyperparameters: Mapping[str, HyperparameterValue] | None = None, *, request_id: str = ""
+        self,
+        agent: str,
+        hyperparameters: Mapping[str, HyperparameterValue] | None = None,
+        *,
+        request_id: str = "",
     ) -> str:
-        """Make a new agent from the weights of `agent` (name or id), with changed hyperparameters. It is trained next.
+        """Make a new agent from the weights of `agent` (name or id), with changed hyperparameters.
+        It is trained next.
 
-        Returns its name, or an empty text if the leaderboard became unreachable; it then makes the agent later. Raises
-        InvalidInput with every bad hyperparameter, NotFound, PreconditionFailed.
-        """
+        Returns its name, or an empty text if the leaderboard became unreachable; it then makes the
+        agent later. Raises InvalidInput with every bad hyperparameter, NotFound,
+        PreconditionFailed."""
         request = job_service_pb2.ForkAgentRequest(
             name=self._agent_name(agent), request_id=request_id or secrets.token_hex(16)
         )
@@ -141,30 +169,40 @@ class Job:
         return self._servers.job_service.ForkAgent(request).agent
 
     def pin_agent(self, agent: str) -> None:
-        """Protect an agent from being replaced, until `unpin_agent`. Raises NotFound, PreconditionFailed."""
-        self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent)))
+        """Protect an agent from being replaced, until `unpin_agent`. Raises NotFound,
+        PreconditionFailed."""
+        self._servers.job_service.PinAgent(
+            job_service_pb2.PinAgentRequest(name=self._agent_name(agent))
+        )
 
     def unpin_agent(self, agent: str) -> None:
         """Allow an agent to be replaced again."""
-        self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent), unpin=True))
+        self._servers.job_service.PinAgent(
+            job_service_pb2.PinAgentRequest(name=self._agent_name(agent), unpin=True)
+        )
 
     def stop_agent(self, agent: str) -> None:
         """Stop training an agent at the end of its round. Its checkpoints and results stay."""
-        self._servers.job_service.StopAgent(job_service_pb2.StopAgentRequest(name=self._agent_name(agent)))
+        self._servers.job_service.StopAgent(
+            job_service_pb2.StopAgentRequest(name=self._agent_name(agent))
+        )
 
     def _agent_name(self, agent: str) -> str:
         return agent if "/" in agent else f"{self.name}/agents/{agent}"
 
     def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
-        """The job's ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard."""
+        """The job's ranked candidates, best first. Raises PreconditionFailed while it has no
+        leaderboard."""
         if not self.message.leaderboard:
             raise PreconditionFailed(
-                f"{self.name} has no leaderboard yet: its state is {self.state}", reason="NO_LEADERBOARD"
+                f"{self.name} has no leaderboard yet: its state is {self.state}",
+                reason="NO_LEADERBOARD",
             )
         return self._servers.leaderboard(self.message.leaderboard)
 
     def download_best(self, target: str | Path) -> artifact_service_pb2.Artifact:
-        """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound if there is none yet."""
+        """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound if
+        there is none yet."""
         return self._servers.download(best_checkpoint_name(self.name), target)
 
 
@@ -174,5 +212,8 @@ def _hyperparameter(name: str, value: HyperparameterValue) -> agent_pb2.Hyperpar
     try:
         return hyperparameter_to_message(value)
     except (TypeError, ValueError) as error:
-        problem = f"expected a number, a word, true or false, or a list of whole numbers, not {value!r:.100}"
+        problem = (
+            "expected a number, a word, true or false, or a list of whole numbers, not "
+            f"{value!r:.100}"
+        )
         raise InvalidInput.of(name, problem) from error

@@ -1,4 +1,5 @@
-"""What a new job starts from: the candidates of another job's leaderboard, or a checkpoint in a folder."""
+"""What a new job starts from: the candidates of another job's leaderboard, or a checkpoint in a
+folder."""
 
 from __future__ import annotations
 
@@ -27,23 +28,31 @@ __all__ = ["look_up_founders"]
 
 
 def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:
-    """`spec` with the best candidates of the job in its warm start: an id, or the name in a file if only one has it.
+    """`spec` with the best candidates of the job in its warm start: an id, or the name in a file if
+    only one has it.
 
-    Or with the checkpoint of a folder, which is uploaded. Raises InvalidInput if the job does not exist, or has no
-    candidate, and DataCorrupted if the folder's bytes have changed.
-    """
+    Or with the checkpoint of a folder, which is uploaded. Raises InvalidInput if the job does not
+    exist, or has no candidate, and DataCorrupted if the folder's bytes have changed."""
     wanted = spec.warm_start
     if not isinstance(wanted, WarmStart):
         return spec
     if wanted.checkpoint is not None:
-        trained = read_manifest(FolderStore(wanted.checkpoint, create=False), "").metadata.get("environment", {})
-        own = replace(spec.environment, observation_origin=tuple(trained.get("observation_origin", ())))
+        trained = read_manifest(FolderStore(wanted.checkpoint, create=False), "").metadata.get(
+            "environment", {}
+        )
+        own = replace(
+            spec.environment, observation_origin=tuple(trained.get("observation_origin", ()))
+        )
         return replace(spec, environment=own, warm_start=(_uploaded(servers, wanted.checkpoint),))
     try:
         job = find_job(servers, wanted.job)
     except (NotFound, InvalidInput) as error:
         raise refused("warm_start.job", error.message) from error
-    board = servers.leaderboard(job.leaderboard) if job.leaderboard else leaderboard_service_pb2.Leaderboard()
+    board = (
+        servers.leaderboard(job.leaderboard)
+        if job.leaderboard
+        else leaderboard_service_pb2.Leaderboard()
+    )
     if not board.candidates:
         raise refused("warm_start.job", f"the job {wanted.job} has no candidate on its leaderboard")
     founders = tuple(map(_founder, board.candidates[: wanted.candidates]))
@@ -62,7 +71,8 @@ def _founder(candidate: leaderboard_service_pb2.Candidate) -> Founder:
 
 
 def _uploaded(servers: Servers, folder: Path) -> Founder:
-    """The checkpoint of a folder as one artifact: an archive of its tensors, without environments and transitions."""
+    """The checkpoint of a folder as one artifact: an archive of its tensors, without environments
+    and transitions."""
     store = FolderStore(folder, create=False)
     manifest = read_manifest(store, "")
     if "algorithm" not in manifest.metadata:
@@ -73,10 +83,18 @@ def _uploaded(servers: Servers, folder: Path) -> Founder:
             if not file.path.startswith(("environment.", REPLAY_FOLDER)):
                 archive.writestr(zipfile.ZipInfo(file.path), read_file(store, "", file))
     digest = hashlib.sha256(packed.getvalue()).hexdigest()
-    name = f"{re.sub('[^a-z0-9]+', '-', folder.name.lower())[:40].strip('-')}-{digest[:12]}".lstrip("-")
-    header = artifact_service_pb2.UploadHeader(kind=artifact_service_pb2.ARTIFACT_KIND_POLICY, artifact_id=name)
+    name = f"{re.sub('[^a-z0-9]+', '-', folder.name.lower())[:40].strip('-')}-{digest[:12]}".lstrip(
+        "-"
+    )
+    header = artifact_service_pb2.UploadHeader(
+        kind=artifact_service_pb2.ARTIFACT_KIND_POLICY, artifact_id=name
+    )
     stored = upload_bytes(servers.artifact_service, header, f"{name}.zip", packed.getvalue())
     values = manifest.metadata["hyperparameters"].items()
-    hyperparameters = {key: tuple(value) if isinstance(value, list) else value for key, value in values}
+    hyperparameters = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values
+    }
     agent = f"{DEFAULT_PROJECT}/artifacts/{name}"
-    return Founder(agent, stored.key, stored.sha256, manifest.metadata["algorithm"], hyperparameters)
+    return Founder(
+        agent, stored.key, stored.sha256, manifest.metadata["algorithm"], hyperparameters
+    )

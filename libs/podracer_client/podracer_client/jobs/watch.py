@@ -12,14 +12,17 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2, job_service_pb2_g
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 
-FINAL_STATES = frozenset({job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED})
+FINAL_STATES = frozenset(
+    {job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED}
+)
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """A job's current state, the events since the last update (oldest first), and its current pods."""
+    """A job's current state, the events since the last update (oldest first), and its current
+    pods."""
 
     job: job_pb2.Job
     events: tuple[job_pb2.Event, ...]
@@ -31,11 +34,11 @@ class JobUpdate:
 
 
 class JobWatch:
-    """Iterates over the updates of a job until it ends. A lost connection neither loses nor repeats an event.
+    """Iterates over the updates of a job until it ends. A lost connection neither loses nor repeats
+    an event.
 
-    Iterating raises Unavailable if the server does not answer for `patience_s`, and the errors of the server.
-    `cancel`, from any thread, ends it.
-    """
+    Iterating raises Unavailable if the server does not answer for `patience_s`, and the errors of
+    the server. `cancel`, from any thread, ends it."""
 
     def __init__(
         self,
@@ -77,7 +80,8 @@ class JobWatch:
                 return
             if self._clock() - last_answer > self._patience_s:
                 raise Unavailable(
-                    f"no answer from the orchestrator for {self._patience_s:.0f} s: {failure.message}",
+                    f"no answer from the orchestrator for {self._patience_s:.0f} s: "
+                    f"{failure.message}",
                     reason=failure.reason,
                 ) from failure
             self._cancelled.wait(next(backoff))

@@ -1,4 +1,5 @@
-"""A private evaluator process does the work that needs torch, so that this process does not import it."""
+"""A private evaluator process does the work that needs torch, so that this process does not import
+it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions, leave_at_once, require_services
+from podracer_client.local.services import (
+    STOP_S,
+    LocalServices,
+    ServiceOptions,
+    leave_at_once,
+    require_services,
+)
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.processes.interrupts import Interrupts
 from podracer_client.processes.process import ProcessNews
@@ -34,16 +40,20 @@ class _Interrupted:
 
 
 class Foreground(ABC, Generic[News]):
-    """The main thread reads an inbox; a second one, `_work`, starts the jobs and puts `News` of them there."""
+    """The main thread reads an inbox; a second one, `_work`, starts the jobs and puts `News` of
+    them there."""
 
     def __init__(
-        self, stack: ExitStack, folder: Path, options: ServiceOptions | None, note: Callable[[str], None]
+        self,
+        stack: ExitStack,
+        folder: Path,
+        options: ServiceOptions | None,
+        note: Callable[[str], None],
     ) -> None:
         """`stack` holds the resources to release; `note` shows a line.
 
-        Raises PreconditionFailed while another process has the folder, or if a service is not installed, InvalidInput
-        if the folder cannot be written.
-        """
+        Raises PreconditionFailed while another process has the folder, or if a service is not
+        installed, InvalidInput if the folder cannot be written."""
         require_services()
         self._note = note
         self._inbox: SimpleQueue[News | ProcessNews | _Ended | _Interrupted] = SimpleQueue()
@@ -54,14 +64,18 @@ class Foreground(ABC, Generic[News]):
         options = replace(options or ServiceOptions(), own_user_code=True)
         self._services = services = LocalServices(state, run_folder, options, self._inbox.put)
         stack.enter_context(
-            Interrupts(lambda: self._inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))
+            Interrupts(
+                lambda: self._inbox.put(_Interrupted()),
+                lambda: leave_at_once(services, state, run_folder),
+            )
         )
 
     def follow(self) -> int:
-        """Run until the jobs end or the user interrupts; returns the exit code. Then the services have ended, too.
+        """Run until the jobs end or the user interrupts; returns the exit code. Then the services
+        have ended, too.
 
-        Raises Unavailable if a service cannot start or dies repeatedly, and the error of the second thread.
-        """
+        Raises Unavailable if a service cannot start or dies repeatedly, and the error of the second
+        thread."""
         try:
             self._services.start()
             threading.Thread(target=self._guarded_work, name="following", daemon=True).start()
@@ -124,7 +138,11 @@ class Foreground(ABC, Generic[News]):
         return False
 
     def _guarded_work(self) -> None:
-        ended = _Ended(PodracerError("an unexpected error ended the display of the jobs; its traceback is above"))
+        ended = _Ended(
+            PodracerError(
+                "an unexpected error ended the display of the jobs; its traceback is above"
+            )
+        )
         try:
             self._work()
             ended = _Ended(None)

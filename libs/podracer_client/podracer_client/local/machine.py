@@ -25,7 +25,8 @@ from podracer_core.device.toolchain import missing as missing_for_kernels
 from podracer_core.errors import PodracerError
 
 _DEADLINE_S = 60.0
-"""Deadline of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""
+"""Deadline of each probe; they run side by side. The first import of torch from a cold disk takes
+most of a minute."""
 _PROGRAM_S = 10.0
 _GIB = 2**30
 _OURS = ("core", "client", *TRAINING, "policy")
@@ -38,10 +39,15 @@ _EXTRAS = {
     "onnx": ("onnx", "onnx", "podracer export --format onnx"),
 }
 _REQUIRED = frozenset({"Python", "Podracer", "torch", "machine", "object store"})
-_PORTS = {7700: "podracer up, orchestrator", 7701: "podracer up, leaderboard", 7710: "podracer serve"}
+_PORTS = {
+    7700: "podracer up, orchestrator",
+    7701: "podracer up, leaderboard",
+    7710: "podracer serve",
+}
 _TORCH = """import json, torch
 devices = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
-print(json.dumps([torch.__version__, torch.version.cuda, devices if torch.cuda.is_available() else []]))"""
+devices = devices if torch.cuda.is_available() else []
+print(json.dumps([torch.__version__, torch.version.cuda, devices]))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ Probe = Callable[[], Iterable[Finding]]
 
 
 def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> list[Finding]:
-    """All findings; `folder`: the state folder to check, `store`: the URL of an object store to check."""
+    """All findings; `folder`: the state folder to check, `store`: the URL of an object store to
+    check."""
     probes: dict[str, Probe] = {
         "Python": _python,
         "Podracer": _distributions,
@@ -85,7 +92,10 @@ def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> l
 
 def _all(probes: dict[str, Probe], deadline_s: float) -> Iterator[list[Finding]]:
     """Run the probes in daemon threads: one that hangs must not keep this process."""
-    answers = {name: [Finding(name, "", f"no answer within {deadline_s:g} s", name in _REQUIRED)] for name in probes}
+    answers = {
+        name: [Finding(name, "", f"no answer within {deadline_s:g} s", name in _REQUIRED)]
+        for name in probes
+    }
 
     def answer(name: str, probe: Probe) -> None:
         try:
@@ -105,18 +115,33 @@ def _all(probes: dict[str, Probe], deadline_s: float) -> Iterator[list[Finding]]
 
 def _python() -> Iterator[Finding]:
     found = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("Python", found if sys.version_info >= (3, 11) else "", "needs 3.11 or newer", required=True)
+    yield Finding(
+        "Python", found if sys.version_info >= (3, 11) else "", "needs 3.11 or newer", required=True
+    )
 
 
 def _distributions() -> Iterator[Finding]:
     versions = {name: _version(f"podracer-{name}", f"podracer_{name}") for name in _OURS}
-    found = ", ".join(sorted(set(filter(None, versions.values())))) if all(versions[name] for name in TRAINING) else ""
-    yield Finding("Podracer", found, "`podracer run` needs pip install 'podracer-client[local]'", required=True)
+    found = (
+        ", ".join(sorted(set(filter(None, versions.values()))))
+        if all(versions[name] for name in TRAINING)
+        else ""
+    )
+    yield Finding(
+        "Podracer",
+        found,
+        "`podracer run` needs pip install 'podracer-client[local]'",
+        required=True,
+    )
 
 
 def _torch() -> Iterator[Finding]:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _TORCH], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+        [sys.executable, "-P", "-c", _TORCH],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it does not start"])[-1]
@@ -138,17 +163,29 @@ def _machine(folder: Path) -> Iterator[Finding]:
     yield Finding("cores", f"{usable} of {cores}" if usable < cores else str(cores), required=True)
     memory = psutil.virtual_memory()
     text = f"{memory.available / _GIB:.1f} GiB free of {memory.total / _GIB:.1f} GiB"
-    yield Finding("memory", text if memory.available >= _GIB else "", f"only {text}; a pod needs 1 GiB", required=True)
+    yield Finding(
+        "memory",
+        text if memory.available >= _GIB else "",
+        f"only {text}; a pod needs 1 GiB",
+        required=True,
+    )
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / _GIB:.1f} GiB free at {there}"
     is_good = free >= _GIB and there.is_dir() and os.access(there, os.W_OK)
-    yield Finding("disk", text if is_good else "", f"{text}; choose another --dir that can be written", required=True)
+    yield Finding(
+        "disk",
+        text if is_good else "",
+        f"{text}; choose another --dir that can be written",
+        required=True,
+    )
 
 
 def _packages() -> Iterator[Finding]:
     for module, (distribution, extra, what) in _EXTRAS.items():
-        install = f"pip install 'podracer-core[{extra}]'" if extra else f"pip install {distribution}"
+        install = (
+            f"pip install 'podracer-core[{extra}]'" if extra else f"pip install {distribution}"
+        )
         yield Finding(module, _version(distribution, module), f"for {what}: {install}")
 
 
@@ -166,7 +203,11 @@ def _box() -> Iterator[Finding]:
     from podracer_core.environments.processes.box import missing
 
     lacks = "; ".join(missing())
-    yield Finding("box of users' code", "" if lacks else "complete", f"user code is not shut in: this needs {lacks}")
+    yield Finding(
+        "box of users' code",
+        "" if lacks else "complete",
+        f"user code is not shut in: this needs {lacks}",
+    )
 
 
 def _rendering() -> Iterator[Finding]:
@@ -182,16 +223,24 @@ def _rendering() -> Iterator[Finding]:
 def _programs() -> Iterator[Finding]:
     compose = _output("docker", "compose", "version", "--short")
     server = compose and _output("docker", "info", "--format", "{{.ServerVersion}}")
-    advice = "start its daemon, or join its group" if compose else "for `docker compose up`: install Docker Compose"
+    advice = (
+        "start its daemon, or join its group"
+        if compose
+        else "for `docker compose up`: install Docker Compose"
+    )
     yield Finding("Docker", server and f"{server}, compose {compose}", advice)
     context = _output("kubectl", "config", "current-context") or "no current context"
-    yield Finding("kubectl", context if shutil.which("kubectl") else "", "for clusters: install kubectl")
+    yield Finding(
+        "kubectl", context if shutil.which("kubectl") else "", "for clusters: install kubectl"
+    )
 
 
 def _output(*command: str) -> str:
     """A program's output; empty if it is missing, fails or takes too long."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROGRAM_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -199,7 +248,11 @@ def _output(*command: str) -> str:
 
 def _store(url: str) -> Iterator[Finding]:
     if not url:
-        yield Finding("MinIO", shutil.which("minio") or "", "for an S3 store of your own; a folder does without")
+        yield Finding(
+            "MinIO",
+            shutil.which("minio") or "",
+            "for an S3 store of your own; a folder does without",
+        )
         return
     from podracer_core.storage import open_store
 
@@ -217,7 +270,9 @@ def _ports() -> Iterator[Finding]:
             yield Finding(f"port {port}", "free")
         except OSError:
             owner = listener_of(port) or "another process"
-            yield Finding(f"port {port}", "", f"{purpose}: in use by {owner}; choose one with --listen")
+            yield Finding(
+                f"port {port}", "", f"{purpose}: in use by {owner}; choose one with --listen"
+            )
 
 
 def _running() -> Iterator[Finding]:
@@ -232,5 +287,8 @@ def _running() -> Iterator[Finding]:
 def _contexts() -> Iterator[Finding]:
     contexts = Contexts.read()
     if contexts.known:
-        names = ", ".join(f"{name} (current)" if name == contexts.current else name for name in sorted(contexts.known))
+        names = ", ".join(
+            f"{name} (current)" if name == contexts.current else name
+            for name in sorted(contexts.known)
+        )
         yield Finding("contexts", names)

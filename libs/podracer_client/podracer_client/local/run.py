@@ -47,14 +47,18 @@ class _Started:
 
 
 def run_job(
-    spec: JobSpec, folder: Path, display: Display, options: ServiceOptions | None = None, again: Sequence[str] = ()
+    spec: JobSpec,
+    folder: Path,
+    display: Display,
+    options: ServiceOptions | None = None,
+    again: Sequence[str] = (),
 ) -> int:
-    """Run `spec` in the state folder, or continue an unfinished job of the same spec; returns the exit code.
+    """Run `spec` in the state folder, or continue an unfinished job of the same spec; returns the
+    exit code.
 
-    `again`: the arguments of the command that continues after an interrupt.
-    Raises PreconditionFailed while another process has the folder, InvalidInput if it cannot be written, Unavailable
-    if a service cannot start or dies repeatedly.
-    """
+    `again`: the arguments of the command that continues after an interrupt. Raises
+    PreconditionFailed while another process has the folder, InvalidInput if it cannot be written,
+    Unavailable if a service cannot start or dies repeatedly."""
     with ExitStack() as stack:
         return _Run(spec, folder, display, stack, options, again).follow()
 
@@ -74,7 +78,9 @@ class _Run(Foreground[JobUpdate | _Started]):
         super().__init__(stack, folder, options, display.note)
         stack.enter_context(display)
         if spec.environment.entry_point and (lacks := missing()):
-            display.note(f"your code is not shut in completely: this machine lacks {'; '.join(lacks)}")
+            display.note(
+                f"your code is not shut in completely: this machine lacks {'; '.join(lacks)}"
+            )
         self._spec = spec
         self._display = display
         self._again = again
@@ -136,7 +142,9 @@ class _Run(Foreground[JobUpdate | _Started]):
                 self._suspended = True
                 self._take_until(lambda: self._drained or job.ended, begin + _PODS_DRAIN_S)
         except PodracerError as error:
-            self._display.note(f"the job could not be suspended: {error.message}; it goes on with the next run")
+            self._display.note(
+                f"the job could not be suspended: {error.message}; it goes on with the next run"
+            )
         if self._started is not None:
             self._show_end(self._started.job)
         return INTERRUPTED
@@ -148,16 +156,21 @@ class _Run(Foreground[JobUpdate | _Started]):
         prefix = final.checkpoint.prefix
         checkpoint = path_text(self._state.objects / prefix.rstrip("/")) if prefix else ""
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
-        options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]
+        options = [
+            short_name(job.name),
+            *(["--dir", path_text(self._state.path)] if elsewhere else []),
+        ]
         commands = next_steps(checkpoint, options, again=[] if job.ended else self._again)
         self._display.summary = JobSummary(job.message, checkpoint)
         self._display.finish(self._display.summary, commands)
 
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:
-    """The folder's unfinished job of the same spec, else a new one; other unfinished jobs are suspended."""
+    """The folder's unfinished job of the same spec, else a new one; other unfinished jobs are
+    suspended."""
     stored = look_up_founders(client, client.upload_files(spec))
-    wanted = JobSpec.from_message(stored.to_message())  # what a server makes of it, defaults written out
+    # what a server makes of it, defaults written out
+    wanted = JobSpec.from_message(stored.to_message())
     mine: Job | None = None
     for job in client.jobs(UNFINISHED, full=True):
         if mine is None and JobSpec.from_message(job.message.spec) == wanted:

@@ -35,11 +35,11 @@ def run_experiment(
     next_steps: Sequence[str] = (),
     again: str = "",
 ) -> int:
-    """Run all jobs in the state folder, or continue an interrupted run of them; returns the exit code.
+    """Run all jobs in the state folder, or continue an interrupted run of them; returns the exit
+    code.
 
-    `next_steps`: commands for afterwards; `again`: the one that continues after an interrupt. Raises as
-    `podracer_client.local.run.run_job`.
-    """
+    `next_steps`: commands for afterwards; `again`: the one that continues after an interrupt.
+    Raises as `podracer_client.local.run.run_job`."""
     with ExitStack() as stack:
         return _Run(experiment, folder, display, stack, options, next_steps, again).follow()
 
@@ -95,7 +95,9 @@ class _Run(Foreground[Mapping[str, Job]]):
                     job.suspend(timeout_s=left)
             self._take_until(lambda: not self._is_working, begin + _DRAIN_S)
         except PodracerError as error:
-            self._display.note(f"not every job could be suspended: {error.message}; they go on with the next run")
+            self._display.note(
+                f"not every job could be suspended: {error.message}; they go on with the next run"
+            )
         self._show_end([self._again, *self._next_steps] if self._again else self._next_steps)
         return INTERRUPTED
 
@@ -107,10 +109,14 @@ class _Run(Foreground[Mapping[str, Job]]):
         return any(job.progress.pod_count for job in self._jobs.values())
 
 
-def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[str], None]) -> list[Job]:
-    """The jobs of an interrupted run of the same specs, ended ones included, or new ones; others are suspended."""
+def _resume_or_create(
+    client: Client, specs: Sequence[JobSpec], tell: Callable[[str], None]
+) -> list[Job]:
+    """The jobs of an interrupted run of the same specs, ended ones included, or new ones; others
+    are suspended."""
     stored = check_jobs(client, specs)
-    wanted = [JobSpec.from_message(spec.to_message()) for spec in stored]  # what a server makes of them
+    # what a server makes of them
+    wanted = [JobSpec.from_message(spec.to_message()) for spec in stored]
     known = client.jobs(full=True)
     unfinished = [job for job in known if job.message.state in UNFINISHED]
     found = _matching(unfinished, wanted)
@@ -120,7 +126,9 @@ def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[
             tell(f"the unfinished {job.name} is suspended while these run")
     if found:
         missing = [spec for number, spec in enumerate(wanted) if number not in found]
-        done = [job for job in known if job.ended and job.message.state != job_pb2.JOB_STATE_CANCELLED]
+        done = [
+            job for job in known if job.ended and job.message.state != job_pb2.JOB_STATE_CANCELLED
+        ]
         places = [number for number in range(len(wanted)) if number not in found]
         found |= {places[place]: job for place, job in _matching(done, missing).items()}
         tell(f"going on with {len(found)} jobs of an interrupted run")
@@ -138,7 +146,10 @@ def _matching(jobs: Sequence[Job], wanted: Sequence[JobSpec]) -> dict[int, Job]:
     found: dict[int, Job] = {}
     for job in jobs:
         spec = JobSpec.from_message(job.message.spec)
-        number = next((place for place, each in enumerate(wanted) if place not in found and each == spec), None)
+        number = next(
+            (place for place, each in enumerate(wanted) if place not in found and each == spec),
+            None,
+        )
         if number is not None:
             found[number] = job
     return found

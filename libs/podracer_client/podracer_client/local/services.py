@@ -48,7 +48,8 @@ class ServiceOptions:
 
 
 class LocalServices:
-    """The two services of a state folder: `start`, `wait_ready`, `client`, `stop`. They start at the same time."""
+    """The two services of a state folder: `start`, `wait_ready`, `client`, `stop`. They start at
+    the same time."""
 
     def __init__(
         self,
@@ -61,8 +62,12 @@ class LocalServices:
         options = options or ServiceOptions()
         self._state = state
         self._client_token = create_tokens(state.tokens)[Role.CLIENT]
-        self._orchestrator_at = FixedAddress(options.orchestrator_listen or run_folder.socket("orchestrator"))
-        self._leaderboard_at = FixedAddress(options.leaderboard_listen or run_folder.socket("leaderboard"))
+        self._orchestrator_at = FixedAddress(
+            options.orchestrator_listen or run_folder.socket("orchestrator")
+        )
+        self._leaderboard_at = FixedAddress(
+            options.leaderboard_listen or run_folder.socket("leaderboard")
+        )
         listen, leaderboard_listen = self._orchestrator_at.address, self._leaderboard_at.address
         self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
         self.orchestrator = ManagedProcess(
@@ -70,18 +75,22 @@ class LocalServices:
         )
 
     def start(self) -> None:
-        """Start both, and return at once. The leaderboard is lighter, and first leaves the cores to the other."""
+        """Start both, and return at once. The leaderboard is lighter, and first leaves the cores to
+        the other."""
         self.orchestrator.start()
         self.leaderboard.start(after_s=_LEADERBOARD_AFTER_S)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Connection:
-        """Wait until both serve; then other terminals find them by the state folder's connection.json.
+        """Wait until both serve; then other terminals find them by the state folder's
+        connection.json.
 
         Raises as `ManagedProcess.wait_ready`.
         """
         leaderboard = self.leaderboard.wait_ready(timeout_s)
         orchestrator = self.orchestrator.wait_ready(timeout_s)
-        ConnectionFile(orchestrator, leaderboard, str(self._client_token), os.getpid()).write(self._state.path)
+        ConnectionFile(orchestrator, leaderboard, str(self._client_token), os.getpid()).write(
+            self._state.path
+        )
         return Connection(orchestrator, leaderboard, FileToken(self._client_token))
 
     def client(self) -> Client:
@@ -91,7 +100,8 @@ class LocalServices:
         return Client(self.wait_ready())
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End both within `timeout_s`: the orchestrator and its pods first, so that the last results are delivered."""
+        """End both within `timeout_s`: the orchestrator and its pods first, so that the last
+        results are delivered."""
         deadline = time.monotonic() + timeout_s
         self.orchestrator.stop(timeout_s - _LEADERBOARD_SHARE_S)
         self.leaderboard.stop(max(0.1, deadline - time.monotonic()))
@@ -103,11 +113,12 @@ class LocalServices:
 
 
 def require_services(*names: str) -> None:
-    """Raises PreconditionFailed (NOT_INSTALLED) with the package to install, unless these services are installed; by
-    default all that training needs."""
+    """Raises PreconditionFailed (NOT_INSTALLED) with the package to install, unless these services
+    are installed; by default all that training needs."""
     if any(importlib.util.find_spec(f"podracer_{name}") is None for name in names or TRAINING):
         raise PreconditionFailed(
-            "this command needs the extra `local`, which is not installed: pip install 'podracer-client[local]'",
+            "this command needs the extra `local`, which is not installed: pip install "
+            "'podracer-client[local]'",
             reason="NOT_INSTALLED",
         )
 
@@ -115,7 +126,8 @@ def require_services(*names: str) -> None:
 def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
     """How to start the leaderboard service of a state folder."""
     environment = _with_traces(inherited_environment(), state)
-    environment.pop("PODRACER_METRICS_LISTEN", None)  # one address is one process's: the orchestrator's
+    # one address is one process's: the orchestrator's
+    environment.pop("PODRACER_METRICS_LISTEN", None)
     return ProcessPlan(
         "leaderboard",
         (sys.executable, "-P", "-m", "podracer_leaderboard"),
@@ -130,7 +142,11 @@ def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
 
 
 def orchestrator_plan(
-    state: StateFolder, run_folder: RunFolder, listen: str, leaderboard: str, options: ServiceOptions
+    state: StateFolder,
+    run_folder: RunFolder,
+    listen: str,
+    leaderboard: str,
+    options: ServiceOptions,
 ) -> ProcessPlan:
     """How to start the orchestrator service of a state folder."""
     environment = {
@@ -154,13 +170,20 @@ def orchestrator_plan(
 
 
 def inherited_environment() -> dict[str, str]:
-    """This process's environment for a service, without the variables of a *client*'s server and token."""
-    client_only = ("PODRACER_ORCHESTRATOR", "PODRACER_LEADERBOARD", "PODRACER_TOKEN", "PODRACER_TOKEN_FILE")
+    """This process's environment for a service, without the variables of a *client*'s server and
+    token."""
+    client_only = (
+        "PODRACER_ORCHESTRATOR",
+        "PODRACER_LEADERBOARD",
+        "PODRACER_TOKEN",
+        "PODRACER_TOKEN_FILE",
+    )
     return {name: value for name, value in os.environ.items() if name not in client_only}
 
 
 def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, str]:
-    """Write spans to the state folder, unless the user has set PODRACER_TRACE_DIR (empty: no spans)."""
+    """Write spans to the state folder, unless the user has set PODRACER_TRACE_DIR (empty: no
+    spans)."""
     return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
 
 

@@ -15,7 +15,8 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound, Precond
 class StateFolder:
     """Locked while open: `with StateFolder.open(path) as state`.
 
-    lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  cache/  logs/
+    lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite
+    objects/  cache/  logs/
     traces/
     """
 
@@ -27,12 +28,13 @@ class StateFolder:
     def open(cls, path: Path, *, create: bool = True) -> Self:
         """Make the folder if it is missing, and lock it.
 
-        Raises InvalidInput if it cannot be made or written, PreconditionFailed while another process has it, NotFound
-        if it is missing and `create` is false.
-        """
+        Raises InvalidInput if it cannot be made or written, PreconditionFailed while another
+        process has it, NotFound if it is missing and `create` is false."""
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would lose the user's symbolic link
         if not create and not path.is_dir():
-            raise NotFound(f"there is no state folder {path}", reason="NO_STATE_FOLDER", folder=path)
+            raise NotFound(
+                f"there is no state folder {path}", reason="NO_STATE_FOLDER", folder=path
+            )
         made = _make(path)
         try:
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -47,8 +49,8 @@ class StateFolder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise _unwritable(path, error) from error
             raise PreconditionFailed(
-                f"the state folder {path} is in use by process {owner or 'unknown'}; stop that one, or choose another "
-                "--dir",
+                f"the state folder {path} is in use by process {owner or 'unknown'}; stop that "
+                "one, or choose another --dir",
                 reason="STATE_FOLDER_IN_USE",
                 folder=path,
             ) from error

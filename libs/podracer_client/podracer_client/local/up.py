@@ -9,7 +9,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from podracer_client.display.summary import path_text, program_words
-from podracer_client.local.services import LocalServices, ServiceOptions, leave_at_once, require_services
+from podracer_client.local.services import (
+    LocalServices,
+    ServiceOptions,
+    leave_at_once,
+    require_services,
+)
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.processes.interrupts import Inbox, Interrupts, serve_until_interrupted
 from podracer_client.processes.ports import free_ports, listener_of
@@ -21,11 +26,11 @@ from podracer_core.rpc.binding import prepare_address
 
 
 def keep_up(folder: Path, options: ServiceOptions) -> int:
-    """Start the services, print how to reach them, and keep them running until a signal; returns the exit code.
+    """Start the services, print how to reach them, and keep them running until a signal; returns
+    the exit code.
 
-    Raises InvalidInput for an unusable address (then nothing is made), PreconditionFailed while another process has the
-    folder, Unavailable if a service cannot start or dies repeatedly.
-    """
+    Raises InvalidInput for an unusable address (then nothing is made), PreconditionFailed while
+    another process has the folder, Unavailable if a service cannot start or dies repeatedly."""
     require_services()
     _check_addresses(options)
     inbox: Inbox = SimpleQueue()
@@ -33,7 +38,9 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
         state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
         services = LocalServices(state, run_folder, options, inbox.put)
-        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, state, run_folder)))
+        stack.enter_context(
+            Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, state, run_folder))
+        )
         stack.callback(services.stop)
         services.start()
         return serve_until_interrupted(inbox, lambda: _how_to_connect(services.wait_ready(), state))
@@ -41,10 +48,14 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
 
 def _check_addresses(options: ServiceOptions) -> None:
     """Check that both addresses are free, before anything is made."""
-    listen = {"--listen": options.orchestrator_listen, "--leaderboard-listen": options.leaderboard_listen}
+    listen = {
+        "--listen": options.orchestrator_listen,
+        "--leaderboard-listen": options.leaderboard_listen,
+    }
     if len(set(listen.values())) == 1 and not options.orchestrator_listen.endswith(":0"):
         raise InvalidInput(
-            f"--listen and --leaderboard-listen are both {options.orchestrator_listen}; they must differ"
+            f"--listen and --leaderboard-listen are both {options.orchestrator_listen}; they must "
+            "differ"
         )
     for option, address in listen.items():
         try:
@@ -58,7 +69,9 @@ def _check_addresses(options: ServiceOptions) -> None:
 def _way_out(port: int, listen: Mapping[str, str]) -> str:
     """The process that has the port, and options with free ports."""
     owner = listener_of(port)
-    highest = max((parse_address(address) for address in listen.values()), key=lambda address: address.port)
+    highest = max(
+        (parse_address(address) for address in listen.values()), key=lambda address: address.port
+    )
     free = zip(listen, free_ports(highest, len(listen)), strict=False)
     options = " ".join(f"{option} {address}" for option, address in free)
     return f"{f' by {owner}' if owner else ''}; these are free: {options}"

@@ -1,4 +1,5 @@
-"""Passes a job's evaluations to the loggers, page by page: while it runs, and once more when it has ended."""
+"""Passes a job's evaluations to the loggers, page by page: while it runs, and once more when it has
+ended."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ class _BoardAway(Unavailable):
 
 @dataclass(slots=True)
 class _Rounds:
-    """The leases of one agent: the newest one, their number, and the seconds of training in the earlier ones and in
-    this one."""
+    """The leases of one agent: the newest one, their number, and the seconds of training in the
+    earlier ones and in this one."""
 
     lease: str = ""
     count: int = 0
@@ -81,7 +82,8 @@ class _Rounds:
 
 
 class _Feed:
-    """Yields each new evaluation once. Holds one page of identifiers, and a record for each agent."""
+    """Yields each new evaluation once. Holds one page of identifiers, and a record for each
+    agent."""
 
     def __init__(self, client: Client, job: job_pb2.Job) -> None:
         self._client, self._job = client, job

@@ -15,7 +15,8 @@ __all__ = ["AgentRun", "Logger", "Point"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation: its scalars by name at `step`, the environment steps of the agent and its ancestors.
+    """One evaluation: its scalars by name at `step`, the environment steps of the agent and its
+    ancestors.
 
     position  its number among the evaluations of the job, from 1 upwards
     time_s    the time of the evaluation, in seconds since 1970
@@ -51,7 +52,10 @@ class AgentRun:
     def hyperparameters(self) -> dict[str, bool | int | float | str]:
         """The hyperparameters; lists, such as the widths of layers, as text."""
         plain = self.agent.hyperparameters.items()
-        return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in plain}
+        return {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in plain
+        }
 
 
 class Logger(Protocol):
@@ -63,7 +67,8 @@ class Logger(Protocol):
     position: int
 
     def describe(self, run: AgentRun) -> None:
-        """Describe an agent before its first points in this process; the destination may have it already."""
+        """Describe an agent before its first points in this process; the destination may have it
+        already."""
 
     def log(self, agent: str, points: Sequence[Point]) -> None:
         """Add points to an agent's run."""

@@ -1,8 +1,7 @@
 """MLflow: an experiment for each job, a run for each agent.
 
-A tag of the experiment holds the position of the runs. A server or a database stores a metric once, even if it is sent
-twice.
-"""
+A tag of the experiment holds the position of the runs. A server or a database stores a metric once,
+even if it is sent twice."""
 
 from __future__ import annotations
 
@@ -34,16 +33,21 @@ class MlflowLogger:
         tags = experiment.tags if experiment else {_JOB: job.uid}
         if tags.get(_JOB) != job.uid:
             raise InvalidInput(
-                f"the MLflow experiment {name} belongs to another job of that name; rename the experiment"
+                f"the MLflow experiment {name} belongs to another job of that name; rename the "
+                "experiment"
             )
         self.position = int(tags.get(_POSITION, 0))
         self._experiment = (
-            experiment.experiment_id if experiment else self._call("create_experiment", name, tags={_JOB: job.uid})
+            experiment.experiment_id
+            if experiment
+            else self._call("create_experiment", name, tags={_JOB: job.uid})
         )
 
     def describe(self, run: AgentRun) -> None:
         name = run.agent.name
-        found = self._call("search_runs", [self._experiment], f"tags.`{_AGENT}` = '{name}'", max_results=1)
+        found = self._call(
+            "search_runs", [self._experiment], f"tags.`{_AGENT}` = '{name}'", max_results=1
+        )
         if found:
             self._runs[name] = found[0].info.run_id
             self._call("update_run", self._runs[name], status="RUNNING")
@@ -51,7 +55,9 @@ class MlflowLogger:
         tags = {f"podracer.{word}": value for word, value in run.tags.items()}
         created = self._call("create_run", self._experiment, tags=tags, run_name=name)
         self._runs[name] = created.info.run_id
-        params = [self._entities.Param(word, str(value)) for word, value in run.hyperparameters.items()]
+        params = [
+            self._entities.Param(word, str(value)) for word, value in run.hyperparameters.items()
+        ]
         for part in _parts(params, 100):
             self._call("log_batch", self._runs[name], params=part)
 
@@ -74,7 +80,9 @@ class MlflowLogger:
             self._call("set_terminated", run)
 
     def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        return within(_TIMEOUT_S, "mlflow", lambda: getattr(self._client, method)(*arguments, **named))
+        return within(
+            _TIMEOUT_S, "mlflow", lambda: getattr(self._client, method)(*arguments, **named)
+        )
 
 
 def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:

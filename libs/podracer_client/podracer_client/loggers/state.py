@@ -13,7 +13,8 @@ __all__ = ["LogState"]
 
 
 class LogState:
-    """position: the number of logged evaluations of the job; `sizes`: bytes of the log files at that position."""
+    """position: the number of logged evaluations of the job; `sizes`: bytes of the log files at
+    that position."""
 
     def __init__(self, path: Path, job: job_pb2.Job) -> None:
         """Raises InvalidInput if the file belongs to another job, or cannot be read."""
@@ -22,13 +23,18 @@ class LogState:
         self.sizes: dict[str, int] = {}
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            uid, self.position, self.sizes = values["job"], int(values["position"]), dict(values["sizes"])
+            uid = values["job"]
+            self.position = int(values["position"])
+            self.sizes = dict(values["sizes"])
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"cannot read {path}: {error}", path=path) from error
         if uid != job.uid:
-            raise InvalidInput(f"{path} belongs to another job named {job.name}; choose another destination", path=path)
+            raise InvalidInput(
+                f"{path} belongs to another job named {job.name}; choose another destination",
+                path=path,
+            )
 
     def write(self, position: int) -> None:
         """Write the file atomically."""

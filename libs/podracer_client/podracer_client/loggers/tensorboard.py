@@ -1,7 +1,8 @@
-"""TensorBoard: an event file for each agent in DIR/JOB/AGENT, and beside them a file with their position.
+"""TensorBoard: an event file for each agent in DIR/JOB/AGENT, and beside them a file with their
+position.
 
-The files are cut to the committed position before anything is added, so an interrupted run leaves no duplicates.
-"""
+The files are cut to the committed position before anything is added, so an interrupted run leaves
+no duplicates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Weights & Biases: a run for each agent, grouped by the job.
 
-A file in the folder `wandb` (WANDB_DIR) holds the position of the runs. The step of a row is its position in the job,
-and the service drops a row whose step a run already has.
-"""
+A file in the folder `wandb` (WANDB_DIR) holds the position of the runs. The step of a row is its
+position in the job, and the service drops a row whose step a run already has."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ __all__ = ["WandbLogger"]
 
 _TIMEOUT_S = 120.0
 _MAX_OPEN = 32
-"""Open runs at a time. The oldest one is closed for a new one, and continued when its agent has more points."""
+"""Open runs at a time. The oldest one is closed for a new one, and continued when its agent has
+more points."""
 
 
 class WandbLogger:
@@ -72,9 +72,20 @@ class WandbLogger:
 
     def _start(self, about: AgentRun) -> Any:
         tags = about.tags
-        quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True, "x_disable_stats": True}
-        # What W&B keeps of a process has its arguments, and these may hold the password of another destination.
-        quiet |= {"x_disable_meta": True, "x_disable_machine_info": True, "x_save_requirements": False}
+        quiet = {
+            "silent": True,
+            "console": "off",
+            "disable_git": True,
+            "disable_code": True,
+            "x_disable_stats": True,
+        }
+        # What W&B keeps of a process has its arguments, and these may hold the password of another
+        # destination.
+        quiet |= {
+            "x_disable_meta": True,
+            "x_disable_machine_info": True,
+            "x_save_requirements": False,
+        }
         settings = self._wandb.Settings(init_timeout=60, **quiet)
         run = self._wandb.init(
             entity=self._entity or None,

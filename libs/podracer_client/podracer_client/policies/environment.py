@@ -1,4 +1,5 @@
-"""The environment of a policy's training: its files for an evaluator, and other arguments (`--set NAME=VALUE`)."""
+"""The environment of a policy's training: its files for an evaluator, and other arguments (`--set
+NAME=VALUE`)."""
 
 from __future__ import annotations
 
@@ -22,10 +23,17 @@ from podracer_core.config.document import parse_yaml
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 
-__all__ = ["bring_files", "changed_environment", "parsed_arguments", "trained_environment", "with_arguments"]
+__all__ = [
+    "bring_files",
+    "changed_environment",
+    "parsed_arguments",
+    "trained_environment",
+    "with_arguments",
+]
 
 _DIGITS = 16
-"""Digits of the SHA-256 in the name under which replaced content is kept (`UploadHeader.replace`)."""
+"""Digits of the SHA-256 in the name under which replaced content is kept
+(`UploadHeader.replace`)."""
 
 
 def bring_files(
@@ -36,9 +44,8 @@ def bring_files(
 ) -> None:
     """Send an evaluator the files of the environment of the checkpoint in a folder.
 
-    They come from the object store that contains the folder, else from a server. Raises NotFound if neither has them,
-    InvalidInput for a server's code that is not trusted.
-    """
+    They come from the object store that contains the folder, else from a server. Raises NotFound if
+    neither has them, InvalidInput for a server's code that is not trusted."""
     environment = trained_environment(checkpoint)
     for file in environment.stored_files:
         if file == environment.code and not _beside(file, checkpoint):
@@ -48,17 +55,24 @@ def bring_files(
 
 
 def trained_environment(checkpoint: Path) -> EnvironmentSpec:
-    """The environment that the policy of the checkpoint in a folder was trained in. Raises InvalidInput for another
-    manifest than an agent's."""
-    manifest = Manifest.from_json((checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME))
+    """The environment that the policy of the checkpoint in a folder was trained in. Raises
+    InvalidInput for another manifest than an agent's."""
+    manifest = Manifest.from_json(
+        (checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME)
+    )
     try:
         return EnvironmentSpec.from_metadata(manifest.metadata["environment"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{checkpoint} is not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
+        raise InvalidInput(
+            f"{checkpoint} is not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY"
+        ) from error
 
 
-def parsed_arguments(settings: Sequence[str], what: str = "an argument of the environment") -> dict[str, Any]:
-    """Values by name, in YAML as in a job file. Raises InvalidInput for a malformed or repeated NAME=VALUE."""
+def parsed_arguments(
+    settings: Sequence[str], what: str = "an argument of the environment"
+) -> dict[str, Any]:
+    """Values by name, in YAML as in a job file. Raises InvalidInput for a malformed or repeated
+    NAME=VALUE."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -71,15 +85,19 @@ def parsed_arguments(settings: Sequence[str], what: str = "an argument of the en
 
 
 def with_arguments(environment: EnvironmentSpec, arguments: Mapping[str, Any]) -> EnvironmentSpec:
-    """`environment` with these arguments in place of its own. Raises InvalidInput for one of its data sets."""
+    """`environment` with these arguments in place of its own. Raises InvalidInput for one of its
+    data sets."""
     for name in arguments:
         if name in environment.data:
             raise InvalidInput(f"--set {name}: is a data set of the job and cannot be changed")
     return replace(environment, kwargs={**environment.kwargs, **arguments})
 
 
-def changed_environment(checkpoint: Path, arguments: Mapping[str, Any]) -> environment_pb2.EnvironmentSpec | None:
-    """The environment that a checkpoint was trained in, with these arguments; None where there are none."""
+def changed_environment(
+    checkpoint: Path, arguments: Mapping[str, Any]
+) -> environment_pb2.EnvironmentSpec | None:
+    """The environment that a checkpoint was trained in, with these arguments; None where there are
+    none."""
     if not arguments:
         return None
     return environment_to_message(with_arguments(trained_environment(checkpoint), arguments))
@@ -106,15 +124,16 @@ def _download(file: StoredFile, target: Path, connect: Connect) -> Path:
             client.download(_name_of(client, name, file.sha256), target)
     except PodracerError as error:
         raise NotFound(
-            f"the policy's environment needs {name}, which is neither in the checkpoint's object store nor on the "
-            f"server: {error.message}",
+            f"the policy's environment needs {name}, which is neither in the checkpoint's object "
+            f"store nor on the server: {error.message}",
             reason="ENVIRONMENT_FILES_NOT_FOUND",
         ) from error
     return target / file.key.rpartition("/")[2]
 
 
 def _name_of(client: Client, name: str, sha256: str) -> str:
-    """The name under which the server has this content: `name` may have other content now. Raises NotFound."""
+    """The name under which the server has this content: `name` may have other content now. Raises
+    NotFound."""
     for each in (name, f"{name}.{sha256[:_DIGITS]}"):
         with suppress(NotFound):
             if client.describe(each).sha256 == sha256:

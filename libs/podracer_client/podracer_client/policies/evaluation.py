@@ -21,7 +21,8 @@ _FRESH_EPISODES = 100
 
 @dataclass(frozen=True, slots=True)
 class EnsembleEvaluation:
-    """rule: how they act together; `alone`: each policy's own evaluation and what it is, the best first."""
+    """rule: how they act together; `alone`: each policy's own evaluation and what it is, the best
+    first."""
 
     rule: str
     together: agent_pb2.Evaluation
@@ -41,13 +42,16 @@ def evaluate_alone(
     episodes: int = 0,
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Evaluate a policy on fresh episodes; 0: again those of the evaluation that its job reports, else the
-    stored ones, or 100 fresh ones if none are stored.
+    """Evaluate a policy on fresh episodes; 0: again those of the evaluation that its job reports,
+    else the stored ones, or 100 fresh ones if none are stored.
 
     `environment`: another one than that of the training.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
-        checkpoints=sources([policy.folder]), ensemble=rule, episodes=episodes, environment=environment
+        checkpoints=sources([policy.folder]),
+        ensemble=rule,
+        episodes=episodes,
+        environment=environment,
     )
     if policy.confirmed is not None and not episodes:
         request.seeds.extend(policy.confirmed.seeds)
@@ -76,11 +80,13 @@ def evaluate_together(
 ) -> EnsembleEvaluation:
     """Evaluate an ensemble on fresh episodes (0: 100), and each of its policies on the same ones.
 
-    `rule`: mean or vote, empty: by action space; `environment`: another one than that of the first policy's training.
-    Raises InvalidInput for policies that cannot act together.
-    """
+    `rule`: mean or vote, empty: by action space; `environment`: another one than that of the first
+    policy's training. Raises InvalidInput for policies that cannot act together."""
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
-        checkpoints=sources(folders), ensemble=rule, episodes=episodes or _FRESH_EPISODES, environment=environment
+        checkpoints=sources(folders),
+        ensemble=rule,
+        episodes=episodes or _FRESH_EPISODES,
+        environment=environment,
     )
     together = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     alone = []

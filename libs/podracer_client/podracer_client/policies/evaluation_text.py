@@ -24,29 +24,40 @@ __all__ = ["alone_json", "alone_text", "together_json", "together_text"]
 _SHOWN_EPISODES = 8
 
 
-def alone_text(response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any]) -> str:
+def alone_text(
+    response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any]
+) -> str:
     """The evaluation of one policy, and how it differs from the stored one."""
     description, evaluation = response.description, response.evaluation
     lines = [
         f"policy      {short_name(description.agent)} ({description.algorithm}), "
-        f"{_environment_name(description.environment)}, {count_text(description.env_steps)} environment steps",
+        f"{_environment_name(description.environment)}, {count_text(description.env_steps)} "
+        "environment steps",
     ]
     if arguments:
-        lines.append(f"changed     {_arguments_text(arguments)}: this is not the stored evaluation again")
+        lines.append(
+            f"changed     {_arguments_text(arguments)}: this is not the stored evaluation again"
+        )
     lines.append(f"{_title(description.environment, arguments):<12}{evaluation_text(evaluation)}")
     if evaluation.statistics:
         further = (f"{name} {value:.4g}" for name, value in sorted(evaluation.statistics.items()))
         lines.append(f"further     {', '.join(further)}")
     if broken := broken_episodes(evaluation):
-        played, why = len(evaluation.returns) + broken, evaluation.first_break or "no reason was given"
-        lines.append(f"broken      {broken} of {played} episodes broke: {why}; each was played again")
+        played = len(evaluation.returns) + broken
+        why = evaluation.first_break or "no reason was given"
+        lines.append(
+            f"broken      {broken} of {played} episodes broke: {why}; each was played again"
+        )
     if response.HasField("stored"):
         lines.append(f"stored      {evaluation_text(response.stored)}")
     if response.HasField("largest_difference"):
         lines.append(f"difference  {response.largest_difference:.3g} at most, episode by episode")
-        episodes = list(zip(evaluation.seeds, response.stored.returns, evaluation.returns, strict=True))
+        episodes = list(
+            zip(evaluation.seeds, response.stored.returns, evaluation.returns, strict=True)
+        )
         lines += [
-            f"  seed {seed:<20d} stored {old:12.4f}  now {new:12.4f}" for seed, old, new in episodes[:_SHOWN_EPISODES]
+            f"  seed {seed:<20d} stored {old:12.4f}  now {new:12.4f}"
+            for seed, old, new in episodes[:_SHOWN_EPISODES]
         ]
         if len(episodes) > _SHOWN_EPISODES:
             lines.append(f"  … and {len(episodes) - _SHOWN_EPISODES} more; --json has all")
@@ -56,13 +67,17 @@ def alone_text(response: evaluator_service_pb2.EvaluateCheckpointResponse, argum
 def together_text(found: EnsembleEvaluation, arguments: Mapping[str, Any]) -> str:
     """The evaluation of several policies that act together, and a row for each of them alone."""
     environment = found.alone[0].description.environment
-    lines = [f"policies    {len(found.alone)}, together by {found.rule}, {_environment_name(environment)}"]
+    lines = [
+        f"policies    {len(found.alone)}, together by {found.rule}, "
+        f"{_environment_name(environment)}"
+    ]
     if arguments:
         lines.append(f"changed     {_arguments_text(arguments)}")
     lines += [
         f"{_title(environment, arguments):<12}{evaluation_text(found.together)}",
         f"variance    {return_text(_variance(found.together))}",
-        f"alone       {return_text(found.median_alone)} is the median of the means, in the same episodes:",
+        f"alone       {return_text(found.median_alone)} is the median of the means, in the same "
+        "episodes:",
     ]
     rows = [
         (
@@ -76,7 +91,10 @@ def together_text(found: EnsembleEvaluation, arguments: Mapping[str, Any]) -> st
         for rank, response in enumerate(found.alone, 1)
     ]
     titles = ("   ", "agent", "algorithm", "mean", "95 % interval", "variance")
-    return "\n".join([*lines, columns(titles, rows, right=("mean", "95 % interval", "variance"))]) + "\n"
+    return (
+        "\n".join([*lines, columns(titles, rows, right=("mean", "95 % interval", "variance"))])
+        + "\n"
+    )
 
 
 def alone_json(
@@ -112,11 +130,17 @@ def together_json(found: EnsembleEvaluation, arguments: Mapping[str, Any]) -> di
 
 
 def _policy_json(description: evaluator_service_pb2.CheckpointDescription) -> dict[str, Any]:
-    return {"agent": description.agent, "algorithm": description.algorithm, "env_steps": description.env_steps}
+    return {
+        "agent": description.agent,
+        "algorithm": description.algorithm,
+        "env_steps": description.env_steps,
+    }
 
 
 def _episodes_json(
-    environment: environment_pb2.EnvironmentSpec, evaluation: agent_pb2.Evaluation, arguments: Mapping[str, Any]
+    environment: environment_pb2.EnvironmentSpec,
+    evaluation: agent_pb2.Evaluation,
+    arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     return {
         "environment": _environment_name(environment),
@@ -144,4 +168,6 @@ def _variance(evaluation: agent_pb2.Evaluation) -> float:
 
 
 def _arguments_text(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()
+    )

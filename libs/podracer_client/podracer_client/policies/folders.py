@@ -1,4 +1,5 @@
-"""Finds the policies that a user names: local folders, checkpoints on a server, or a job's best candidates."""
+"""Finds the policies that a user names: local folders, checkpoints on a server, or a job's best
+candidates."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _MOST_COMPETING = 8
 
 @dataclass(frozen=True, slots=True)
 class Competition:
-    """The folders of a job's best candidates, best first, and how many of its snapshots have a score."""
+    """The folders of a job's best candidates, best first, and how many of its snapshots have a
+    score."""
 
     folders: Sequence[Path]
     snapshots: int
@@ -54,7 +56,8 @@ class Competition:
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicy:
-    """The folder of a checkpoint, and the fresh evaluation that its job reports for it; None without one."""
+    """The folder of a checkpoint, and the fresh evaluation that its job reports for it; None
+    without one."""
 
     folder: Path
     confirmed: agent_pb2.Evaluation | None = None
@@ -75,7 +78,8 @@ def stored_policies(
 ) -> Iterator[list[StoredPolicy]]:
     """The policies' checkpoints, best first; the folders of downloaded ones are removed at the end.
 
-    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: its final policy
+    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: its
+                  final policy
     ensemble      that many of the one job's best candidates; 0: the policies in `names`
     connect       connects to a running server; raises NotFound if there is none
     state_folder  read (its leaderboard and objects) if no server runs; None: ./runs
@@ -96,8 +100,8 @@ def stored_policies(
 def competing_folders(
     names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
 ) -> Iterator[tuple[list[Path], Competition | str]]:
-    """As `policy_folders`; for a single job's final policy also the candidates that competed, if it keeps any, or the
-    reason why they are not known."""
+    """As `policy_folders`; for a single job's final policy also the candidates that competed, if it
+    keeps any, or the reason why they are not known."""
     if ensemble or len(names) != 1:
         with policy_folders(names, ensemble, connect, state_folder) as folders:
             yield folders, ""
@@ -111,8 +115,8 @@ def competing_folders(
 def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
     """The folder of a checkpoint; a downloaded one is removed at the end.
 
-    Raises NotFound if it is neither here nor on the server, InvalidInput for a folder without a checkpoint.
-    """
+    Raises NotFound if it is neither here nor on the server, InvalidInput for a folder without a
+    checkpoint."""
     path = Path(text)
     if is_there(path) or not is_checkpoint_name(text):
         yield _local(path)
@@ -124,11 +128,17 @@ def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
 
 
 class _Shelf:
-    """Checkpoints of a server, or of a state folder without one; `held` collects the folders to remove."""
+    """Checkpoints of a server, or of a state folder without one; `held` collects the folders to
+    remove."""
 
-    def __init__(self, connect: Connect, state_folder: Path, held: ExitStack, *, competing: bool = False) -> None:
+    def __init__(
+        self, connect: Connect, state_folder: Path, held: ExitStack, *, competing: bool = False
+    ) -> None:
         """`competing`: `policy` also finds a job's `competition`, while it is connected."""
-        self._connect, self._state_folder, self._held, self._competing = connect, state_folder, held, competing
+        self._connect = connect
+        self._state_folder = state_folder
+        self._held = held
+        self._competing = competing
         self.competition: Competition | str = ""
 
     def policy(self, text: str) -> StoredPolicy:
@@ -163,7 +173,9 @@ class _Shelf:
     def _competition(self, name: str, client: Client) -> Competition | str:
         try:
             found = client.leaderboard(name).candidates[:_MOST_COMPETING]
-            snapshots = {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
+            snapshots = (
+                {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
+            )
             folders = [policy.folder for policy in self._checkpoints(found, client)]
         except NotFound as error:  # the leaderboard, or a candidate's checkpoint, is deleted
             return f"not known: {error.message}"
@@ -173,7 +185,8 @@ class _Shelf:
         """A job's best `count` candidates, best first; of a job without any its champion."""
         try:
             return self._candidates(leaderboard_name(job), job, count)
-        except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
+        except NotFound as error:
+            # no id, but maybe the name in a job's file, which only the orchestrator knows
             if error.reason != "LEADERBOARD_NOT_FOUND":
                 raise
         with running_or_resting(self._connect, self._state_folder) as client:
@@ -196,31 +209,49 @@ class _Shelf:
     def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> StoredPolicy:
         """The policy of the alias `champion`, or of the first other alias."""
         alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
-        request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
+        request = leaderboard_service_pb2.ListAliasHistoryRequest(
+            leaderboard=board.name, alias=alias, page_size=1
+        )
         changes = client.leaderboard_service.ListAliasHistory(request).changes
         if not changes:
             raise NotFound(f"the alias {alias} points at nothing")
         return self._checkpoint(changes[0].agent, changes[0].checkpoint.prefix, client)
 
-    def _checkpoints(self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client) -> list[StoredPolicy]:
+    def _checkpoints(
+        self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client
+    ) -> list[StoredPolicy]:
         return [
-            self._checkpoint(each.agent.name, each.evaluation.checkpoint.prefix, client, each.evaluation)
+            self._checkpoint(
+                each.agent.name, each.evaluation.checkpoint.prefix, client, each.evaluation
+            )
             for each in found
         ]
 
     def _checkpoint(
-        self, agent: str, prefix: str, client: Client, evaluation: agent_pb2.Evaluation | None = None
+        self,
+        agent: str,
+        prefix: str,
+        client: Client,
+        evaluation: agent_pb2.Evaluation | None = None,
     ) -> StoredPolicy:
-        if evaluation and (evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix):
+        if evaluation and (
+            evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix
+        ):
             evaluation = None
-        here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
+        # prefixes have the job's uid: it is the same one
+        here = StateFolder.objects_of(self._state_folder) / prefix
         if is_there(here / MANIFEST):
             return StoredPolicy(here.absolute(), evaluation)
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
-            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is set"
+            message = (
+                f"{name} is not in the state folder {self._state_folder}, and no "
+                "orchestrator is set"
+            )
             raise NotFound(message, reason="NO_CHECKPOINT")
-        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
+        folder = self._held.enter_context(
+            tempfile.TemporaryDirectory(prefix="podracer-checkpoint-")
+        )
         target = Path(folder) / "checkpoint"
         client.download(name, target)
         return StoredPolicy(target, evaluation)
@@ -237,7 +268,9 @@ def _local(path: Path) -> Path:
     if path.is_file() and path.name == MANIFEST:
         path = path.parent
     if not path.is_dir():
-        raise InvalidInput(f"{path} is no checkpoint: expected a folder with a {MANIFEST}", path=path)
+        raise InvalidInput(
+            f"{path} is no checkpoint: expected a folder with a {MANIFEST}", path=path
+        )
     if not (path / MANIFEST).is_file():
         raise InvalidInput(f"{path} is no checkpoint: it has no {MANIFEST}", path=path)
     return path.absolute()

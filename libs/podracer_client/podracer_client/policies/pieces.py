@@ -19,7 +19,9 @@ def write_pieces(pieces: Iterable[Any], output: Path) -> Any:
     header: Any = None
     digest = hashlib.sha256()
     try:
-        with tempfile.NamedTemporaryFile(prefix=f".{output.name}.", dir=output.absolute().parent) as file:
+        with tempfile.NamedTemporaryFile(
+            prefix=f".{output.name}.", dir=output.absolute().parent
+        ) as file:
             for piece in pieces:
                 if piece.WhichOneof("part") == "header":
                     header = piece.header

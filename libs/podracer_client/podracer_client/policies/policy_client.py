@@ -15,7 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from podracer.common.v1 import file_pb2, tensor_pb2
 from podracer.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
-from podracer_client.servers.connection import TLS_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_source
+from podracer_client.servers.connection import (
+    TLS_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    token_source,
+)
 from podracer_core.catalogue.observations import named_values
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.channel import ChannelOptions, open_channel
@@ -26,7 +31,9 @@ __all__ = ["PolicyAnswer", "PolicyClient"]
 Observation = ArrayLike | Mapping[Any, Any] | tuple[Any, ...]
 
 _SERVICE = "/podracer.policy.v1.PolicyService/"
-_IDEMPOTENT = tuple(_SERVICE + method for method in ("Act", "ListPolicies", "GetPolicy", "UnloadPolicy"))
+_IDEMPOTENT = tuple(
+    _SERVICE + method for method in ("Act", "ListPolicies", "GetPolicy", "UnloadPolicy")
+)
 _CHUNK_BYTES = 1 << 20
 _LOAD_TIMEOUT_S = 300.0
 
@@ -50,10 +57,11 @@ class PolicyAnswer:
 
 
 class PolicyClient:
-    """A client of a policy server: `PolicyClient("127.0.0.1:7710", token_file="…").act(observation)`.
+    """A client of a policy server: `PolicyClient("127.0.0.1:7710",
+    token_file="…").act(observation)`.
 
-    Every method raises a PodracerError if the server refuses. A call is retried a few times if the server is
-    unreachable. Thread-safe."""
+    Every method raises a PodracerError if the server refuses. A call is retried a few times if the
+    server is unreachable. Thread-safe."""
 
     def __init__(
         self,
@@ -65,12 +73,15 @@ class PolicyClient:
         allow_insecure: bool = False,
         timeout_s: float = 10.0,
     ) -> None:
-        """Connects at the first call. Defaults come from PODRACER_TOKEN, PODRACER_TOKEN_FILE, PODRACER_TLS.
+        """Connects at the first call. Defaults come from PODRACER_TOKEN, PODRACER_TOKEN_FILE,
+        PODRACER_TLS.
 
-        Raises InvalidInput for a bad address, one that requires TLS, or a missing or unreadable token.
-        """
+        Raises InvalidInput for a bad address, one that requires TLS, or a missing or unreadable
+        token."""
         source = token_source(token, token_file)
-        source = source or token_source(os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE))
+        source = source or token_source(
+            os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE)
+        )
         if source is None:
             variables = f"{TOKEN_FILE_VARIABLE} or {TOKEN_VARIABLE}"
             message = f"no token for {address}: give token or token_file, or set {variables}"
@@ -90,7 +101,10 @@ class PolicyClient:
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -109,13 +123,18 @@ class PolicyClient:
     ) -> NDArray[Any]:
         """Greedy actions: observation […obs] -> […action], a batch [B, …obs] -> [B, …action].
 
-        observation   an array, or nested lists of numbers; images as arrays of uint8. A dict or a tuple is taken as the
-                      environment gives it; each of its parts may have an axis for a batch in front
+        observation   an array, or nested lists of numbers; images as arrays of uint8. A dict or a
+                      tuple is taken as the environment gives it; each of its parts may have an axis
+                      for a batch in front
         policy        unset: the only served one; `version` unset: the current one
         action_mask   the allowed choices, [n] or [B, n]
         """
         return self.answer(
-            observation, policy=policy, version=version, action_mask=action_mask, timeout_s=timeout_s
+            observation,
+            policy=policy,
+            version=version,
+            action_mask=action_mask,
+            timeout_s=timeout_s,
         ).actions
 
     def answer(
@@ -135,24 +154,36 @@ class PolicyClient:
         else:
             request.observations.CopyFrom(_message("observation", observation))
         if action_mask is not None:
-            request.action_masks.CopyFrom(_message("action_mask", np.asarray(action_mask, dtype=np.bool_)))
+            request.action_masks.CopyFrom(
+                _message("action_mask", np.asarray(action_mask, dtype=np.bool_))
+            )
         response = self.policy_service.Act(request, timeout=timeout_s)
         return PolicyAnswer(_array(response.actions), response.policy, response.version)
 
     def policies(self) -> list[policy_service_pb2.Policy]:
         """The served policies by name."""
-        return list(self.policy_service.ListPolicies(policy_service_pb2.ListPoliciesRequest()).policies)
+        return list(
+            self.policy_service.ListPolicies(policy_service_pb2.ListPoliciesRequest()).policies
+        )
 
     def policy(self, name: str = "") -> policy_service_pb2.Policy:
         """A served policy. Raises NotFound."""
         return self.policy_service.GetPolicy(policy_service_pb2.GetPolicyRequest(name=name)).policy
 
     def load(
-        self, name: str, version: str, checkpoints: Sequence[bytes], *, rule: str = "", source: str = ""
+        self,
+        name: str,
+        version: str,
+        checkpoints: Sequence[bytes],
+        *,
+        rule: str = "",
+        source: str = "",
     ) -> policy_service_pb2.Policy:
-        """Serve packed checkpoints (`podracer_core.checkpoint.pack_policy`), best first. Needs the role control."""
+        """Serve packed checkpoints (`podracer_core.checkpoint.pack_policy`), best first. Needs the
+        role control."""
         headers = [
-            file_pb2.FileHeader(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data)) for data in checkpoints
+            file_pb2.FileHeader(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+            for data in checkpoints
         ]
         header = policy_service_pb2.LoadPolicyHeader(
             name=name, version=version, checkpoints=headers, ensemble=rule, source=source
@@ -162,7 +193,9 @@ class PolicyClient:
             yield policy_service_pb2.LoadPolicyRequest(header=header)
             for data in checkpoints:
                 for offset in range(0, len(data), _CHUNK_BYTES):
-                    yield policy_service_pb2.LoadPolicyRequest(data=data[offset : offset + _CHUNK_BYTES])
+                    yield policy_service_pb2.LoadPolicyRequest(
+                        data=data[offset : offset + _CHUNK_BYTES]
+                    )
 
         return self.policy_service.LoadPolicy(requests(), timeout=_LOAD_TIMEOUT_S).policy
 
@@ -176,7 +209,9 @@ def _message(field: str, values: ArrayLike) -> tensor_pb2.Tensor:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InvalidInput(f"{field}: expected an array or nested lists of equal lengths: {error}") from error
+        raise InvalidInput(
+            f"{field}: expected an array or nested lists of equal lengths: {error}"
+        ) from error
     if array.dtype not in _DTYPES or array.dtype == np.int64:
         if array.dtype.kind not in "iuf":
             raise InvalidInput(f"{field}: expected numbers, got an array of {array.dtype}")

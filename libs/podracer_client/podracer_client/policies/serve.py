@@ -17,9 +17,21 @@ from podracer_client.display.summary import path_text
 from podracer_client.files import write_private
 from podracer_client.jobs.client import Client
 from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment, require_services
-from podracer_client.names import is_checkpoint_name, is_job_name, job_name, leaderboard_name, refused, short_name
+from podracer_client.names import (
+    is_checkpoint_name,
+    is_job_name,
+    job_name,
+    leaderboard_name,
+    refused,
+    short_name,
+)
 from podracer_client.policies.folders import is_there, policy_folders
-from podracer_client.processes.interrupts import INTERRUPTED, Inbox, Interrupts, serve_until_interrupted
+from podracer_client.processes.interrupts import (
+    INTERRUPTED,
+    Inbox,
+    Interrupts,
+    serve_until_interrupted,
+)
 from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
@@ -37,7 +49,8 @@ _DEFAULT_NAME = "policy"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """`tokens`: folder with the tokens of its callers; `tls`: certificate of the role policy, for both directions."""
+    """`tokens`: folder with the tokens of its callers; `tls`: certificate of the role policy, for
+    both directions."""
 
     listen: str
     tokens: Path
@@ -54,14 +67,17 @@ def keep_serving(
     connect: Callable[[], Client],
     state_folder: Path | None = None,
 ) -> int:
-    """Start the server, print how to reach it, and keep it running until a signal; returns the exit code.
+    """Start the server, print how to reach it, and keep it running until a signal; returns the exit
+    code.
 
-    Raises InvalidInput and NotFound for missing policies or aliases, or an unusable address (then nothing is started),
-    PreconditionFailed if the server is not installed, Unavailable if it cannot start or dies repeatedly.
-    """
+    Raises InvalidInput and NotFound for missing policies or aliases, or an unusable address (then
+    nothing is started), PreconditionFailed if the server is not installed, Unavailable if it cannot
+    start or dies repeatedly."""
     require_services("policy")
     wanted = _by_resource_name(wanted_policies(texts), connect)
-    prepare_address(options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
+    prepare_address(
+        options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None
+    )
     inbox: Inbox = SimpleQueue()
     with ExitStack() as stack:
         run_folder = stack.enter_context(RunFolder())
@@ -82,12 +98,17 @@ def keep_serving(
         create_tokens(options.tokens)
         command = (sys.executable, "-P", "-m", "podracer_policy")
         log = run_folder.path / "policy.log"
-        process = ManagedProcess(ProcessPlan("policy server", command, environment, log, log_lasts=False), inbox.put)
-        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: _leave_at_once(process, run_folder)))
+        process = ManagedProcess(
+            ProcessPlan("policy server", command, environment, log, log_lasts=False), inbox.put
+        )
+        stack.enter_context(
+            Interrupts(lambda: inbox.put(None), lambda: _leave_at_once(process, run_folder))
+        )
         stack.callback(process.stop, _STOP_S)
         process.start()
         return serve_until_interrupted(
-            inbox, lambda: _how_to_connect(process.wait_ready(READY_TIMEOUT_S), wanted, options.tokens)
+            inbox,
+            lambda: _how_to_connect(process.wait_ready(READY_TIMEOUT_S), wanted, options.tokens),
         )
 
 
@@ -106,23 +127,31 @@ def _entries(
         if one.alias:
             entries.append(f"{one.name}={one.job}@{one.alias}")
             continue
-        for path in stack.enter_context(policy_folders(one.policies, ensemble, connect, state_folder)):
+        for path in stack.enter_context(
+            policy_folders(one.policies, ensemble, connect, state_folder)
+        ):
             if "," in str(path):
-                raise InvalidInput(f"{path}: a folder to serve from must have no comma in its path", path=path)
+                raise InvalidInput(
+                    f"{path}: a folder to serve from must have no comma in its path", path=path
+                )
             entries.append(f"{one.name}={path}")
     return entries
 
 
 def _by_resource_name(wanted: Sequence[Wanted], connect: Callable[[], Client]) -> list[Wanted]:
-    """The wanted policies with resource names of jobs, which may be given by the names in their files."""
+    """The wanted policies with resource names of jobs, which may be given by the names in their
+    files."""
     if not any(one.alias for one in wanted):
         return list(wanted)
     with connect() as client:
         return [replace(one, job=client.full_name(one.job)) if one.alias else one for one in wanted]
 
 
-def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folder: RunFolder) -> dict[str, str]:
-    """The servers of the aliases and the token. Raises NotFound for an alias that points at nothing."""
+def _followed(
+    wanted: Sequence[Wanted], connect: Callable[[], Client], run_folder: RunFolder
+) -> dict[str, str]:
+    """The servers of the aliases and the token. Raises NotFound for an alias that points at
+    nothing."""
     aliases = [one for one in wanted if one.alias]
     if not aliases:
         return {}
@@ -133,7 +162,9 @@ def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folde
             )
             changes = client.leaderboard_service.ListAliasHistory(request).changes
             if not changes or not changes[0].agent:
-                raise NotFound(f"{one.job} has no alias {one.alias} that points at a policy", reason="NO_ALIAS")
+                raise NotFound(
+                    f"{one.job} has no alias {one.alias} that points at a policy", reason="NO_ALIAS"
+                )
         connection = client.connection
     token = connection.token
     path = token.path if isinstance(token, FileToken) else run_folder.path / "client_token"
@@ -173,7 +204,8 @@ class Wanted:
 
 
 def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
-    """Parse `[NAME=]POLICY` each; the default name is the job's id, or `policy`. Raises InvalidInput."""
+    """Parse `[NAME=]POLICY` each; the default name is the job's id, or `policy`. Raises
+    InvalidInput."""
     found: dict[str, Wanted] = {}
     for text in texts:
         match = None if is_there(text) else _NAME.fullmatch(text)

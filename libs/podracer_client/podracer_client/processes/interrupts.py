@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP while managed processes run: once to stop gracefully, twice to stop now."""
+"""Ctrl-C, SIGTERM and SIGHUP while managed processes run: once to stop gracefully, twice to stop
+now."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """While open, the first signal calls `on_first`, any further one `on_second`; both on the main thread.
+    """While open, the first signal calls `on_first`, any further one `on_second`; both on the main
+    thread.
 
     Nothing is raised into the code that is running: `on_first` leaves a message that it looks for.
     """
@@ -52,8 +54,8 @@ class Interrupts:
 
 
 def serve_until_interrupted(inbox: Inbox, wait_ready: Callable[[], str]) -> int:
-    """Print the result of `wait_ready`, called in a thread, to stdout, and news of processes to stderr; returns the
-    exit code after an interrupt.
+    """Print the result of `wait_ready`, called in a thread, to stdout, and news of processes to
+    stderr; returns the exit code after an interrupt.
 
     Raises the errors of `wait_ready`, and Unavailable if a process dies repeatedly.
     """

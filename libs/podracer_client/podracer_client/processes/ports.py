@@ -18,9 +18,9 @@ _HIGHEST = 65535
 class FixedAddress:
     """An address whose port stays the same, so that a restarted service is found again.
 
-    Port 0 is replaced by a free one. On Linux it stays reserved while this object lives: its socket is bound and does
-    not listen, so that a server may listen there and the system gives the port to no other process.
-    """
+    Port 0 is replaced by a free one. On Linux it stays reserved while this object lives: its socket
+    is bound and does not listen, so that a server may listen there and the system gives the port to
+    no other process."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -54,7 +54,8 @@ def free_ports(address: Address, count: int) -> list[Address]:
 
 
 def listener_of(port: int) -> str:
-    """The process that listens on a port, for a message: `process 4242, the Podracer of /home/a/runs`.
+    """The process that listens on a port, for a message: `process 4242, the Podracer of
+    /home/a/runs`.
 
     Empty where the system does not tell: another user's process, or macOS.
     """

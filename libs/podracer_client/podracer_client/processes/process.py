@@ -24,7 +24,8 @@ _RESTART_INITIAL_S = 0.1
 _RESTART_MAXIMUM_S = 5.0
 _HEALTHY_AFTER_S = 20.0
 _STARVED = 0.01
-"""Part of a processor that a starting process gets at least on busy cores; one that waits for something uses less."""
+"""Part of a processor that a starting process gets at least on busy cores; one that waits for
+something uses less."""
 _TAIL_BYTES = 8192
 _TAIL_CHARACTERS = 500
 
@@ -33,9 +34,9 @@ _TAIL_CHARACTERS = 500
 class ProcessPlan:
     """The process to start.
 
-    `restarts`: how often in a row it may die early before it is given up. `log_lasts`: False if the log is removed with
-    its folder; then no message names it. `ready`: the text on stdout before its address.
-    """
+    `restarts`: how often in a row it may die early before it is given up. `log_lasts`: False if the
+    log is removed with its folder; then no message names it. `ready`: the text on stdout before its
+    address."""
 
     name: str
     command: tuple[str, ...]
@@ -62,11 +63,12 @@ class ProcessNews:
 class ManagedProcess:
     """Starts a process, waits for its address, starts it again when it dies, stops it.
 
-    A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a child that asked
-    for it (`podracer_core.service.lifetime`) to the *thread* that started it.
-    """
+    A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a
+    child that asked for it (`podracer_core.service.lifetime`) to the *thread* that started it."""
 
-    def __init__(self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None) -> None:
+    def __init__(
+        self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None
+    ) -> None:
         """`on_news` is called from the process's thread, and from that of `wait_ready`."""
         self._plan = plan
         self._on_news = on_news
@@ -77,7 +79,9 @@ class ManagedProcess:
         self._stopping = False
         self._after_s = 0.0
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._keep_running, name=f"process-{plan.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep_running, name=f"process-{plan.name}", daemon=True
+        )
 
     @property
     def name(self) -> str:
@@ -97,15 +101,19 @@ class ManagedProcess:
     def wait_ready(self, timeout_s: float) -> str:
         """The address that it reports.
 
-        After `timeout_s` it gets as long again while it computes: imports are slow on busy cores. Raises Unavailable if
-        it cannot start; DeadlineExpired if it computes no more, or has used `timeout_s` of a processor.
-        """
+        After `timeout_s` it gets as long again while it computes: imports are slow on busy cores.
+        Raises Unavailable if it cannot start; DeadlineExpired if it computes no more, or has used
+        `timeout_s` of a processor."""
         used_s = 0.0
         while not self._has_answered(timeout_s):
             before_s, used_s = used_s, self._processor_seconds()
             if not before_s + _STARVED * timeout_s < used_s < timeout_s:
-                raise DeadlineExpired(f"the {self.name} was not ready within {timeout_s:g} s{self._plan.log_hint}")
-            message = f"the {self.name} is still starting: it got {used_s:.1f} s of a processor so far"
+                raise DeadlineExpired(
+                    f"the {self.name} was not ready within {timeout_s:g} s{self._plan.log_hint}"
+                )
+            message = (
+                f"the {self.name} is still starting: it got {used_s:.1f} s of a processor so far"
+            )
             self._on_news(ProcessNews(self.name, message))
         if self._failure:
             raise Unavailable(self._failure, reason="PROCESS_FAILED", process=self.name)
@@ -120,7 +128,8 @@ class ManagedProcess:
         self._wake.set()
 
     def kill(self) -> None:
-        """End it and its process group now. Returns at once; takes no lock, so that a signal handler may call it."""
+        """End it and its process group now. Returns at once; takes no lock, so that a signal
+        handler may call it."""
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
@@ -171,7 +180,9 @@ class ManagedProcess:
             if not self._address or young_deaths > self._plan.restarts:
                 self._give_up(end)
                 return
-            self._on_news(ProcessNews(self.name, f"the {self.name} ended ({end}); starting it again"))
+            self._on_news(
+                ProcessNews(self.name, f"the {self.name} ended ({end}); starting it again")
+            )
             self._wake.wait(next(backoff))
 
     def _run_once(self) -> str:
@@ -196,7 +207,9 @@ class ManagedProcess:
         if self._is_stopping():  # it was asked for while the process started
             process.terminate()
         assert process.stdout is not None, "asked for as a pipe above"
-        reader = threading.Thread(target=self._read, args=(process.stdout,), name=f"stdout-{self.name}", daemon=True)
+        reader = threading.Thread(
+            target=self._read, args=(process.stdout,), name=f"stdout-{self.name}", daemon=True
+        )
         reader.start()
         code = process.wait()
         reader.join(0.2)  # a grandchild may hold the pipe open

@@ -13,17 +13,19 @@ from typing import Self
 
 PREFIX = "podracer-"
 _LONGEST_PARENT_BYTES = 30
-"""Below it must fit `podracer-xxxxxxxx/<pod>/evaluator.sock`, and a unix socket's path has 103 bytes on macOS."""
+"""Below it must fit `podracer-xxxxxxxx/<pod>/evaluator.sock`, and a unix socket's path has 103
+bytes on macOS."""
 
 _LOCK = "lock"
 _YOUNG_S = 60.0
 
 
 class RunFolder:
-    """A temporary folder, made on creation (mode 0700), removed by `remove` or at the end of a `with`.
+    """A temporary folder, made on creation (mode 0700), removed by `remove` or at the end of a
+    `with`.
 
-    It is locked while its process lives. One whose process was killed is removed when the next one is made.
-    """
+    It is locked while its process lives. One whose process was killed is removed when the next one
+    is made."""
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()

@@ -4,11 +4,13 @@ gather, conversion                       messages -> records; request: the reque
 records, experiment, pods                the data of a page
 making                                   a page, its figures and a short text
 job_page, experiment_page, agent_tables  the pages, section by section; html: their elements
-figures, job_figures, families           drawn by matplotlib; their captions; the order of a family tree
+figures, job_figures, families           drawn by matplotlib; their captions; the order of a family
+                                         tree
 """
 
 from __future__ import annotations
 
 import logging
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
+# that it builds a cache of fonts is no news
+logging.getLogger("matplotlib").setLevel(logging.ERROR)

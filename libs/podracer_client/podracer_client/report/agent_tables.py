@@ -13,7 +13,17 @@ from podracer_client.report.html import Content, Markup, element, join, table
 from podracer_client.report.records import Agent, JobReport
 
 MAX_ROWS = 300
-_NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", "steps", "device s", "rounds")
+_NUMBERS = (
+    "rank",
+    "score",
+    "best score",
+    "mean",
+    "95 % interval",
+    "episodes",
+    "steps",
+    "device s",
+    "rounds",
+)
 
 
 def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
@@ -21,7 +31,9 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
     if not report.candidates:
         return Markup()
     agents = {agent.name: agent for agent in report.agents}
-    ranked = [agents[candidate.agent] for candidate in report.candidates if candidate.agent in agents]
+    ranked = [
+        agents[candidate.agent] for candidate in report.candidates if candidate.agent in agents
+    ]
     telling = telling_names((agent.algorithm, agent.hyperparameters) for agent in ranked)
     rows: list[list[Content]] = []
     for candidate in report.candidates:
@@ -41,19 +53,34 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
             ]
         )
     below = [
-        _sentence(candidate.note, origin(agent), hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]))
+        _sentence(
+            candidate.note,
+            origin(agent),
+            hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]),
+        )
         if (agent := agents.get(candidate.agent))
         else ""
         for candidate in report.candidates
     ]
     titles = (
-        *("rank", "agent", "algorithm", "score", "mean", "95 % interval", "episodes", "confirmed", "steps"),
+        *(
+            "rank",
+            "agent",
+            "algorithm",
+            "score",
+            "mean",
+            "95 % interval",
+            "episodes",
+            "confirmed",
+            "steps",
+        ),
         "device s",
     )
     caption = (
-        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with fresh seeds. Steps: "
-        "of the agent and its ancestors up to this snapshot; device seconds: all that they have had. Hyperparameters: "
-        "those that differ between these agents or from their defaults."
+        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with "
+        "fresh seeds. Steps: of the agent and its ancestors up to this snapshot; device seconds: "
+        "all that they have had. Hyperparameters: those that differ between these agents or from "
+        "their defaults."
     )
     return table(titles, rows, right=_NUMBERS, below=below, caption=caption)
 
@@ -74,7 +101,11 @@ def all_agents(report: JobReport, colors: Mapping[str, str]) -> Markup:
 
 def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
     """The algorithm with a mark in its colour."""
-    mark = element("span", "", class_="mark", style=f"background:{colors[name]}") if name in colors else Markup()
+    mark = (
+        element("span", "", class_="mark", style=f"background:{colors[name]}")
+        if name in colors
+        else Markup()
+    )
     return Markup(mark + element("span", name))
 
 

@@ -1,4 +1,5 @@
-"""Converts messages to records: short names, times since the job's creation, finite numbers only."""
+"""Converts messages to records: short names, times since the job's creation, finite numbers
+only."""
 
 from __future__ import annotations
 
@@ -14,12 +15,22 @@ from podracer_client.display.leaderboard import agent_hyperparameters, broken_te
 from podracer_client.display.messages import counts_json
 from podracer_client.display.numbers import seconds
 from podracer_client.names import enum_word, short_name
-from podracer_client.report.records import Agent, Candidate, Ensemble, Evaluation, Event, Objective, Pod
+from podracer_client.report.records import (
+    Agent,
+    Candidate,
+    Ensemble,
+    Evaluation,
+    Event,
+    Objective,
+    Pod,
+)
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput
 
-_RESOURCE = re.compile(r"projects/[^/\s]+/(?:jobs/[^/\s]+/)?(?:agents|jobs|leaderboards|leases|pods)/(?=\S)")
+_RESOURCE = re.compile(
+    r"projects/[^/\s]+/(?:jobs/[^/\s]+/)?(?:agents|jobs|leaderboards|leases|pods)/(?=\S)"
+)
 """The prefix of a resource name, before its last part."""
 
 
@@ -30,8 +41,11 @@ def time_of(timestamp: Timestamp, origin: Timestamp) -> float | None:
     return (timestamp.seconds - origin.seconds) + (timestamp.nanos - origin.nanos) * 1e-9
 
 
-def evaluation(message: agent_pb2.Evaluation, origin: Timestamp, score: float | None = None) -> Evaluation | None:
-    """An evaluation of the report, which ranks by `score` if that is known; None if its mean is not finite."""
+def evaluation(
+    message: agent_pb2.Evaluation, origin: Timestamp, score: float | None = None
+) -> Evaluation | None:
+    """An evaluation of the report, which ranks by `score` if that is known; None if its mean is not
+    finite."""
     if not math.isfinite(message.mean):
         return None
     return Evaluation(
@@ -88,7 +102,9 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
     )
 
 
-def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
+def candidate(
+    message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp
+) -> Candidate | None:
     """A candidate of the report; None if its evaluation is not finite."""
     judged = evaluation(message.evaluation, origin, message.score)
     if judged is None:
@@ -143,9 +159,17 @@ def environment_rows(
         rows += [
             ("observations", _space(description.observation_space)),
             ("actions", _space(description.action_space)),
-            ("time limit", f"{description.max_episode_steps:,} steps" if description.max_episode_steps else "none"),
+            (
+                "time limit",
+                f"{description.max_episode_steps:,} steps"
+                if description.max_episode_steps
+                else "none",
+            ),
             ("computed by", description.backend),
-            ("a greedy policy's returns", "always the same" if description.deterministic_evaluation else "vary"),
+            (
+                "a greedy policy's returns",
+                "always the same" if description.deterministic_evaluation else "vary",
+            ),
             ("prepared", description.preparation),
         ]
     return tuple((word, value) for word, value in rows if value)

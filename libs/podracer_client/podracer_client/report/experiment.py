@@ -48,7 +48,12 @@ class Experiment:
     @property
     def axes(self) -> tuple[str, ...]:
         """The parameters that vary, the seed last."""
-        found = {label.removeprefix(AXIS_PREFIX) for job in self.jobs for label in job.labels if is_axis(label)}
+        found = {
+            label.removeprefix(AXIS_PREFIX)
+            for job in self.jobs
+            for label in job.labels
+            if is_axis(label)
+        }
         return tuple(sorted(found, key=lambda axis: (is_seed(axis), axis)))
 
     @property
@@ -60,8 +65,11 @@ class Experiment:
     def groups(self) -> tuple[Group, ...]:
         """The jobs grouped over seeds."""
         axes = self.axes
-        found, titles = grouped_over_seeds(self.jobs, axes, axis_value), list(map(self.title, settings(axes)))
-        return tuple(Group(dict(zip(titles, key, strict=True)), tuple(jobs)) for key, jobs in found.items())
+        found = grouped_over_seeds(self.jobs, axes, axis_value)
+        titles = list(map(self.title, settings(axes)))
+        return tuple(
+            Group(dict(zip(titles, key, strict=True)), tuple(jobs)) for key, jobs in found.items()
+        )
 
     def title(self, axis: str) -> str:
         """The title of an axis."""
@@ -69,7 +77,9 @@ class Experiment:
 
     def values(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in order."""
-        return tuple(dict.fromkeys(sorted((axis_value(job, axis) for job in self.jobs), key=_order)))
+        return tuple(
+            dict.fromkeys(sorted((axis_value(job, axis) for job in self.jobs), key=_order))
+        )
 
 
 def is_axis(label: str) -> bool:
@@ -84,18 +94,24 @@ def axis_value(job: JobReport, axis: str) -> str:
 def experiment_jobs(client: Client, name: str) -> list[str]:
     """The names of its jobs, oldest first."""
     jobs = client.jobs()
-    return [job.name for job in reversed(jobs) if job.message.spec.labels.get(EXPERIMENT_LABEL) == name]
+    return [
+        job.name for job in reversed(jobs) if job.message.spec.labels.get(EXPERIMENT_LABEL) == name
+    ]
 
 
 def gather_experiment(client: Client, name: str) -> Experiment:
-    """An experiment's jobs with their curves, without their events. Raises NotFound if there is none."""
+    """An experiment's jobs with their curves, without their events. Raises NotFound if there is
+    none."""
     names = experiment_jobs(client, name)
     if not names:
         raise NotFound(
-            f"there is no experiment {name}: no job has the label {EXPERIMENT_LABEL}: {name}", reason="NO_EXPERIMENT"
+            f"there is no experiment {name}: no job has the label {EXPERIMENT_LABEL}: {name}",
+            reason="NO_EXPERIMENT",
         )
     share = max(_LEAST_EVALUATIONS, _MAX_EVALUATIONS // len(names))
-    return experiment_of(name, [gather(client, job, max_evaluations=share, max_events=0) for job in names])
+    return experiment_of(
+        name, [gather(client, job, max_evaluations=share, max_events=0) for job in names]
+    )
 
 
 def experiment_of(name: str, jobs: Sequence[JobReport]) -> Experiment:
@@ -106,7 +122,8 @@ def experiment_of(name: str, jobs: Sequence[JobReport]) -> Experiment:
 
 
 def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
-    """Seconds since its first work, steps of all agents, and the best judged score so far, at every improvement."""
+    """Seconds since its first work, steps of all agents, and the best judged score so far, at every
+    improvement."""
     found: list[tuple[float, float, float]] = []
     for evaluation, steps in job_steps(job):
         score = job.objective.score(evaluation) if evaluation.judges else None

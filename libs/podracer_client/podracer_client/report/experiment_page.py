@@ -1,4 +1,5 @@
-"""The page of an experiment: its groups, its figures, a row for each job; and a short text with the same facts."""
+"""The page of an experiment: its groups, its figures, a row for each job; and a short text with the
+same facts."""
 
 from __future__ import annotations
 
@@ -8,16 +9,37 @@ from functools import partial
 from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
 from podracer_client.display.output import columns
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
-from podracer_client.report.figures.comparison import MAX_GROUPS, draw_multiples, draw_overlay, draw_spread
+from podracer_client.report.figures.comparison import (
+    MAX_GROUPS,
+    draw_multiples,
+    draw_overlay,
+    draw_spread,
+)
 from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import element, join, page, section, table
 from podracer_client.report.job_page import outcome_text
 from podracer_client.report.records import JobReport
 
 OVERLAY, MULTIPLES, SPREAD = "best-score", "by-axis", "spread"
-_GROUP_FIGURES = ("jobs", "reached", "s to target", "steps to target", "device s to target", "best score")
+_GROUP_FIGURES = (
+    "jobs",
+    "reached",
+    "s to target",
+    "steps to target",
+    "device s to target",
+    "best score",
+)
 _JOB_FIGURES = (
-    *("outcome", "time to target", "steps", "device s", "best score", "95 % interval", "confirmed", "agent"),
+    *(
+        "outcome",
+        "time to target",
+        "steps",
+        "device s",
+        "best score",
+        "95 % interval",
+        "confirmed",
+        "agent",
+    ),
 )
 
 
@@ -34,7 +56,8 @@ def experiment_figures(experiment: Experiment) -> tuple[FigurePlan, ...]:
         FigurePlan(
             OVERLAY,
             "Best judged score so far",
-            "Every job, against time and against the steps of all its agents; a dot where it reached its target.",
+            "Every job, against time and against the steps of all its agents; a dot where it "
+            "reached its target.",
             partial(draw_overlay, experiment),
         ),
         FigurePlan(
@@ -46,23 +69,37 @@ def experiment_figures(experiment: Experiment) -> tuple[FigurePlan, ...]:
     )
 
 
-def experiment_page(experiment: Experiment, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]) -> str:
+def experiment_page(
+    experiment: Experiment, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]
+) -> str:
     """The document; `rendered` are the figures by name."""
     figure = {plan.name: figure_element(plan, rendered.get(plan.name)) for plan in plans}
-    count, over = len(experiment.jobs), ", ".join(map(experiment.title, experiment.axes)) or "nothing"
+    count = len(experiment.jobs)
+    over = ", ".join(map(experiment.title, experiment.axes)) or "nothing"
     words = f"{count:,} {'job' if count == 1 else 'jobs'} over {over}"
     statistics = " or ".join(sorted({job.objective.statistic for job in experiment.jobs}))
     caption = (
-        f"The best score is the {statistics} of each job's best evaluation, confirmed where it could be. Over seeds: "
-        "the median and the range. Figures to the target: of the jobs that reached it."
+        f"The best score is the {statistics} of each job's best evaluation, confirmed where it "
+        "could be. Over seeds: the median and the range. Figures to the target: of the jobs that "
+        "reached it."
     )
     return page(
         f"{experiment.name}: experiment",
         (
             element(
-                "header", join((element("h1", experiment.name), element("p", f"Experiment, {words}.", class_="muted")))
+                "header",
+                join(
+                    (
+                        element("h1", experiment.name),
+                        element("p", f"Experiment, {words}.", class_="muted"),
+                    )
+                ),
             ),
-            section("Groups", table(*group_table(experiment), right=_GROUP_FIGURES, caption=caption), figure[SPREAD]),
+            section(
+                "Groups",
+                table(*group_table(experiment), right=_GROUP_FIGURES, caption=caption),
+                figure[SPREAD],
+            ),
             section("Curves", figure[OVERLAY], figure[MULTIPLES]),
             section("Jobs", table(*job_table(experiment), right=_JOB_FIGURES[1:6])),
         ),
@@ -86,7 +123,8 @@ def group_table(experiment: Experiment) -> tuple[tuple[str, ...], list[tuple[str
 def job_table(experiment: Experiment) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Titles, and one row per job."""
     rows = [
-        (job.name, *(axis_value(job, axis) for axis in experiment.axes), *_job_figures(job)) for job in experiment.jobs
+        (job.name, *(axis_value(job, axis) for axis in experiment.axes), *_job_figures(job))
+        for job in experiment.jobs
     ]
     return ("job", *map(experiment.title, experiment.axes), *_JOB_FIGURES), rows
 

@@ -1,5 +1,5 @@
-"""The family tree of agents: an order that keeps families together, the surviving lines, the ancestors of the best
-agent."""
+"""The family tree of agents: an order that keeps families together, the surviving lines, the
+ancestors of the best agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def family_order(agents: Iterable[Agent]) -> list[Agent]:
     children: dict[str, list[Agent]] = {}
     roots = []
     for agent in people:
-        parent = next((name for name in agent.parents if name in known and name != agent.name), None)
+        parent = next(
+            (name for name in agent.parents if name in known and name != agent.name), None
+        )
         if parent is None:
             roots.append(agent)
         else:
@@ -61,7 +63,8 @@ def best_agent(report: JobReport) -> str:
 
 
 def most_telling(report: JobReport, limit: int) -> list[Agent]:
-    """At most `limit` agents in the job's order: the board's and their ancestors, then the best, then the newest.
+    """At most `limit` agents in the job's order: the board's and their ancestors, then the best,
+    then the newest.
 
     If a single line of ancestors is longer than that, its newest agents.
     """

@@ -21,7 +21,16 @@ from podracer_client.display.summary import retrained_text
 from podracer_client.jobs.client import Client
 from podracer_client.names import best_checkpoint_name, enum_word, moment, short_name
 from podracer_client.report import conversion
-from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem
+from podracer_client.report.records import (
+    Agent,
+    Candidate,
+    Evaluation,
+    Event,
+    JobReport,
+    Objective,
+    Pod,
+    Problem,
+)
 from podracer_client.report.request import request_rows, searched_names
 from podracer_core.errors import DataCorrupted, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest
@@ -33,26 +42,39 @@ MAX_EVENTS = 20_000
 
 
 def gather(
-    client: Client, name: str, *, max_evaluations: int = MAX_EVALUATIONS, max_events: int = MAX_EVENTS
+    client: Client,
+    name: str,
+    *,
+    max_evaluations: int = MAX_EVALUATIONS,
+    max_events: int = MAX_EVENTS,
 ) -> JobReport:
     """Everything about a job. Raises NotFound if the job does not exist."""
     found = client.job(name)
     job = found.message
     first = max(0, job.event_position - max_events)
-    events = [conversion.event(event, job.create_time) for event in client.events(job.name, after_position=first)]
-    notes = [f"Of {job.event_position:,} events the newest {max_events:,} were read."] if first else []
+    events = [
+        conversion.event(event, job.create_time)
+        for event in client.events(job.name, after_position=first)
+    ]
+    notes = (
+        [f"Of {job.event_position:,} events the newest {max_events:,} were read."] if first else []
+    )
     return _report(
         job,
         _history(client, job, max_evaluations),
         events,
         pods=tuple(map(conversion.pod, found.pods())),
-        versions=(("podracer-client", version("podracer-client")), *_checkpoint_libraries(client, job)),
+        versions=(
+            ("podracer-client", version("podracer-client")),
+            *_checkpoint_libraries(client, job),
+        ),
         notes=notes,
     )
 
 
 class Thinning(Generic[Item]):
-    """Keeps every n-th item; n doubles whenever `limit` is passed: a long stream leaves limit/2 to `limit` items."""
+    """Keeps every n-th item; n doubles whenever `limit` is passed: a long stream leaves limit/2 to
+    `limit` items."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -107,7 +129,9 @@ def _history(client: Client, job: job_pb2.Job, max_evaluations: int) -> _History
     )
 
 
-def _candidates(board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: Timestamp) -> tuple[Candidate, ...]:
+def _candidates(
+    board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: Timestamp
+) -> tuple[Candidate, ...]:
     found = (conversion.candidate(candidate, wanted, origin) for candidate in board.candidates)
     return tuple(candidate for candidate in found if candidate is not None)
 
@@ -115,7 +139,8 @@ def _candidates(board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: T
 def _with_landmarks(
     kept: list[Evaluation], agents: Iterable[leaderboard_pb2.Agent], origin: Timestamp
 ) -> tuple[Evaluation, ...]:
-    """The kept evaluations and every agent's best and newest, which an even sample may have missed; oldest first."""
+    """The kept evaluations and every agent's best and newest, which an even sample may have missed;
+    oldest first."""
     found = dict.fromkeys(kept)
     for agent in agents:
         for field in ("best_evaluation", "latest_evaluation"):
@@ -156,12 +181,16 @@ def _report(
         now_s=_last_known_s(history, events) if end_s is None else end_s,
         env_steps=progress.env_steps,
         train_s=seconds(progress.train_time),
-        time_to_target_s=seconds(progress.time_to_target) if progress.HasField("time_to_target") else None,
+        time_to_target_s=seconds(progress.time_to_target)
+        if progress.HasField("time_to_target")
+        else None,
         cost_s=seconds(progress.cost),
         evaluation_cost_s=seconds(progress.evaluation_cost),
         agent_count=progress.agent_count,
         completed_rounds=progress.completed_rounds,
-        best=conversion.evaluation(progress.best, origin, best_score(job)) if progress.HasField("best") else None,
+        best=conversion.evaluation(progress.best, origin, best_score(job))
+        if progress.HasField("best")
+        else None,
         ensemble=conversion.ensemble(job.ensemble, origin) if job.HasField("ensemble") else None,
         retrained=retrained_text(job) if job.HasField("retrained") else "",
         standing=tuple(standing(job).items()),
@@ -183,17 +212,24 @@ def _problem(message: cohort_pb2.Problem) -> Problem:
 
 
 def _last_known_s(history: _History, events: list[Event]) -> float:
-    known = [*(event.time_s for event in events[-1:]), *(each.time_s or 0.0 for each in history.evaluations[-1:])]
+    known = [
+        *(event.time_s for event in events[-1:]),
+        *(each.time_s or 0.0 for each in history.evaluations[-1:]),
+    ]
     return max(known, default=0.0)
 
 
 def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, str], ...]:
-    """Libraries and versions that wrote the best checkpoint; none if there is no best checkpoint any more."""
+    """Libraries and versions that wrote the best checkpoint; none if there is no best checkpoint
+    any more."""
     if not job.progress.best.checkpoint.prefix:
         return ()
-    request = artifact_service_pb2.DownloadRequest(name=best_checkpoint_name(job.name), paths=[FILE_NAME])
+    request = artifact_service_pb2.DownloadRequest(
+        name=best_checkpoint_name(job.name), paths=[FILE_NAME]
+    )
     try:
-        pieces = islice(client.artifact_service.Download(request, timeout=60.0), 20)  # a manifest has 16 MiB
+        # a manifest has 16 MiB
+        pieces = islice(client.artifact_service.Download(request, timeout=60.0), 20)
         content = b"".join(response.data for response in pieces)
         return tuple(sorted(Manifest.from_json(content, FILE_NAME).libraries.items()))
     except (NotFound, PreconditionFailed, DataCorrupted):

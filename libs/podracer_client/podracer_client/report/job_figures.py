@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from podracer_client.report.figures.curves import MAX_LINES, draw_curves
-from podracer_client.report.figures.hyperparameters import MAX_NAMES, draw_hyperparameters, drawn_names
+from podracer_client.report.figures.hyperparameters import (
+    MAX_NAMES,
+    draw_hyperparameters,
+    drawn_names,
+)
 from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
 from podracer_client.report.figures.pods import MAX_PODS, draw_pods
 from podracer_client.report.figures.rendering import FigurePlan
@@ -22,9 +26,9 @@ def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
         FigurePlan(
             CURVES_BY_STEPS,
             "Evaluations against environment steps",
-            f"Every evaluation of {_part_of(len(report.agents), MAX_LINES, 'agents')}, losers too; a child's line "
-            "begins at its parent's. Bold: the line of the best. Circles: the leaderboard with 95 % intervals, filled "
-            "where confirmed with fresh seeds.",
+            f"Every evaluation of {_part_of(len(report.agents), MAX_LINES, 'agents')}, losers too; "
+            "a child's line begins at its parent's. Bold: the line of the best. Circles: the "
+            "leaderboard with 95 % intervals, filled where confirmed with fresh seeds.",
             partial(draw_curves, report, by_time=False),
         ),
         FigurePlan(
@@ -36,23 +40,24 @@ def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
         FigurePlan(
             LINEAGE,
             "Lineage",
-            f"{_part_of(len(report.agents), MAX_AGENTS, 'agents').capitalize()}: a bar from its proposal to its last "
-            "evaluation, below the parent from whose weights it began, with its best score and its place on the "
-            "leaderboard. Pale: lines that died out; a stroke at the end: replaced; a cross: failed.",
+            f"{_part_of(len(report.agents), MAX_AGENTS, 'agents').capitalize()}: a bar from its "
+            "proposal to its last evaluation, below the parent from whose weights it began, with "
+            "its best score and its place on the leaderboard. Pale: lines that died out; a stroke "
+            "at the end: replaced; a cross: failed.",
             partial(draw_lineage, report),
         ),
         FigurePlan(
             HYPERPARAMETERS,
             "Hyperparameters over time",
-            f"What was searched{_most(report)}: a line for each judged agent over its life, the better the more "
-            "orange; bold: on the leaderboard.",
+            f"What was searched{_most(report)}: a line for each judged agent over its life, the "
+            "better the more orange; bold: on the leaderboard.",
             partial(draw_hyperparameters, report),
         ),
         FigurePlan(
             PODS,
             "Pods over time",
-            f"{_part_of(_pod_count(report), MAX_PODS, 'pods', 'first').capitalize()}: a box for each piece of work. "
-            "The steps a second are counted between evaluations.",
+            f"{_part_of(_pod_count(report), MAX_PODS, 'pods', 'first').capitalize()}: a box for "
+            "each piece of work. The steps a second are counted between evaluations.",
             partial(draw_pods, report),
         ),
     )
@@ -66,7 +71,9 @@ def _part_of(count: int, limit: int, what: str, chosen: str = "most telling") ->
 
 
 def _most(report: JobReport) -> str:
-    return f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
+    return (
+        f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
+    )
 
 
 def _pod_count(report: JobReport) -> int:

@@ -12,7 +12,11 @@ from podracer_client.files import write_whole
 from podracer_client.jobs.client import Client
 from podracer_client.report.agent_tables import origin
 from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
-from podracer_client.report.experiment_page import experiment_figures, experiment_page, experiment_text
+from podracer_client.report.experiment_page import (
+    experiment_figures,
+    experiment_page,
+    experiment_text,
+)
 from podracer_client.report.figures.rendering import FigurePlan, render_figures, write_figures
 from podracer_client.report.gather import gather
 from podracer_client.report.job_figures import job_figures
@@ -23,7 +27,8 @@ from podracer_core.errors import InvalidInput, NotFound
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report whose data are gathered, and whose figures are not drawn yet; `facts` are for programs."""
+    """A report whose data are gathered, and whose figures are not drawn yet; `facts` are for
+    programs."""
 
     subject: JobReport | Experiment
     text: str
@@ -36,7 +41,8 @@ class Made:
         return experiment_figures(self.subject)
 
     def write(self, output: Path, figures: Path | None = None) -> list[Path]:
-        """Write the page and, given a folder, its figures; returns their files. Raises InvalidInput."""
+        """Write the page and, given a folder, its figures; returns their files. Raises
+        InvalidInput."""
         plans = self.plans()
         rendered = render_figures(plans, png=figures is not None)
         if isinstance(self.subject, JobReport):
@@ -47,12 +53,14 @@ class Made:
 
 
 def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
-    """A report of the job of that name, otherwise of the experiment. Raises NotFound if neither exists."""
+    """A report of the job of that name, otherwise of the experiment. Raises NotFound if neither
+    exists."""
     if experiment:
         return _of_experiment(gather_experiment(client, name))
     try:
         job = client.job(name).name
-    except (NotFound, InvalidInput) as error:  # no job's name, or that of several; but maybe one of an experiment
+    except (NotFound, InvalidInput) as error:
+        # no job's name, or that of several; but maybe one of an experiment
         if experiment_jobs(client, name):
             return _of_experiment(gather_experiment(client, name))
         if isinstance(error, InvalidInput) and error.reason != "INVALID_NAME":
@@ -87,7 +95,12 @@ def job_text(report: JobReport) -> str:
     agents = {agent.name: agent for agent in report.agents}
     rows = [
         (
-            *(str(candidate.rank), candidate.agent, agents[candidate.agent].algorithm, return_text(candidate.score)),
+            *(
+                str(candidate.rank),
+                candidate.agent,
+                agents[candidate.agent].algorithm,
+                return_text(candidate.score),
+            ),
             interval_text(candidate.evaluation.lower, candidate.evaluation.upper),
             *("yes" if candidate.confirmed else "no", origin(agents[candidate.agent])),
         )

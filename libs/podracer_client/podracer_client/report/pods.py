@@ -1,4 +1,5 @@
-"""The work of pods over time, from the events of a job, and their throughput, from the steps in its evaluations."""
+"""The work of pods over time, from the events of a job, and their throughput, from the steps in its
+evaluations."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class PodHistory:
     @property
     def first_s(self) -> float:
         """The time at which it joined, or of its first event."""
-        return min([span.start_s for span in self.spans] + [event.time_s for event in self.incidents])
+        return min(
+            [span.start_s for span in self.spans] + [event.time_s for event in self.incidents]
+        )
 
     @property
     def last_s(self) -> float:
@@ -47,9 +50,8 @@ class PodHistory:
 def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ...]:
     """The history of each pod in the events, in order of appearance.
 
-    A lease ends with the next event of its fence, or of its work if the event has no fence, and at the latest when
-    its pod gets the next lease.
-    """
+    A lease ends with the next event of its fence, or of its work if the event has no fence, and at
+    the latest when its pod gets the next lease."""
     held: dict[str, Event] = {}  # pod: the event that granted its lease
     holders: dict[tuple[str, str], str] = {}  # fence or work: the pod that got it last
     spans: dict[str, list[Span]] = {}
@@ -76,8 +78,15 @@ def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ..
             incidents[event.subject].append(event)
     for pod in list(held):
         end(pod, max(held[pod].time_s, now_s), "")
-    histories = [PodHistory(pod, tuple(found), tuple(incidents[pod])) for pod, found in spans.items()]
-    return tuple(sorted((each for each in histories if each.spans or each.incidents), key=lambda each: each.first_s))
+    histories = [
+        PodHistory(pod, tuple(found), tuple(incidents[pod])) for pod, found in spans.items()
+    ]
+    return tuple(
+        sorted(
+            (each for each in histories if each.spans or each.incidents),
+            key=lambda each: each.first_s,
+        )
+    )
 
 
 def _marks(event: Event) -> list[tuple[str, str]]:
@@ -86,29 +95,37 @@ def _marks(event: Event) -> list[tuple[str, str]]:
 
 
 def throughput(report: JobReport) -> tuple[list[float], list[float]]:
-    """The edges of equal time intervals (one more than rates), and the steps per second of all agents in each.
+    """The edges of equal time intervals (one more than rates), and the steps per second of all
+    agents in each.
 
-    An agent's steps between two evaluations are spread evenly over the training time of its lease between them. Steps
-    after an agent's last evaluation are not included, so the sum is a little below the job's steps.
-    """
+    An agent's steps between two evaluations are spread evenly over the training time of its lease
+    between them. Steps after an agent's last evaluation are not included, so the sum is a little
+    below the job's steps."""
     start_s, end_s = report.start_s or 0.0, report.now_s
     if end_s <= start_s:
         return [], []
     width = (end_s - start_s) / _BINS
     steps = [0.0] * _BINS
     for begin_s, until_s, count in _stretches(report):
-        first, last = (min(_BINS - 1, max(0, int((time_s - start_s) / width))) for time_s in (begin_s, until_s))
+        first, last = (
+            min(_BINS - 1, max(0, int((time_s - start_s) / width))) for time_s in (begin_s, until_s)
+        )
         if first == last:
             steps[first] += count
             continue
         for index in range(first, last + 1):
-            inside = min(until_s, start_s + (index + 1) * width) - max(begin_s, start_s + index * width)
+            inside = min(until_s, start_s + (index + 1) * width) - max(
+                begin_s, start_s + index * width
+            )
             steps[index] += count * max(0.0, inside) / (until_s - begin_s)
-    return [start_s + index * width for index in range(_BINS + 1)], [count / width for count in steps]
+    return [start_s + index * width for index in range(_BINS + 1)], [
+        count / width for count in steps
+    ]
 
 
 def job_steps(report: JobReport) -> list[tuple[Evaluation, float]]:
-    """Every evaluation whose time is known, oldest first, with the total steps of all agents until then."""
+    """Every evaluation whose time is known, oldest first, with the total steps of all agents until
+    then."""
     first = {agent.name: agent.start_steps for agent in report.agents}
     latest: dict[str, int] = {}
     total = 0.0
@@ -135,7 +152,13 @@ def _stretches(report: JobReport) -> list[tuple[float, float, int]]:
         since_s, steps = latest.get(evaluation.agent) or first.get(evaluation.agent, (0.0, 0))
         if evaluation.env_steps <= steps:
             continue
-        begin_s = max(since_s, evaluation.time_s - evaluation.train_s) if evaluation.train_s > 0 else since_s
-        found.append((min(begin_s, evaluation.time_s), evaluation.time_s, evaluation.env_steps - steps))
+        begin_s = (
+            max(since_s, evaluation.time_s - evaluation.train_s)
+            if evaluation.train_s > 0
+            else since_s
+        )
+        found.append(
+            (min(begin_s, evaluation.time_s), evaluation.time_s, evaluation.env_steps - steps)
+        )
         latest[evaluation.agent] = (evaluation.time_s, evaluation.env_steps)
     return found

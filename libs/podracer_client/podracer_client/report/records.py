@@ -1,4 +1,5 @@
-"""The data of a report. Times are seconds since the job was created, returns are finite, names are short."""
+"""The data of a report. Times are seconds since the job was created, returns are finite, names are
+short."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Evaluation:
     train_s    how long its lease had trained when the weights were taken
     lower, upper  95 % interval of the mean; None if there is none
     purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED, FINAL
-    score      the number by which it ranks, with its broken episodes; None where the server does not tell it
+    score      the number by which it ranks, with its broken episodes; None where the server does
+               not tell it
     """
 
     agent: str
@@ -102,7 +104,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; `subject` is a short name, `about` the kind of that name (`pods`, `agents`)."""
+    """Something that happened; `subject` is a short name, `about` the kind of that name (`pods`,
+    `agents`)."""
 
     position: int
     kind: str
@@ -146,7 +149,8 @@ class Ensemble:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The objective; None if there is no target or limit. `by_mean`: the mean is compared with the target."""
+    """The objective; None if there is no target or limit. `by_mean`: the mean is compared with the
+    target."""
 
     target: float | None = None
     by_mean: bool = False
@@ -174,7 +178,8 @@ class JobReport:
     start_s, end_s    the first work, and the end; None if not reached yet
     now_s             the end, or the time of the latest data
     train_s           active time, without pauses
-    cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
+    cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for
+                      evaluation
     evaluations       oldest first; an even sample of a long history
     retrained         the final policy, if it is not the best candidate
     standing          of a continuous job: generation, champion, reason for waiting

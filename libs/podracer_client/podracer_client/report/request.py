@@ -24,12 +24,18 @@ _SCALE = ", in the logarithm"
 
 
 def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
-    """Keys and values; only the environment's name if this version does not know the form of the rest."""
+    """Keys and values; only the environment's name if this version does not know the form of the
+    rest."""
     try:
         spec = JobSpec.from_message(message)
     except InvalidInput as error:
-        return (("environment", message.environment.id or message.environment.entry_point), ("problem", error.message))
-    return tuple((word, value) for word, value in _rows(spec, score_name(message.environment)) if value)
+        return (
+            ("environment", message.environment.id or message.environment.entry_point),
+            ("problem", error.message),
+        )
+    return tuple(
+        (word, value) for word, value in _rows(spec, score_name(message.environment)) if value
+    )
 
 
 def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
@@ -40,7 +46,10 @@ def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
     except InvalidInput:
         return {}
     searched = (dimension for dimension in space if not isinstance(dimension.range, Fixed))
-    return {dimension.hyperparameter: getattr(dimension.range, "logarithmic", False) for dimension in searched}
+    return {
+        dimension.hyperparameter: getattr(dimension.range, "logarithmic", False)
+        for dimension in searched
+    }
 
 
 def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
@@ -48,7 +57,10 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "environment", spec.environment.name
     yield "arguments", _arguments(spec.environment.kwargs)
     yield "objective", _objective(spec.objective, called)
-    yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
+    yield (
+        "algorithms",
+        ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto",
+    )
     for dimension in spec.search.space:
         yield dimension.key, _range(dimension.range)
     if not spec.search.space:
@@ -61,7 +73,10 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "warm start", _founders(spec.warm_start)
     yield "retrain", _retrain(spec.retrain) if spec.retrain else ""
     yield "continuous", _continuous(spec.continuous, bool(spec.data)) if spec.continuous else ""
-    yield "data", ", ".join(f"{name}: {getattr(file, 'name', file)}" for name, file in spec.data.items())
+    yield (
+        "data",
+        ", ".join(f"{name}: {getattr(file, 'name', file)}" for name, file in spec.data.items()),
+    )
     yield "labels", ", ".join(f"{name}: {value}" for name, value in sorted(spec.labels.items()))
 
 
@@ -85,8 +100,11 @@ def _arguments(kwargs: Mapping[str, Any]) -> str:
 
 def _founders(warm_start: Beginnings) -> str:
     """`old/a0003, old/a0001`."""
-    founders = () if isinstance(warm_start, WarmStart) else warm_start  # in a message they have been looked up
-    return ", ".join(founder.agent.partition("/jobs/")[2].replace("/agents/", "/") for founder in founders)
+    # in a message they have been looked up
+    founders = () if isinstance(warm_start, WarmStart) else warm_start
+    return ", ".join(
+        founder.agent.partition("/jobs/")[2].replace("/agents/", "/") for founder in founders
+    )
 
 
 def _retrain(retrain: Retrain) -> str:
@@ -100,7 +118,10 @@ def _retrain(retrain: Retrain) -> str:
 def _continuous(continuous: Continuous, is_watching: bool) -> str:
     words = [f"watches {continuous.data_set or 'all data sets'}"] if is_watching else []
     if continuous.interval is not None:
-        words.append(f"a generation {'at least ' if is_watching else ''}every {duration_text(continuous.interval)}")
+        words.append(
+            f"a generation {'at least ' if is_watching else ''}every "
+            f"{duration_text(continuous.interval)}"
+        )
     words.append(f"the champion is called {continuous.alias}")
     if continuous.contest:
         words.append(f"contest in {_arguments(continuous.contest)}")
@@ -128,7 +149,11 @@ def _range(search: Range) -> str:
 def _evolution(evolution: Evolution) -> str:
     """The keys of evolution; defaults of rarely used keys are left out."""
     length = evolution.round
-    each = f"{length.env_steps:,} steps" if length.env_steps is not None else duration_text(length.seconds)
+    each = (
+        f"{length.env_steps:,} steps"
+        if length.env_steps is not None
+        else duration_text(length.seconds)
+    )
     words = [
         evolution.scheduler,
         f"{evolution.population} agents, {evolution.places} places on the leaderboard",
@@ -142,7 +167,11 @@ def _evolution(evolution: Evolution) -> str:
 
 
 def _pods(pod: Pod) -> str:
-    count = f"{pod.count.min}" if pod.count.most == pod.count.min else f"{pod.count.min} to {pod.count.most}"
+    count = (
+        f"{pod.count.min}"
+        if pod.count.most == pod.count.min
+        else f"{pod.count.min} to {pod.count.most}"
+    )
     words = [count, f"layout {pod.layout}"]
     if pod.learners > 1:
         fusion = pod.fusion or Fusion()

@@ -1,15 +1,17 @@
-"""The secrets of a deployment: tokens, certificates of every role signed by its own authority, and keys of its object
-store and database.
+"""The secrets of a deployment: tokens, certificates of every role signed by its own authority, and
+keys of its object store and database.
 
 DIR/tokens/{client,pod,control}          one token each; issued.py adds the files for signed ones
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
-DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role; of store and database, too
+DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role; of store and
+database, too
 DIR/store/{access_key,secret_key}        of the orchestrator, for the deployment's own object store
 DIR/store/{root_user,root_password}      of the store's administrator
 DIR/database/{password,pgpass}           for the deployment's own PostgreSQL
-DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted where it runs:
-  tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
-  PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE; the store's tls/ has the names that MinIO wants
+DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted
+  where it runs: tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE,
+  store/ for PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE; the store's tls/ has the
+  names that MinIO wants
 """
 
 from __future__ import annotations
@@ -43,7 +45,14 @@ _ROOT = ("store/root_user", "store/root_password")
 _MINIO = {CERTIFICATE: "public.crt", KEY: "private.key", CA: "CAs/public.crt"}
 _SIGNED = (f"tokens/{PUBLIC_KEYS}", f"tokens/{REVOKED}")
 _GIVEN = {
-    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_SIGNED, *_STORE, "database/pgpass"),
+    "orchestrator": (
+        "tokens/client",
+        "tokens/pod",
+        "tokens/control",
+        *_SIGNED,
+        *_STORE,
+        "database/pgpass",
+    ),
     "leaderboard": ("tokens/client", "tokens/control", *_SIGNED, "database/pgpass"),
     "learner": ("tokens/pod", *_SIGNED),
     "worker": ("tokens/pod", *_SIGNED),
@@ -53,7 +62,8 @@ _GIVEN = {
     "store": _STORE + _ROOT,
     "database": ("database/password",),
 }
-"""The files of each role besides the certificate. `store` and `database` are the servers themselves."""
+"""The files of each role besides the certificate. `store` and `database` are the servers
+themselves."""
 _KNOWN = {
     "orchestrator": ("tokens/pod",),
     "leaderboard": ("tokens/client", "tokens/control"),
@@ -68,14 +78,20 @@ _BEFORE = datetime.timedelta(hours=1)  # clocks differ
 _EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
-def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False) -> list[Path]:
-    """Make the missing files below `folder` (mode 0600); with `renew` also new certificates of all roles.
+def create_secrets(
+    folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False
+) -> list[Path]:
+    """Make the missing files below `folder` (mode 0600); with `renew` also new certificates of all
+    roles.
 
-    hosts   names and addresses in the certificates beside the role and HOSTS, for callers that do not use roles
+    hosts   names and addresses in the certificates beside the role and HOSTS, for callers that do
+            not use roles
     Returns the written files. Raises InvalidInput if the folder cannot be written.
     """
     if days < 1:
-        raise InvalidInput(f"a certificate is to be valid for a day at least, not {days}", reason="INVALID_DAYS")
+        raise InvalidInput(
+            f"a certificate is to be valid for a day at least, not {days}", reason="INVALID_DAYS"
+        )
     try:
         before = set(folder.rglob("*"))
         create_tokens(folder / "tokens")
@@ -107,8 +123,11 @@ def fill_role_folders(folder: Path) -> list[Path]:
         contents = role_secrets(
             role, {path: (folder / path).read_bytes() for path in paths if (folder / path).exists()}
         )
-        tls, names = folder / "tls" / role, _MINIO if role == "store" else {name: name for name in _MINIO}
-        contents |= {f"tls/{copy}": (tls / name).read_bytes() for name, copy in names.items() if tls.is_dir()}
+        tls = folder / "tls" / role
+        names = _MINIO if role == "store" else {name: name for name in _MINIO}
+        contents |= {
+            f"tls/{copy}": (tls / name).read_bytes() for name, copy in names.items() if tls.is_dir()
+        }
         for path, content in contents.items():
             copy = folder / "roles" / role / path
             if not copy.exists() or copy.read_bytes() != content:
@@ -123,9 +142,14 @@ def fill_role_folders(folder: Path) -> list[Path]:
 def role_secrets(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files of a role by path, without its certificate."""
     known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
-    given = {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
+    given = {
+        path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path]
+        for path in paths
+    }
     if role in ("worker", "evaluator") and "tokens/pod" in contents:
-        words = [line.split()[0] for line in contents["tokens/pod"].decode().splitlines() if line.strip()]
+        words = [
+            line.split()[0] for line in contents["tokens/pod"].decode().splitlines() if line.strip()
+        ]
         given[f"tokens/{POD_KEYS}"] = "".join(f"{public_key(word)}\n" for word in words).encode()
     return given
 
@@ -154,7 +178,9 @@ class Authority:
             _builder(name, name, key, _AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
             .sign(key, hashes.SHA256())
         )
         return cls(certificate, key)
@@ -166,9 +192,15 @@ class Authority:
             parsed = x509.load_pem_x509_certificate(certificate)
             private = serialization.load_pem_private_key(key, None)
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"{place} holds no authority: {error}", reason="BAD_TLS", path=place) from error
+            raise InvalidInput(
+                f"{place} holds no authority: {error}", reason="BAD_TLS", path=place
+            ) from error
         if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise InvalidInput(f"the key of {place} is not one that podracer has made", reason="BAD_TLS", path=place)
+            raise InvalidInput(
+                f"the key of {place} is not one that podracer has made",
+                reason="BAD_TLS",
+                path=place,
+            )
         return cls(parsed, private)
 
     @property
@@ -182,15 +214,19 @@ class Authority:
         return _pem_key(self._key)
 
     def issue(self, role: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:
-        """A new key and certificate of a role, and this authority's certificate, by the names of their files."""
-        key, names = ec.generate_private_key(ec.SECP256R1()), (role_name(role), *HOSTS.get(role, ()), *hosts)
+        """A new key and certificate of a role, and this authority's certificate, by the names of
+        their files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = (role_name(role), *HOSTS.get(role, ()), *hosts)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
         certificate = (
             _builder(subject, self._certificate.subject, key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(_EXTENSION_USES), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in names]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([_general_name(one) for one in names]), critical=False
+            )
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._certificate.public_key()),  # type: ignore[arg-type]
                 critical=False,
@@ -241,7 +277,9 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise InvalidInput(f"{host!r} is neither a host's name nor an address", reason="INVALID_HOST") from error
+        raise InvalidInput(
+            f"{host!r} is neither a host's name nor an address", reason="INVALID_HOST"
+        ) from error
 
 
 def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,4 +1,5 @@
-"""Servers in a cluster, through kubectl with the user's rights: it reads Secrets and forwards ports."""
+"""Servers in a cluster, through kubectl with the user's rights: it reads Secrets and forwards
+ports."""
 
 from __future__ import annotations
 
@@ -32,20 +33,27 @@ _END_WITH_PARENT = (
 
 
 def connect(place: Place) -> Connection:
-    """Connect to the servers of a namespace, until the connection is closed. The key is held in memory only.
+    """Connect to the servers of a namespace, until the connection is closed. The key is held in
+    memory only.
 
-    Raises InvalidInput without kubectl, Unavailable with kubectl's message if it is refused or finds nothing.
-    """
+    Raises InvalidInput without kubectl, Unavailable with kubectl's message if it is refused or
+    finds nothing."""
     if shutil.which("kubectl") is None:
-        raise InvalidInput("kubectl is not on PATH: a cluster is reached by it", reason="NO_KUBECTL")
+        raise InvalidInput(
+            "kubectl is not on PATH: a cluster is reached by it", reason="NO_KUBECTL"
+        )
     context = ["--context", place.kube_context] if place.kube_context else []
     kubectl = ["kubectl", *context, "--namespace", place.namespace]
     secrets = _read_secrets(kubectl, place)
     token = _entry(secrets, TOKENS, "client").decode().split()[0]
-    tls = TlsMaterial(*(_entry(secrets, CERTIFICATES, key) for key in ("ca.crt", "tls.crt", "tls.key")))
+    tls = TlsMaterial(
+        *(_entry(secrets, CERTIFICATES, key) for key in ("ca.crt", "tls.crt", "tls.key"))
+    )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podracer-kubectl-")))
-        forwards = [_forward(kubectl, service, folder, stack) for service in ("orchestrator", "leaderboard")]
+        forwards = [
+            _forward(kubectl, service, folder, stack) for service in ("orchestrator", "leaderboard")
+        ]
         for process, _ in forwards:
             process.wait_ready(_READY_TIMEOUT_S)
         (_, orchestrator), (_, leaderboard) = forwards
@@ -61,13 +69,28 @@ def current_kube_context() -> str:
 
 
 def _read_secrets(kubectl: Sequence[str], place: Place) -> Mapping[str, Mapping[str, str]]:
-    command = [*kubectl, "--request-timeout", "30s", "get", "secret", TOKENS, CERTIFICATES, "--output", "json"]
+    command = [
+        *kubectl,
+        "--request-timeout",
+        "30s",
+        "get",
+        "secret",
+        TOKENS,
+        CERTIFICATES,
+        "--output",
+        "json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         where = f" of {place.kube_context}" if place.kube_context else ""
-        message = f"cannot read a client's Secrets in the namespace {place.namespace}{where}: {done.stderr.strip()}"
+        message = (
+            f"cannot read a client's Secrets in the namespace {place.namespace}{where}: "
+            f"{done.stderr.strip()}"
+        )
         raise Unavailable(message, reason="KUBECTL_FAILED")
-    return {item["metadata"]["name"]: item.get("data", {}) for item in json.loads(done.stdout)["items"]}
+    return {
+        item["metadata"]["name"]: item.get("data", {}) for item in json.loads(done.stdout)["items"]
+    }
 
 
 def _entry(secrets: Mapping[str, Mapping[str, str]], name: str, key: str) -> bytes:
@@ -77,14 +100,24 @@ def _entry(secrets: Mapping[str, Mapping[str, str]], name: str, key: str) -> byt
     return content
 
 
-def _forward(kubectl: Sequence[str], service: str, folder: Path, stack: ExitStack) -> tuple[ManagedProcess, str]:
-    """Forward a local port to a service until `stack` ends it; returns the process and the port's address.
+def _forward(
+    kubectl: Sequence[str], service: str, folder: Path, stack: ExitStack
+) -> tuple[ManagedProcess, str]:
+    """Forward a local port to a service until `stack` ends it; returns the process and the port's
+    address.
 
-    If kubectl ends, because its pod or the API server is gone, it is started again with the same port.
-    """
+    If kubectl ends, because its pod or the API server is gone, it is started again with the same
+    port."""
     fixed = stack.enter_context(closing(FixedAddress("127.0.0.1:0")))
     port = fixed.address.rpartition(":")[2]
-    command = [*kubectl, "port-forward", "--address", "127.0.0.1", f"service/podracer-{service}", f"{port}:grpc"]
+    command = [
+        *kubectl,
+        "port-forward",
+        "--address",
+        "127.0.0.1",
+        f"service/podracer-{service}",
+        f"{port}:grpc",
+    ]
     plan = ProcessPlan(
         name=f"kubectl port-forward to the {service}",
         command=(sys.executable, "-P", "-c", _END_WITH_PARENT, *command),

@@ -28,8 +28,9 @@ FILE_NAME = "connection.json"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses of orchestrator and leaderboard (empty if unknown), the client's token, and with TLS its certificate or
-    the folder with it. `close` ends the processes that forward ports, if any."""
+    """Addresses of orchestrator and leaderboard (empty if unknown), the client's token, and with
+    TLS its certificate or the folder with it. `close` ends the processes that forward ports, if
+    any."""
 
     orchestrator: str
     leaderboard: str
@@ -40,7 +41,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFile:
-    """The file that `podracer up` and `podracer run` write into their state folder for other terminals."""
+    """The file that `podracer up` and `podracer run` write into their state folder for other
+    terminals."""
 
     orchestrator: str
     leaderboard: str
@@ -56,7 +58,8 @@ class ConnectionFile:
 
     @classmethod
     def read(cls, folder: Path) -> ConnectionFile:
-        """Raises NotFound if there is no file, InvalidInput if it cannot be read or is malformed."""
+        """Raises NotFound if there is no file, InvalidInput if it cannot be read or is
+        malformed."""
         path = folder / FILE_NAME
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -64,13 +67,16 @@ class ConnectionFile:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise _no_server(folder) from error
         except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}", reason="UNREADABLE_FILE", path=path) from error
+            raise InvalidInput(
+                f"cannot read {path}: {error.strerror}", reason="UNREADABLE_FILE", path=path
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path} is not a connection file of podracer", path=path) from error
 
     @classmethod
     def connection(cls, folder: Path) -> Connection:
-        """The servers that run for a state folder now. Raises NotFound if none do, InvalidInput as `read`."""
+        """The servers that run for a state folder now. Raises NotFound if none do, InvalidInput as
+        `read`."""
         file = cls.read(folder)
         try:
             os.kill(file.pid, 0)
@@ -84,8 +90,8 @@ class ConnectionFile:
 def _no_server(folder: Path) -> NotFound:
     option = "" if folder == DEFAULT_FOLDER else f" --dir {folder}"
     return NotFound(
-        f"no server runs for the state folder {folder}; start one with `podracer up{option}`, or say where one is with "
-        f"--orchestrator, {ORCHESTRATOR_VARIABLE} or `podracer context add`",
+        f"no server runs for the state folder {folder}; start one with `podracer up{option}`, or "
+        f"say where one is with --orchestrator, {ORCHESTRATOR_VARIABLE} or `podracer context add`",
         reason="NO_SERVER",
         folder=folder,
     )
@@ -95,7 +101,8 @@ _FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": in
 
 
 def token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
-    """The source of a given token, or of a file's; None without either. Raises InvalidInput as FileToken."""
+    """The source of a given token, or of a file's; None without either. Raises InvalidInput as
+    FileToken."""
     if token:
         return lambda: token
     return FileToken(Path(token_file)) if token_file else None

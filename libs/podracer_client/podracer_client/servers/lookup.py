@@ -36,14 +36,17 @@ def find_connection(
     folder: Path | None = None,
     context: str | None = None,
 ) -> Connection:
-    """The servers to connect to. In this order: given servers, a given `folder`, PODRACER_*, servers that run in
-    ./runs, the current context.
+    """The servers to connect to. In this order: given servers, a given `folder`, PODRACER_*,
+    servers that run in ./runs, the current context.
 
-    Raises InvalidInput for a token that cannot be read, NotFound if no server is known, Unavailable if a cluster cannot
-    be reached.
-    """
+    Raises InvalidInput for a token that cannot be read, NotFound if no server is known, Unavailable
+    if a cluster cannot be reached."""
     environment = {} if folder is not None else os.environ
-    if not orchestrator and not leaderboard and (context := context or environment.get(CONTEXT_VARIABLE)):
+    if (
+        not orchestrator
+        and not leaderboard
+        and (context := context or environment.get(CONTEXT_VARIABLE))
+    ):
         return _of_context(Contexts.read(), context, token_source(token, token_file), tls)
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
@@ -59,24 +62,31 @@ def find_connection(
         return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
     if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
         tls = Path(set_tls)
-    source = source or token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
+    source = source or token_source(
+        environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE)
+    )
     if source is None and folder is not None:
-        with suppress(NotFound):  # no server of that folder runs: it has no bearing on the given one
+        # no server of that folder runs: it has no bearing on the given one
+        with suppress(NotFound):
             source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(
-            f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or "
-            f"{TOKEN_VARIABLE}",
+            f"no token for {orchestrator or leaderboard}: give --token-file, or set "
+            f"{TOKEN_FILE_VARIABLE} or {TOKEN_VARIABLE}",
             reason="NO_TOKEN",
         )
     return Connection(orchestrator, leaderboard, source, tls)
 
 
-def _of_context(contexts: Contexts, name: str, source: TokenSource | None, tls: Path | None) -> Connection:
+def _of_context(
+    contexts: Contexts, name: str, source: TokenSource | None, tls: Path | None
+) -> Connection:
     place = contexts[name]
     if place.orchestrator:
         tls = tls or (Path(place.tls) if place.tls else None)
-        return Connection(place.orchestrator, place.leaderboard, source or FileToken(Path(place.token_file)), tls)
+        return Connection(
+            place.orchestrator, place.leaderboard, source or FileToken(Path(place.token_file)), tls
+        )
     from podracer_client.servers import cluster  # late: most commands need none
 
     found = cluster.connect(place)

@@ -10,7 +10,11 @@ from typing import Protocol, Self, TypeVar
 import grpc
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
-from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc, job_service_pb2_grpc
+from podracer.orchestrator.v1 import (
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    job_service_pb2_grpc,
+)
 from podracer_client.servers.connection import Connection
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.rpc.channel import ChannelOptions, open_channel
@@ -27,7 +31,10 @@ _JOB_METHODS = (
 )
 _IDEMPOTENT = (
     *(f"/podracer.orchestrator.v1.JobService/{method}" for method in _JOB_METHODS),
-    *(f"/podracer.orchestrator.v1.ArtifactService/{method}" for method in ("GetArtifact", "ListArtifacts")),
+    *(
+        f"/podracer.orchestrator.v1.ArtifactService/{method}"
+        for method in ("GetArtifact", "ListArtifacts")
+    ),
     *(
         f"/podracer.leaderboard.v1.LeaderboardService/{method}"
         for method in ("GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations")
@@ -39,9 +46,12 @@ class Servers:
     """`job_service`, `artifact_service` and `leaderboard_service` are the gRPC stubs."""
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
-        """Connects at the first call. Raises InvalidInput for a bad address, or one that requires TLS."""
+        """Connects at the first call. Raises InvalidInput for a bad address, or one that requires
+        TLS."""
         tls = TlsFolder(connection.tls) if isinstance(connection.tls, Path) else connection.tls
-        options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure, tls=tls)
+        options = ChannelOptions(
+            idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure, tls=tls
+        )
         self.connection = connection
         self._channels: list[grpc.Channel] = []
         if connection.orchestrator:
@@ -88,23 +98,29 @@ class Servers:
             raise InvalidInput(f"the {server}'s address is not known", reason="NO_ADDRESS")
 
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
-        """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises NotFound."""
+        """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises
+        NotFound."""
         request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
         return self.leaderboard_service.GetLeaderboard(request).leaderboard
 
     def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
         """An artifact's files and sizes. Raises NotFound."""
-        return self.artifact_service.GetArtifact(artifact_service_pb2.GetArtifactRequest(name=artifact)).artifact
+        return self.artifact_service.GetArtifact(
+            artifact_service_pb2.GetArtifactRequest(name=artifact)
+        ).artifact
 
     def download(self, artifact: str, target: str | Path) -> artifact_service_pb2.Artifact:
         """Write an artifact's files into the new folder `target`, each checked against its SHA-256.
 
         Raises NotFound, AlreadyExists if `target` is not empty, DataCorrupted.
         """
-        from podracer_core.attachments.transfer import receive_artifact  # late: most callers download nothing
+        # late: most callers download nothing
+        from podracer_core.attachments.transfer import receive_artifact
 
         request = artifact_service_pb2.DownloadRequest(name=artifact)
-        return receive_artifact(self.artifact_service.Download(request, timeout=3600.0), Path(target))
+        return receive_artifact(
+            self.artifact_service.Download(request, timeout=3600.0), Path(target)
+        )
 
 
 class _Listing(Protocol):
@@ -122,7 +138,8 @@ Response = TypeVar("Response", bound=_Page)
 
 
 def pages(call: Callable[[Request], Response], request: Request) -> Iterator[Response]:
-    """The pages of a listing, each read when it is needed. Raises DataCorrupted for a listing without an end."""
+    """The pages of a listing, each read when it is needed. Raises DataCorrupted for a listing
+    without an end."""
     request.page_size = PAGE_SIZE
     for _ in range(MOST_PAGES):
         response = call(request)

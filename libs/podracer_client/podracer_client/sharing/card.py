@@ -24,12 +24,16 @@ from podracer_core.storage.manifest import FILE_NAME, Manifest
 __all__ = ["write_share"]
 
 
-def write_share(target: Path, checkpoint: Path, client: Client | None, job: str, video: Path | None) -> dict[str, Any]:
+def write_share(
+    target: Path, checkpoint: Path, client: Client | None, job: str, video: Path | None
+) -> dict[str, Any]:
     """Write what is shared of a checkpoint into the folder `target`; its metrics.
 
     client  of the server that has the `job`; without it the page has only what the checkpoint tells
     """
-    manifest = Manifest.from_json((checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME))
+    manifest = Manifest.from_json(
+        (checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME)
+    )
     files = acting_files(manifest)
     shared = replace(manifest, files=files)
     write_whole(target / FILE_NAME, shared.to_json())
@@ -56,31 +60,55 @@ def write_share(target: Path, checkpoint: Path, client: Client | None, job: str,
 
 
 def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
-    """Results of the evaluation by which the job ranks this policy, with fresh seeds if it was confirmed; else of the
-    one that is stored with it. Empty if there is neither."""
+    """Results of the evaluation by which the job ranks this policy, with fresh seeds if it was
+    confirmed; else of the one that is stored with it. Empty if there is neither."""
     about, best = manifest.metadata, report.best if report else None
-    if report and best and about["agent"].endswith(f"/{best.agent}") and about["env_steps"] == best.env_steps:
+    if (
+        report
+        and best
+        and about["agent"].endswith(f"/{best.agent}")
+        and about["env_steps"] == best.env_steps
+    ):
         lower, upper = (best.mean if bound is None else bound for bound in (best.lower, best.upper))
         bounds = {"lower_bound": lower, "upper_bound": upper}
-        return {"mean": best.mean, **bounds, "episodes": best.episodes, "confirmed": report.confirmed}
+        return {
+            "mean": best.mean,
+            **bounds,
+            "episodes": best.episodes,
+            "confirmed": report.confirmed,
+        }
     stored = about.get("evaluation") or {}
     names = ("mean", "lower_bound", "upper_bound", "episodes")
     found = {name: stored[name] for name in names if isinstance(stored.get(name), int | float)}
     return {**found, "confirmed": False} if len(found) == len(names) else {}
 
 
-def _page(manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], report: JobReport | None) -> str:
+def _page(
+    manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], report: JobReport | None
+) -> str:
     about = manifest.metadata
     asked = about["environment"]
     environment, algorithm = asked["id"] or asked["entry_point"], str(about["algorithm"])
-    lines = [*_front_matter(environment, algorithm, metrics), f"# {algorithm.upper()} for {environment}", ""]
-    lines += [f"Trained by Podracer: agent `{about['agent']}`, {about['env_steps']:,} environment steps.", ""]
+    lines = [
+        *_front_matter(environment, algorithm, metrics),
+        f"# {algorithm.upper()} for {environment}",
+        "",
+    ]
+    lines += [
+        f"Trained by Podracer: agent `{about['agent']}`, {about['env_steps']:,} environment steps.",
+        "",
+    ]
     if metrics:
         interval = interval_text(metrics["lower_bound"], metrics["upper_bound"])
         seeds = "fresh seeds" if metrics["confirmed"] else "not confirmed with fresh seeds"
         lines += [f"Mean return {return_text(metrics['mean'])} (95 % interval {interval}) over"]
         lines += [f"{metrics['episodes']} greedy episodes, {seeds}.", ""]
-    lines += ["```sh", "podracer evaluate hf://OWNER/REPO   # the stored episodes once more", "```", ""]
+    lines += [
+        "```sh",
+        "podracer evaluate hf://OWNER/REPO   # the stored episodes once more",
+        "```",
+        "",
+    ]
     for picture in pictures:
         lines += [picture, ""]
     lines += _table("Hyperparameters", about["hyperparameters"].items())
@@ -95,11 +123,22 @@ def _front_matter(environment: str, algorithm: str, metrics: dict[str, Any]) -> 
     values: dict[str, Any] = {
         "library_name": "podracer",
         "pipeline_tag": "reinforcement-learning",
-        "tags": ["podracer", "deep-reinforcement-learning", "reinforcement-learning", algorithm, environment],
+        "tags": [
+            "podracer",
+            "deep-reinforcement-learning",
+            "reinforcement-learning",
+            algorithm,
+            environment,
+        ],
     }
     if metrics:
         task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
-        metric = {"type": "mean_reward", "name": "mean_reward", "value": metrics["mean"], "verified": False}
+        metric = {
+            "type": "mean_reward",
+            "name": "mean_reward",
+            "value": metrics["mean"],
+            "verified": False,
+        }
         dataset = {"name": environment, "type": environment}
         result = {"task": task, "dataset": dataset, "metrics": [metric]}
         values["model-index"] = [{"name": algorithm, "results": [result]}]

@@ -27,15 +27,24 @@ def check_destination(text: str) -> None:
         _registry(text)
         require("mlflow", "mlflow")
     else:
-        raise InvalidInput("expected hf://OWNER/REPO or mlflow:MODEL_NAME@URI", reason="UNKNOWN_DESTINATION")
+        raise InvalidInput(
+            "expected hf://OWNER/REPO or mlflow:MODEL_NAME@URI", reason="UNKNOWN_DESTINATION"
+        )
 
 
 def push(folder: Path, destination: str, metrics: dict[str, Any], *, public: bool) -> str:
-    """Upload; what was made, for people. A repository that has to be made is private unless it is to be `public`."""
+    """Upload; what was made, for people. A repository that has to be made is private unless it is
+    to be `public`."""
     if destination.startswith(PREFIX):
-        return within(_TIMEOUT_S, destination, lambda: _push_to_hub(folder, parse_hub_name(destination)[0], public))
+        return within(
+            _TIMEOUT_S,
+            destination,
+            lambda: _push_to_hub(folder, parse_hub_name(destination)[0], public),
+        )
     name, uri = _registry(destination)
-    return within(_TIMEOUT_S, f"{_MLFLOW}{name}", lambda: _push_to_mlflow(folder, name, uri, metrics))
+    return within(
+        _TIMEOUT_S, f"{_MLFLOW}{name}", lambda: _push_to_mlflow(folder, name, uri, metrics)
+    )
 
 
 def _push_to_hub(folder: Path, repository: str, public: bool) -> str:
@@ -43,12 +52,15 @@ def _push_to_hub(folder: Path, repository: str, public: bool) -> str:
     page.write_text(page.read_text().replace("hf://OWNER/REPO", f"{PREFIX}{repository}"))
     hub = hub_client()
     hub.create_repo(repository, private=not public, exist_ok=True)
-    made = hub.upload_folder(repo_id=repository, folder_path=str(folder), commit_message="Push a policy")
+    made = hub.upload_folder(
+        repo_id=repository, folder_path=str(folder), commit_message="Push a policy"
+    )
     return f"{PREFIX}{repository}@{made.oid}"
 
 
 def _push_to_mlflow(folder: Path, name: str, uri: str, metrics: dict[str, Any]) -> str:
-    """A new version of the model, whose source is the artifacts of a run; the alias `champion` points at it."""
+    """A new version of the model, whose source is the artifacts of a run; the alias `champion`
+    points at it."""
     client = mlflow_client(uri)
     experiment = client.get_experiment_by_name(_EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(_EXPERIMENT)

@@ -1,4 +1,5 @@
-"""The time of each operation: spans of the same name and parent form one frame; printed as a tree in the terminal."""
+"""The time of each operation: spans of the same name and parent form one frame; printed as a tree
+in the terminal."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ class Frame:
 def flame_of(trace: Trace) -> Frame:
     """The frame of the job, with the frames of all its operations below.
 
-    A round has the sums of its phases, and spans of the phases of a few iterations. These give the proportions of the
-    operations in each phase. A frame is at least as long as its children together: processes work at the same time.
-    """
+    A round has the sums of its phases, and spans of the phases of a few iterations. These give the
+    proportions of the operations in each phase. A frame is at least as long as its children
+    together: processes work at the same time."""
     children = trace.children()
     frames = _merged([_frame(one, children) for one in children[""]])
     return Frame("", trace.job.rpartition("/")[2], sum(one.seconds for one in frames), 1, frames)
@@ -52,12 +53,19 @@ def _frame(one: TraceSpan, children: Mapping[str, Sequence[TraceSpan]]) -> Frame
     sampled: dict[str, list[Frame]] = defaultdict(list)
     below: list[Frame] = []
     for child in own:
-        (sampled[child.name] if child.attributes.get(_SAMPLED) else below).append(_frame(child, children))
+        (sampled[child.name] if child.attributes.get(_SAMPLED) else below).append(
+            _frame(child, children)
+        )
     totals = {
-        name.removeprefix(_TOTAL): float(value) for name, value in one.attributes.items() if name.startswith(_TOTAL)
+        name.removeprefix(_TOTAL): float(value)
+        for name, value in one.attributes.items()
+        if name.startswith(_TOTAL)
     }
     names = [*totals, *(name for name in sampled if name not in totals)]
-    below += [_phase(one.service, name, totals.get(name), _merged(sampled.get(name, ()))) for name in names]
+    below += [
+        _phase(one.service, name, totals.get(name), _merged(sampled.get(name, ())))
+        for name in names
+    ]
     frames = _merged(below)
     seconds = max(one.seconds, sum(frame.seconds for frame in frames))
     return Frame(one.service, one.name, seconds, 1, frames, errors=int(bool(one.error)))
@@ -99,13 +107,19 @@ def _merged(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def flame_text(trace: Trace, flame: Frame) -> str:
-    """Two lines about the trace, then a line for each frame: seconds, share of the whole, number of spans, and name."""
+    """Two lines about the trace, then a line for each frame: seconds, share of the whole, number of
+    spans, and name."""
     processes = len({one.process for one in trace.spans})
     lines = [
-        f"{trace.job}: {trace.seconds:.1f} s, {flame.seconds:.1f} s of work in {processes} processes",
-        f"{'seconds':>9}  {'share':>6}  {'count':>6}  what (~: in proportion to a few that were looked at)",
+        f"{trace.job}: {trace.seconds:.1f} s, {flame.seconds:.1f} s of work in {processes} "
+        "processes",
+        f"{'seconds':>9}  {'share':>6}  {'count':>6}  what (~: in proportion to a few that were "
+        "looked at)",
     ]
-    lines += [_line(frame, depth, flame.seconds) for frame, depth in _walk(flame, 0, _LEAST * flame.seconds)]
+    lines += [
+        _line(frame, depth, flame.seconds)
+        for frame, depth in _walk(flame, 0, _LEAST * flame.seconds)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -122,4 +136,6 @@ def _line(frame: Frame, depth: int, whole_s: float) -> str:
     name = "  " * depth + ("~" if frame.is_estimated else "") + frame.name
     where = f"  {frame.service}" if frame.service else ""
     errors = f"  {frame.errors} failed" if frame.errors else ""
-    return f"{frame.seconds:9.2f}  {share:6.1%}  {count:>6}  {name:<{_WIDTH}}{where}{errors}".rstrip()
+    return (
+        f"{frame.seconds:9.2f}  {share:6.1%}  {count:>6}  {name:<{_WIDTH}}{where}{errors}".rstrip()
+    )

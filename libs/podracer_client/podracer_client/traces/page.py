@@ -17,8 +17,9 @@ MOST_SPANS = 2000
 """The most spans in the timeline: the longest ones."""
 
 _ABOUT = (
-    "Wide is what took long: the seconds of all processes together, those that worked at the same time one beside the "
-    "other. Below a frame is what it consists of; click to look closer, click on what is above to go back."
+    "Wide is what took long: the seconds of all processes together, those that worked at the same "
+    "time one beside the other. Below a frame is what it consists of; click to look closer, click "
+    "on what is above to go back."
 )
 _TIMELINE = "When each process did what. Of the iterations of a round only a few are recorded."
 
@@ -28,7 +29,10 @@ def trace_page(trace: Trace, flame: Frame) -> str:
     shown = _longest(trace.spans)
     left_out = len(trace.spans) - len(shown)
     note = f" The {MOST_SPANS:,} longest spans; {left_out:,} are left out." if left_out else ""
-    text = element("details", join((element("summary", "the same as text"), element("pre", flame_text(trace, flame)))))
+    text = element(
+        "details",
+        join((element("summary", "the same as text"), element("pre", flame_text(trace, flame)))),
+    )
     sections = (
         element("h1", flame.name),
         element("p", f"{trace.seconds:.1f} s from the first span to the last", class_="muted"),
@@ -52,7 +56,12 @@ def _json(value: Any) -> str:
 
 
 def _flame_data(frame: Frame) -> dict[str, Any]:
-    found: dict[str, Any] = {"n": frame.name, "s": frame.service, "t": round(frame.seconds, 6), "c": frame.count}
+    found: dict[str, Any] = {
+        "n": frame.name,
+        "s": frame.service,
+        "t": round(frame.seconds, 6),
+        "c": frame.count,
+    }
     if frame.is_estimated:
         found["e"] = 1
     if frame.errors:
@@ -70,7 +79,8 @@ def _longest(spans: Sequence[TraceSpan]) -> Sequence[TraceSpan]:
 
 
 def _lanes(trace: Trace, shown: Sequence[TraceSpan]) -> list[dict[str, Any]]:
-    """A lane for each process, in the order in which they began; its spans in rows, so that none covers another."""
+    """A lane for each process, in the order in which they began; its spans in rows, so that none
+    covers another."""
     begin_ns, whole_s = trace.spans[0].start_ns, max(trace.seconds, 1e-9)
     by_process: dict[str, list[TraceSpan]] = defaultdict(list)
     for one in shown:
@@ -99,7 +109,9 @@ def _rows(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int]]:
     """Each span with the first row that is free when it begins."""
     free_at: list[int] = []
     for one in spans:
-        row = next((row for row, end_ns in enumerate(free_at) if end_ns <= one.start_ns), len(free_at))
+        row = next(
+            (row for row, end_ns in enumerate(free_at) if end_ns <= one.start_ns), len(free_at)
+        )
         free_at[row : row + 1] = [one.end_ns]
         yield one, row
 

@@ -21,7 +21,8 @@ __all__ = ["Trace", "TraceSpan", "read_trace"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span, with its `service` (learner, worker…) and the `process` of that service that wrote it."""
+    """One span, with its `service` (learner, worker…) and the `process` of that service that wrote
+    it."""
 
     service: str
     process: str
@@ -51,7 +52,8 @@ class Trace:
         return (max(one.end_ns for one in self.spans) - self.spans[0].start_ns) / 1e9
 
     def children(self) -> Mapping[str, Sequence[TraceSpan]]:
-        """The spans by the id of their parent; spans with a missing parent are below the empty id."""
+        """The spans by the id of their parent; spans with a missing parent are below the empty
+        id."""
         ids = {one.span_id for one in self.spans}
         found: dict[str, list[TraceSpan]] = defaultdict(list)
         for one in self.spans:
@@ -62,21 +64,24 @@ class Trace:
 def read_trace(folder: Path, job: str) -> Trace:
     """The spans of `job`, an id or a name, in the files of `folder`. Truncated lines are left out.
 
-    Raises NotFound if there are none, InvalidInput for an invalid name and for a folder that cannot be read.
-    """
+    Raises NotFound if there are none, InvalidInput for an invalid name and for a folder that cannot
+    be read."""
     wanted = job_name(job)
     try:
         paths = sorted(folder.glob(f"*{ENDING}"))
         if not paths:
             raise NotFound(
-                f"no traces in {folder}; `podracer run` and `podracer up` write them to the folder traces of their "
-                "state folder (--dir), other services to PODRACER_TRACE_DIR (--traces)",
+                f"no traces in {folder}; `podracer run` and `podracer up` write them to the folder "
+                "traces of their state folder (--dir), other services to PODRACER_TRACE_DIR "
+                "(--traces)",
                 reason="NO_TRACE",
             )
         trace_id = _latest_trace(paths, wanted)
         found = [one for path in paths for one in _spans_of(path, trace_id)]
     except OSError as error:
-        raise InvalidInput(f"cannot read the traces in {folder}: {error.strerror}", folder=folder) from error
+        raise InvalidInput(
+            f"cannot read the traces in {folder}: {error.strerror}", folder=folder
+        ) from error
     return Trace(wanted, sorted(found, key=lambda one: one.start_ns))
 
 
@@ -92,7 +97,9 @@ def _latest_trace(paths: Sequence[Path], job: str) -> str:
                 others.add(short_name(found[1]))
     if not latest[1]:
         known = ", ".join(sorted(others)) or "none"
-        raise NotFound(f"no trace of {job} there; there are traces of: {known}", reason="NO_TRACE", job=job)
+        raise NotFound(
+            f"no trace of {job} there; there are traces of: {known}", reason="NO_TRACE", job=job
+        )
     return latest[1]
 
 

@@ -26,7 +26,9 @@ _WIDE = 2.5  # between the greatest and the least value: then equal steps are eq
 
 def backtest_figures(found: Backtest) -> tuple[FigurePlan, ...]:
     """The figures, not drawn yet."""
-    against = ", ".join(title_of(account.name) for account in found.accounts[1:] if account.record.tickers)
+    against = ", ".join(
+        title_of(account.name) for account in found.accounts[1:] if account.record.tickers
+    )
     return (
         FigurePlan(
             "equity",
@@ -35,11 +37,17 @@ def backtest_figures(found: Backtest) -> tuple[FigurePlan, ...]:
             + (f" Beside the policy, at the same costs: {against}." if against else ""),
             partial(_draw_equity, found),
         ),
-        FigurePlan("drawdown", "Falls from the peak", "The policy's is filled.", partial(_draw_drawdown, found)),
+        FigurePlan(
+            "drawdown",
+            "Falls from the peak",
+            "The policy's is filled.",
+            partial(_draw_drawdown, found),
+        ),
         FigurePlan(
             "holdings",
             "What the account was in",
-            f"Parts of the account at closing prices: the {_MOST_HELD} most held, all others together, and cash.",
+            f"Parts of the account at closing prices: the {_MOST_HELD} most held, all others "
+            "together, and cash.",
             partial(_draw_holdings, found),
         ),
     )
@@ -86,7 +94,9 @@ def _draw_drawdown(found: Backtest) -> Figure:
         color = colors[title_of(account.name)]
         axes.plot(account.record.times[kept], fall, color=color, linewidth=1.2)
         if account is found.policy:
-            axes.fill_between(account.record.times[kept], fall, 0.0, color=color, alpha=0.25, linewidth=0)
+            axes.fill_between(
+                account.record.times[kept], fall, 0.0, color=color, alpha=0.25, linewidth=0
+            )
     _percent(axes)
     tidy(axes, x="", y="below the highest value so far")
     _dates(axes)
@@ -101,7 +111,9 @@ def _draw_holdings(found: Backtest) -> Figure:
     kept = _thinned(len(found.policy.record.times))
     shown = {name: part[kept] for name, part in parts.items()}
     colors = dict(zip(shown, (*SERIES[: len(shown) - 2], MUTED, GRID), strict=True))
-    axes.stackplot(found.policy.record.times[kept], *shown.values(), colors=list(colors.values()), linewidth=0)
+    axes.stackplot(
+        found.policy.record.times[kept], *shown.values(), colors=list(colors.values()), linewidth=0
+    )
     axes.set_ylim(0.0, 1.0)
     _percent(axes)
     tidy(axes, x="")
@@ -121,7 +133,10 @@ def weights(found: Backtest) -> dict[str, np.ndarray[tuple[int], np.dtype[np.flo
 
 
 def _colors(found: Backtest) -> dict[str, str]:
-    return {title_of(account.name): color for account, color in zip(found.accounts, SERIES, strict=False)}
+    return {
+        title_of(account.name): color
+        for account, color in zip(found.accounts, SERIES, strict=False)
+    }
 
 
 def _thinned(bars: int) -> slice:
@@ -130,7 +145,9 @@ def _thinned(bars: int) -> slice:
 
 
 def _percent(axes: Axes) -> None:
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %".replace("-", "−")))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{100 * value:.0f} %".replace("-", "−"))
+    )
 
 
 def _dates(axes: Axes) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from podracer_client.files import make_folder, write_whole
-from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element, render_figures, write_figures
+from podracer_client.report.figures.rendering import (
+    FigurePlan,
+    Rendered,
+    figure_element,
+    render_figures,
+    write_figures,
+)
 from podracer_client.report.html import Markup, definitions, element, join, page, section, table
 from podracer_client.trading.backtest_figures import backtest_figures
 from podracer_client.trading.backtest_text import (
@@ -37,12 +43,18 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _FALLS = 5
 
 
-def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | None = None) -> list[Path]:
-    """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
-    too, as SVG and PNG. Raises InvalidInput if a file cannot be written."""
+def write_backtest(
+    found: Backtest, folder: Path, title: str, figures: Path | None = None
+) -> list[Path]:
+    """The page, and the policy's account in CSV files; returns their paths. Every figure goes into
+    the folder `figures` too, as SVG and PNG. Raises InvalidInput if a file cannot be written."""
     make_folder(folder)
     record = found.policy.record
-    files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}
+    files = {
+        "equity.csv": equity_csv(record),
+        "trades.csv": found.trades,
+        "holdings.csv": holdings_csv(record),
+    }
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     plans = backtest_figures(found)
@@ -53,7 +65,9 @@ def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | No
     return [folder / PAGE, *(folder / name for name in files)]
 
 
-def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]) -> str:
+def backtest_page(
+    found: Backtest, title: str, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]
+) -> str:
     """The document; `rendered` are the figures by name."""
     figure = {plan.name: figure_element(plan, rendered.get(plan.name)) for plan in plans}
     return page(
@@ -96,10 +110,18 @@ def _tiles(found: Backtest) -> Markup:
         (ratio(figures.sharpe_ratio), "Sharpe ratio", f"95 %: {ratio(lower)} to {ratio(upper)}"),
         (percent(figures.max_drawdown), "largest fall", f"Calmar {ratio(figures.calmar_ratio)}"),
         (percent(figures.annual_volatility), "volatility", "of daily returns, a year"),
-        (f"{found.policy.record.costs_paid:,.0f}", "costs", f"{found.policy.record.turnover:.1f} × turned over"),
+        (
+            f"{found.policy.record.costs_paid:,.0f}",
+            "costs",
+            f"{found.policy.record.turnover:.1f} × turned over",
+        ),
     )
     tiles = (
-        element("div", join((element("span", name), element("strong", value), element("span", note))), class_="tile")
+        element(
+            "div",
+            join((element("span", name), element("strong", value), element("span", note))),
+            class_="tile",
+        )
         for value, name, note in shown
     )
     return element("div", join(tiles), class_="tiles")
@@ -108,8 +130,16 @@ def _tiles(found: Backtest) -> Markup:
 def _windows(found: Backtest) -> Markup:
     if not found.windows:
         return Markup()
-    caption = "Where one policy follows another, what was held is closed at that bar's closing price, without costs."
-    return table(WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:], caption=caption)
+    caption = (
+        "Where one policy follows another, what was held is closed at that bar's closing "
+        "price, without costs."
+    )
+    return table(
+        WINDOWS,
+        [window_cells(window) for window in found.windows],
+        right=WINDOWS[4:],
+        caption=caption,
+    )
 
 
 def _results(found: Backtest) -> Markup:
@@ -123,17 +153,27 @@ def _against(found: Backtest) -> Markup:
     for other in found.accounts[1:]:
         more = found.policy.performance.cumulative_return - other.performance.cumulative_return
         better = (found.policy.returns > other.returns).mean()
-        rows.append((title_of(other.name), percent(more), difference_text(found, other), percent(float(better))))
+        rows.append(
+            (
+                title_of(other.name),
+                percent(more),
+                difference_text(found, other),
+                percent(float(better)),
+            )
+        )
     titles = ("account", "return above it", "Sharpe above it (95 % interval)", "better days")
     caption = (
-        "Intervals by a stationary bootstrap of the days, the same days of both: one that spans 0 tells no winner."
+        "Intervals by a stationary bootstrap of the days, the same days of both: one that "
+        "spans 0 tells no winner."
     )
     return table(titles, rows, right=titles[1:], caption=caption)
 
 
 def _validation(found: Backtest) -> Markup:
     text = validation_text(found.validation)
-    return element("p", f"On the days by which the job chose its best: {text}.") if text else Markup()
+    return (
+        element("p", f"On the days by which the job chose its best: {text}.") if text else Markup()
+    )
 
 
 def _months(account: Account) -> Markup:
@@ -143,7 +183,9 @@ def _months(account: Account) -> Markup:
     for year in years:
         cells = [found.get((year, month)) for month in range(1, 13)]
         whole = float(np.prod([1 + each for each in cells if each is not None]) - 1)
-        rows.append((str(year), *("" if each is None else percent(each) for each in cells), percent(whole)))
+        rows.append(
+            (str(year), *("" if each is None else percent(each) for each in cells), percent(whole))
+        )
     titles = ("year", *_MONTHS, "all")
     return table(titles, rows, right=titles[1:])
 
@@ -155,7 +197,15 @@ def _falls(account: Account) -> Markup:
     for fall in drawdowns(record.value)[:_FALLS]:
         back = "not yet" if fall.recovery is None else str(days[fall.recovery])
         long = days[-1 if fall.recovery is None else fall.recovery] - days[fall.peak]
-        rows.append((percent(fall.depth), str(days[fall.peak]), str(days[fall.trough]), back, f"{long.astype(int)}"))
+        rows.append(
+            (
+                percent(fall.depth),
+                str(days[fall.peak]),
+                str(days[fall.trough]),
+                back,
+                f"{long.astype(int)}",
+            )
+        )
     if not rows:
         return element("p", "The account never fell.", class_="muted")
     titles = ("fall", "from", "lowest on", "made good", "calendar days")
@@ -175,7 +225,9 @@ def _holdings(found: Backtest) -> Markup:
         )
         for place in most
     ]
-    rows.append(("cash", "", f"{record.cash[-1]:,.0f}", percent(record.cash[-1] / record.value[-1])))
+    rows.append(
+        ("cash", "", f"{record.cash[-1]:,.0f}", percent(record.cash[-1] / record.value[-1]))
+    )
     titles = ("at the end", "shares", "worth", "part")
     held = table(titles, rows, right=titles[1:])
     return element("details", join((element("summary", f"{len(most)} stocks at the end"), held)))
@@ -189,14 +241,19 @@ def _trading(found: Backtest) -> Markup:
     years = max(1, len(found.policy.returns)) / 252
     return definitions(
         (
-            ("fills", f"{int(traded.sum()):,}, on {percent(float(traded.any(1).mean()))} of the bars"),
+            (
+                "fills",
+                f"{int(traded.sum()):,}, on {percent(float(traded.any(1).mean()))} of the bars",
+            ),
             (
                 "traded",
-                f"{money.sum():,.0f}: {record.turnover:.1f} × the account, {record.turnover / years:.1f} × a year",
+                f"{money.sum():,.0f}: {record.turnover:.1f} × the account, "
+                f"{record.turnover / years:.1f} × a year",
             ),
             (
                 "costs",
-                f"{record.costs_paid:,.0f}, {percent(record.costs_paid / record.value[0])} of what it began with",
+                f"{record.costs_paid:,.0f}, {percent(record.costs_paid / record.value[0])} of what "
+                "it began with",
             ),
             ("orders cut", f"{int(cut.sum()):,}, by what cash and holdings allowed"),
         )
@@ -212,28 +269,41 @@ def _statement(found: Backtest) -> Iterator[Markup]:
         "minimum_trade": 1,
     }
     kwargs |= {name: value for name, value in found.environment.kwargs.items() if name in kwargs}
-    when = "at the next bar's open" if kwargs["fill"] == "next_open" else "at the close of the bar that was decided on"
-    adjusted = "smoothed at ex-rights dates" if kwargs["adjust"] == "auto" else "as the table has them"
-    yield element(
-        "p",
-        f"Simulated: a decision on each bar, filled {when}, in whole shares, {100 * kwargs['buy_cost']:g} % of what is "
-        f"bought and {100 * kwargs['sell_cost']:g} % of what is sold as costs; sales first, purchases cut alike "
-        "where the cash does not reach; no credit, nothing sold short; stocks without a bar or without volume are not "
-        "traded; no order below "
-        f"{kwargs['minimum_trade']} {'share' if kwargs['minimum_trade'] == 1 else 'shares'}. Prices are {adjusted}.",
+    when = (
+        "at the next bar's open"
+        if kwargs["fill"] == "next_open"
+        else "at the close of the bar that was decided on"
+    )
+    adjusted = (
+        "smoothed at ex-rights dates" if kwargs["adjust"] == "auto" else "as the table has them"
     )
     yield element(
         "p",
-        "Not simulated: slippage and market impact; daily price limits, at which no trade is possible; lots; dividends "
-        "beyond what adjusted prices hold; interest on cash; taxes; stocks that were listed or delisted and are not in "
-        "the table.",
+        f"Simulated: a decision on each bar, filled {when}, in whole shares, "
+        f"{100 * kwargs['buy_cost']:g} % of what is bought and {100 * kwargs['sell_cost']:g} % of "
+        "what is sold as costs; sales first, purchases cut alike where the cash does not reach; no "
+        "credit, nothing sold short; stocks without a bar or without volume are not traded; no "
+        f"order below {kwargs['minimum_trade']} "
+        f"{'share' if kwargs['minimum_trade'] == 1 else 'shares'}. Prices are {adjusted}.",
+    )
+    yield element(
+        "p",
+        "Not simulated: slippage and market impact; daily price limits, at which no trade is "
+        "possible; lots; dividends beyond what adjusted prices hold; interest on cash; taxes; "
+        "stocks that were listed or delisted and are not in the table.",
     )
 
 
 def _making(found: Backtest) -> Iterable[tuple[str, str]]:
     environment: Mapping[str, object] = found.environment.kwargs
-    yield "policy", f"{found.header.description.agent}, {found.header.description.env_steps:,} environment steps"
-    first, last = (np.datetime64(moment, "us").astype("datetime64[D]") for moment in _training(found))
+    yield (
+        "policy",
+        f"{found.header.description.agent}, {found.header.description.env_steps:,} environment "
+        "steps",
+    )
+    first, last = (
+        np.datetime64(moment, "us").astype("datetime64[D]") for moment in _training(found)
+    )
     yield "trained on", f"{first} to {last}"
     for name, value in sorted(environment.items()):
         yield name, str(value)

@@ -71,7 +71,9 @@ def account_cells(account: Account) -> tuple[str, ...]:
     shown = {"percent": percent, "number": ratio}
     figures = [shown[kind](getattr(account.performance, name)) for name, _, kind in _ROWS]
     record = account.record
-    traded = (f"{record.turnover:.1f}", f"{record.costs_paid:,.0f}") if record.tickers else ("–", "–")
+    traded = (
+        (f"{record.turnover:.1f}", f"{record.costs_paid:,.0f}") if record.tickers else ("–", "–")
+    )
     return (title_of(account.name), *figures, *traded)
 
 
@@ -85,7 +87,10 @@ def period_text(found: Backtest) -> str:
     """`2019-01-02 to 2019-12-31, 244 days, 30 tickers`."""
     times = found.policy.record.times
     days = times.astype("datetime64[D]")
-    return f"{days[0]} to {days[-1]}, {len(set(days.tolist()))} days, {len(found.header.tickers)} tickers"
+    return (
+        f"{days[0]} to {days[-1]}, {len(set(days.tolist()))} days, {len(found.header.tickers)} "
+        "tickers"
+    )
 
 
 def backtest_text(found: Backtest) -> str:
@@ -93,7 +98,9 @@ def backtest_text(found: Backtest) -> str:
     lower, upper = found.policy.sharpe_interval
     lines = [f"policy      {who_text(found)}", f"period      {period_text(found)}"]
     if found.windows:
-        windows = columns(WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:])
+        windows = columns(
+            WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:]
+        )
         lines += ["", windows]
     if seen := seen_text(found):
         lines.append(f"beware      {seen}")
@@ -101,10 +108,12 @@ def backtest_text(found: Backtest) -> str:
         "",
         columns(COLUMNS, [account_cells(account) for account in found.accounts], right=COLUMNS[1:]),
         "",
-        f"Sharpe      {ratio(found.policy.performance.sharpe_ratio)}, 95 % interval {ratio(lower)} to {ratio(upper)}",
+        f"Sharpe      {ratio(found.policy.performance.sharpe_ratio)}, 95 % interval {ratio(lower)} "
+        f"to {ratio(upper)}",
     ]
     lines += [
-        f"            {difference_text(found, other)} above {title_of(other.name)}" for other in found.accounts[1:]
+        f"            {difference_text(found, other)} above {title_of(other.name)}"
+        for other in found.accounts[1:]
     ]
     if found.validation:
         lines.append(f"validation  {validation_text(found.validation)}")
@@ -119,8 +128,9 @@ def validation_text(edge: Edge | str) -> str:
     best = f"the best of about {count:,} independent trials" if count > 1 else "a single trial"
     chance = "p < 0.001" if edge.p_value < 0.001 else f"p = {edge.p_value:.2g}"
     return (
-        f"excess over holding, Sharpe ratio {ratio(edge.excess_sharpe_ratio)}; {best} without an edge has "
-        f"{ratio(edge.luck_sharpe_ratio)}: {'an' if edge.is_there else 'no'} edge over holding ({chance})"
+        f"excess over holding, Sharpe ratio {ratio(edge.excess_sharpe_ratio)}; {best} without an "
+        f"edge has {ratio(edge.luck_sharpe_ratio)}: {'an' if edge.is_there else 'no'} edge over "
+        f"holding ({chance})"
     )
 
 
@@ -130,7 +140,11 @@ def who_text(found: Backtest) -> str:
         return f"{len(found.windows)} policies, one after the other"
     description = found.header.description
     who = f"{short_name(description.agent)} ({description.algorithm})"
-    return f"several together by {found.header.ensemble}, the first of them {who}" if found.header.ensemble else who
+    return (
+        f"several together by {found.header.ensemble}, the first of them {who}"
+        if found.header.ensemble
+        else who
+    )
 
 
 def window_cells(window: Backtest) -> tuple[str, ...]:
@@ -138,7 +152,11 @@ def window_cells(window: Backtest) -> tuple[str, ...]:
     times = window.policy.record.times.astype("datetime64[D]")
     until = str(np.datetime64(window.header.train_end_us, "us").astype("datetime64[D]"))
     figures = window.policy.performance
-    whole = (percent(figures.cumulative_return), ratio(figures.sharpe_ratio), percent(figures.max_drawdown))
+    whole = (
+        percent(figures.cumulative_return),
+        ratio(figures.sharpe_ratio),
+        percent(figures.max_drawdown),
+    )
     return (who_text(window), until, str(times[0]), str(times[-1]), *whole)
 
 
@@ -147,7 +165,11 @@ def seen_text(found: Backtest) -> str:
     counts = (("trained on", found.trained_bars), ("selected by", found.selected_bars))
     words = " and ".join(f"{how} {count}" for how, count in counts if count)
     bars = len(found.policy.record.times)
-    return f"the policy was {words} of these {bars} bars: its result on them is no forecast" if words else ""
+    return (
+        f"the policy was {words} of these {bars} bars: its result on them is no forecast"
+        if words
+        else ""
+    )
 
 
 def backtest_json(found: Backtest) -> dict[str, Any]:
@@ -172,7 +194,9 @@ def backtest_json(found: Backtest) -> dict[str, Any]:
         "selected_bars": found.selected_bars,
         "tickers": list(found.header.tickers),
         "accounts": accounts,
-        "validation": {**asdict(edge), "edge": edge.is_there} if isinstance(edge := found.validation, Edge) else None,
+        "validation": {**asdict(edge), "edge": edge.is_there}
+        if isinstance(edge := found.validation, Edge)
+        else None,
         "windows": [
             {
                 "agent": each.header.description.agent,

@@ -18,7 +18,11 @@ from podracer_core.backtest.performance import Performance, daily_returns, sharp
 from podracer_core.backtest.record import BacktestRecord, chained_trades_csv, record_from_messages
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_to_message
+from podracer_core.catalogue.messages import (
+    environment_from_message,
+    environment_to_message,
+    file_to_message,
+)
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
 from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 
@@ -52,16 +56,18 @@ class Account:
         return bootstrap_interval(self.returns, sharpe_ratio)
 
     def sharpe_above(self, other: Account) -> tuple[float, float, float]:
-        """The difference of the Sharpe ratio to the other's, and its 95 % interval over the same days."""
+        """The difference of the Sharpe ratio to the other's, and its 95 % interval over the same
+        days."""
         difference = float(sharpe_ratio(self.returns) - sharpe_ratio(other.returns))
         return difference, *paired_interval(self.returns, other.returns, sharpe_ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The policy's account first, then the accounts it is compared with. Of a walk forward the account is of all
-    policies, one after the other, and `windows` has each by itself; `header` is the last one's. `validation`: what the
-    days by which a job chose the policy say of it, or why they say nothing; empty for what is no job's."""
+    """The policy's account first, then the accounts it is compared with. Of a walk forward the
+    account is of all policies, one after the other, and `windows` has each by itself; `header` is
+    the last one's. `validation`: what the days by which a job chose the policy say of it, or why
+    they say nothing; empty for what is no job's."""
 
     header: evaluator_service_pb2.BacktestHeader
     accounts: tuple[Account, ...]
@@ -91,7 +97,9 @@ class Backtest:
         if self.windows:
             return sum(window.selected_bars for window in self.windows)
         header = self.header
-        return self._bars(max(header.selection_start_us, header.train_end_us), header.selection_end_us)
+        return self._bars(
+            max(header.selection_start_us, header.train_end_us), header.selection_end_us
+        )
 
     def _bars(self, start_us: int, end_us: int) -> int:
         """The days with returns between these bars: the return of a bar is that to the next one."""
@@ -114,8 +122,9 @@ def run_backtest(
     index_column: str = "",
     trained_table: StoredFile | None = None,
 ) -> Backtest:
-    """Play the checkpoints in these folders, as an ensemble if they are several. The evaluator has the environment's
-    files, and `trained_table` where the environment has another one than the policy was trained with.
+    """Play the checkpoints in these folders, as an ensemble if they are several. The evaluator has
+    the environment's files, and `trained_table` where the environment has another one than the
+    policy was trained with.
 
     Raises the evaluator's errors, in the words of the command's options.
     """
@@ -145,12 +154,16 @@ def _received(responses: Iterator[evaluator_service_pb2.BacktestResponse]) -> Ba
         tickers = () if name == INDEX else tuple(header.tickers)
         accounts.append(Account(name, record_from_messages(pieces, tickers, header.bar_count)))
     if [account.name for account in accounts] != list(header.accounts):
-        raise DataCorrupted(f"a back-test came with the accounts {[account.name for account in accounts]}")
+        raise DataCorrupted(
+            f"a back-test came with the accounts {[account.name for account in accounts]}"
+        )
     return Backtest(header, tuple(accounts))
 
 
 def _as_typed(error: InvalidInput) -> InvalidInput:
-    violations = [FieldViolation(_typed(each.field), _typed(each.message)) for each in error.violations]
+    violations = [
+        FieldViolation(_typed(each.field), _typed(each.message)) for each in error.violations
+    ]
     return InvalidInput(_typed(error.message), violations=violations, reason=error.reason)
 
 

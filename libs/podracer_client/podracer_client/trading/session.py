@@ -1,4 +1,5 @@
-"""A back-test of policies in folders: the environment of each, its tables, and one play or a walk forward."""
+"""A back-test of policies in folders: the environment of each, its tables, and one play or a walk
+forward."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class PriceFile:
 
 @dataclass(frozen=True, slots=True)
 class BacktestPlan:
-    """`arguments` replace those of the trained environment; a `table` replaces the one of training."""
+    """`arguments` replace those of the trained environment; a `table` replaces the one of
+    training."""
 
     arguments: Mapping[str, Any]
     rule: str = ""
@@ -72,9 +74,8 @@ def play_backtest(
 ) -> Backtest:
     """Play the checkpoints in these folders together, or (`walk`) one after the other.
 
-    Raises InvalidInput for an environment that is no market or is refused by the evaluator, NotFound for files that are
-    neither here nor on a server.
-    """
+    Raises InvalidInput for an environment that is no market or is refused by the evaluator,
+    NotFound for files that are neither here nor on a server."""
     player = _Player(plan, evaluator, bring)
     if walk:
         return _walk_forward(folders, [player.prepare(folder) for folder in folders], player.play)
@@ -83,7 +84,8 @@ def play_backtest(
 
 @contextmanager
 def price_file(text: str, connect: Callable[[], Client]) -> Iterator[PriceFile | None]:
-    """The table that `--data` names, a file here or a data set of the server; None without the option."""
+    """The table that `--data` names, a file here or a data set of the server; None without the
+    option."""
     if not text:
         yield None
         return
@@ -119,12 +121,15 @@ class _Player:
             self._bring(checkpoint)
             self._trained_tables[checkpoint] = _trained_table(trained, self._evaluator)
         except NotFound:
-            if "train_end" not in environment.kwargs:  # only the table of training says when training ended
+            # only the table of training says when training ended
+            if "train_end" not in environment.kwargs:
                 raise
         kwargs = {name: value for name, value in environment.kwargs.items() if name != _TABLE}
         return replace(environment, kwargs=kwargs, data={**environment.data, _TABLE: table})
 
-    def play(self, checkpoints: Sequence[Path], environment: EnvironmentSpec, beside: bool) -> Backtest:
+    def play(
+        self, checkpoints: Sequence[Path], environment: EnvironmentSpec, beside: bool
+    ) -> Backtest:
         """Play the checkpoints; with `beside` also the accounts they are compared with."""
         return run_backtest(
             self._evaluator,
@@ -137,43 +142,57 @@ class _Player:
         )
 
 
-def _walk_forward(folders: Sequence[Path], environments: Sequence[EnvironmentSpec], play: _Play) -> Backtest:
-    """One account of all policies: each begins where the one before ends, with its value in cash, and ends on the last
-    day by which the next one was selected. What they are held against is played once, from the first day to the last.
+def _walk_forward(
+    folders: Sequence[Path], environments: Sequence[EnvironmentSpec], play: _Play
+) -> Backtest:
+    """One account of all policies: each begins where the one before ends, with its value in cash,
+    and ends on the last day by which the next one was selected. What they are held against is
+    played once, from the first day to the last.
 
-    Raises InvalidInput for policies that are not in the order of time, or whose environments do not say by date when
-    their selection ended.
-    """
+    Raises InvalidInput for policies that are not in the order of time, or whose environments do not
+    say by date when their selection ended."""
     ends = _selection_ends(environments)
     windows: list[Backtest] = []
     for number, (folder, environment) in enumerate(zip(folders, environments, strict=True)):
         changes = dict(environment.kwargs)
         if number:
             account = windows[-1].policy.record
-            changes |= {"evaluation_start": _text(account.times[-1]), "initial_cash": float(account.value[-1])}
+            changes |= {
+                "evaluation_start": _text(account.times[-1]),
+                "initial_cash": float(account.value[-1]),
+            }
         if number + 1 < len(folders):
             changes["evaluation_end"] = ends[number + 1]
         windows.append(play([folder], replace(environment, kwargs=changes), False))
     record = chained([window.policy.record for window in windows])
     dates = {"evaluation_start": _text(record.times[0]), "evaluation_end": _text(record.times[-1])}
-    whole = play(folders[-1:], replace(environments[-1], kwargs={**environments[-1].kwargs, **dates}), True)
+    whole = play(
+        folders[-1:], replace(environments[-1], kwargs={**environments[-1].kwargs, **dates}), True
+    )
     if not np.array_equal(whole.policy.record.times, record.times):
         raise InvalidInput(
-            "the policies were trained on tables with different days; give one table for all with --data"
+            "the policies were trained on tables with different days; give one table for all with "
+            "--data"
         )
     return Backtest(whole.header, (Account(POLICY, record), *whole.accounts[1:]), tuple(windows))
 
 
 def _selection_ends(environments: Sequence[EnvironmentSpec]) -> list[str]:
     """The last day by which each policy was selected; that of the first one does not matter."""
-    ends = [str(each.kwargs.get("validation_end") or each.kwargs.get("train_end") or "") for each in environments]
+    ends = [
+        str(each.kwargs.get("validation_end") or each.kwargs.get("train_end") or "")
+        for each in environments
+    ]
     for number, (before, end) in enumerate(itertools.pairwise(ends), 2):
         if not end:
-            raise InvalidInput(f"policy {number} has no date for the end of its validation: train with validation_end")
+            raise InvalidInput(
+                f"policy {number} has no date for the end of its validation: train with "
+                "validation_end"
+            )
         if end <= before:
             raise InvalidInput(
-                f"policy {number} was selected by {end}, the one before it by {before}: list the policies earliest "
-                "first"
+                f"policy {number} was selected by {end}, the one before it by {before}: list the "
+                "policies earliest first"
             )
     return ends
 
@@ -190,8 +209,12 @@ def _trained_table(trained: EnvironmentSpec, evaluator: Evaluator) -> StoredFile
         return file
     path = Path(str(file or trained.kwargs.get(_TABLE, "")))
     if not path.is_file():
-        problem = f"the policy's training table {path} is missing, so the end of training is unknown"
-        raise NotFound(f"--data: {problem}; give --set train_end=DATE", reason="TRAINED_TABLE_NOT_FOUND")
+        problem = (
+            f"the policy's training table {path} is missing, so the end of training is unknown"
+        )
+        raise NotFound(
+            f"--data: {problem}; give --set train_end=DATE", reason="TRAINED_TABLE_NOT_FOUND"
+        )
     return PriceFile.of(path).put(evaluator)
 
 
@@ -203,5 +226,8 @@ def _without_dates(environment: EnvironmentSpec) -> EnvironmentSpec:
 
 def _require_market(environment: EnvironmentSpec) -> None:
     if environment.id != "StockTrading-v0":
-        problem = f"only policies of StockTrading-v0 can be back-tested, and this one is of {environment.name}"
+        problem = (
+            "only policies of StockTrading-v0 can be back-tested, and this one is of "
+            f"{environment.name}"
+        )
         raise InvalidInput(f"{problem}: use `podracer evaluate`", reason="NOT_A_MARKET")

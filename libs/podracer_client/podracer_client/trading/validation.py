@@ -1,4 +1,5 @@
-"""What the validation of a job says of its best candidate: an edge over holding, or the luck of the best of many."""
+"""What the validation of a job says of its best candidate: an edge over holding, or the luck of the
+best of many."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ __all__ = ["edge_in_validation"]
 _HOLDING = "buy_and_hold"
 
 
-def edge_in_validation(competition: Competition | str, evaluator: Evaluator, bring: Bring) -> Edge | str:
-    """Play the candidates through the bars by which the job chose among them; a text says why there is no answer."""
+def edge_in_validation(
+    competition: Competition | str, evaluator: Evaluator, bring: Bring
+) -> Edge | str:
+    """Play the candidates through the bars by which the job chose among them; a text says why there
+    is no answer."""
     if isinstance(competition, str):
         return competition
     first = competition.folders[0]
@@ -31,7 +35,10 @@ def edge_in_validation(competition: Competition | str, evaluator: Evaluator, bri
         holding = best.accounts[1].returns
         returns = [each.policy.returns for each in others]
         return edge_over_holding(
-            best.policy.returns, holding, np.reshape(returns, (-1, len(holding))), competition.snapshots
+            best.policy.returns,
+            holding,
+            np.reshape(returns, (-1, len(holding))),
+            competition.snapshots,
         )
     except (InvalidInput, NotFound) as error:  # the back-test itself may have another table
         return f"not known: {error.message}"

@@ -1,8 +1,7 @@
 """Access to the page: only for a browser that has the key and uses one of the page's host names.
 
-A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
-and an action needs the page's Origin and a header that a form cannot send.
-"""
+A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is
+SameSite=Strict, and an action needs the page's Origin and a header that a form cannot send."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ _BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:
-    """ASGI middleware. The key is in the fragment of the URL, which browsers do not send, or the user types it;
-    `/api/session` exchanges it for a cookie."""
+    """ASGI middleware. The key is in the fragment of the URL, which browsers do not send, or the
+    user types it; `/api/session` exchanges it for a cookie."""
 
     def __init__(
         self,
@@ -42,12 +41,13 @@ class Access:
         hosts: Collection[str],
         entrance: Callable[[Request], Awaitable[Response]],
     ) -> None:
-        """`key` returns the current key: cookies of another key are invalid, those of the same key survive a restart.
-        `hosts`: names besides loopback, with their port unless it is the default one. `entrance` answers `/`
-        without the cookie."""
+        """`key` returns the current key: cookies of another key are invalid, those of the same key
+        survive a restart. `hosts`: names besides loopback, with their port unless it is the default
+        one. `entrance` answers `/` without the cookie."""
         self._app = app
         self._key = key
-        self._cookie = f"podracer_web_{port}"  # cookies know no port: two pages of one machine need two names
+        # cookies know no port: two pages of one machine need two names
+        self._cookie = f"podracer_web_{port}"
         self._hosts = {*(f"{name}:{port}" for name in LOOPBACK), *hosts}
         self._entrance = entrance
 
@@ -63,7 +63,11 @@ class Access:
         refusal = self._refusal(request)
         if refusal is None and request.url.path == "/api/session" and request.method == "POST":
             refusal = await self._enter(request)
-        elif refusal is None and not self._is_known(request) and request.url.path not in _BEFORE_ENTRY:
+        elif (
+            refusal is None
+            and not self._is_known(request)
+            and request.url.path not in _BEFORE_ENTRY
+        ):
             refusal = _refuse(401, "open the URL that the command printed, or enter its key")
             if request.url.path == "/":
                 refusal = await self._entrance(request)
@@ -77,7 +81,10 @@ class Access:
         is_link = (
             request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
         )  # in a notebook, a chat
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link:
+        if (
+            request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+            and not is_link
+        ):
             return _refuse(403, "refused: the request comes from another site")
         if request.method in ("GET", "HEAD"):
             return None
@@ -101,7 +108,9 @@ class Access:
             return _refuse(401, "wrong key for this page")
         response = Response(status_code=204)
         is_https = request.headers["origin"].startswith("https:")
-        response.set_cookie(self._cookie, self._session(), httponly=True, samesite="strict", secure=is_https)
+        response.set_cookie(
+            self._cookie, self._session(), httponly=True, samesite="strict", secure=is_https
+        )
         return response
 
 

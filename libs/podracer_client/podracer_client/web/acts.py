@@ -15,12 +15,20 @@ from podracer_core.jobs.experiment import parse_experiment
 
 
 def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of a file's text, or all jobs of its matrix, all checked before the first is submitted."""
-    # Without a folder, so that the page cannot be asked about the disk of the machine that serves it.
-    experiment = parse_experiment(_text(asked, "text"), _text(asked, "file") or "job.yaml", folder=None)
+    """The job of a file's text, or all jobs of its matrix, all checked before the first is
+    submitted."""
+    # Without a folder, so that the page cannot be asked about the disk of the machine that serves
+    # it.
+    experiment = parse_experiment(
+        _text(asked, "text"), _text(asked, "file") or "job.yaml", folder=None
+    )
     if experiment.axes:
         specs = check_jobs(client, experiment.jobs)
-        return {"jobs": [short_name(job.name) for job in create_jobs(client, specs, secrets.token_hex(16))]}
+        return {
+            "jobs": [
+                short_name(job.name) for job in create_jobs(client, specs, secrets.token_hex(16))
+            ]
+        }
     return {"jobs": [short_name(client.submit(experiment.jobs[0]).name)]}
 
 
@@ -30,7 +38,11 @@ def _scale(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _promote(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    client.promote(*(_text(asked, name) for name in ("job", "agent")), alias=_text(asked, "alias"), reason=_why(asked))
+    client.promote(
+        *(_text(asked, name) for name in ("job", "agent")),
+        alias=_text(asked, "alias"),
+        reason=_why(asked),
+    )
     return {}
 
 
@@ -41,9 +53,17 @@ def _roll_back(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fork(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     """`set-NAME` for each changed hyperparameter; its value is YAML, as in a job file."""
-    changed = [f"{name.removeprefix('set-')}={_text(asked, name)}" for name in asked if name.startswith("set-")]
+    changed = [
+        f"{name.removeprefix('set-')}={_text(asked, name)}"
+        for name in asked
+        if name.startswith("set-")
+    ]
     hyperparameters = parsed_arguments(changed, "a hyperparameter")
-    return {"agent": short_name(client.job(_text(asked, "job")).fork_agent(_text(asked, "agent"), hyperparameters))}
+    return {
+        "agent": short_name(
+            client.job(_text(asked, "job")).fork_agent(_text(asked, "agent"), hyperparameters)
+        )
+    }
 
 
 def _on_agent(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:

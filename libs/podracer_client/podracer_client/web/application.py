@@ -42,7 +42,8 @@ REQUEST_S = 10.0
 """How long a request may take to arrive, headers and body; at most twice as long."""
 _STATUS = (
     ((InvalidInput,), 400),
-    ((Unauthenticated, PermissionRefused), 403),  # the token of this server, not the browser's cookie
+    # the token of this server, not the browser's cookie
+    ((Unauthenticated, PermissionRefused), 403),
     ((NotFound,), 404),
     ((Unavailable, Exhausted), 503),
     ((PodracerError,), 409),
@@ -50,7 +51,8 @@ _STATUS = (
 
 
 class ImpatientProtocol(H11Protocol):
-    """HTTP that closes connections on which a request takes too long to arrive: uvicorn has no such limit."""
+    """HTTP that closes connections on which a request takes too long to arrive: uvicorn has no such
+    limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -58,7 +60,9 @@ class ImpatientProtocol(H11Protocol):
 
     def _look(self, former: RequestResponseCycle | None) -> None:
         """Close unless a request has begun since the last look, or one is being answered."""
-        if self.cycle is former and (former is None or former.more_body or former.response_complete):
+        if self.cycle is former and (
+            former is None or former.more_body or former.response_complete
+        ):
             self.transport.close()
         elif not self.transport.is_closing():
             self.loop.call_later(REQUEST_S, self._look, self.cycle)
@@ -85,20 +89,30 @@ class Page:
         if sum(each.clients for each in self._followed.values()) >= MAX_STREAMS:
             raise Exhausted(f"{MAX_STREAMS} clients are connected to this page, which is the limit")
         news = self._news(job_name(name) if name else "")
-        return StreamingResponse(news, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(
+            news, media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
 
     async def _news(self, name: str) -> AsyncIterator[str]:
         with self._following(name) as feed:
             yield "retry: 1000\n\n"
             async for frame in feed.frames():
-                yield ": still here\n\n" if frame is None else f"data: {json.dumps(frame, separators=(',', ':'))}\n\n"
+                yield (
+                    ": still here\n\n"
+                    if frame is None
+                    else f"data: {json.dumps(frame, separators=(',', ':'))}\n\n"
+                )
 
     @contextmanager
     def _following(self, name: str) -> Iterator[Feed]:
         """Follow a job (an empty name: all jobs) once for all its clients."""
         if name not in self._followed:
             feed = Feed(asyncio.get_running_loop(), LOGS)
-            following = JobFollowing(self._upstream, feed, name) if name else JobsFollowing(self._upstream, feed)
+            following = (
+                JobFollowing(self._upstream, feed, name)
+                if name
+                else JobsFollowing(self._upstream, feed)
+            )
             self._followed[name] = _Followed(feed, following)
         followed = self._followed[name]
         followed.clients += 1
@@ -127,7 +141,9 @@ class Page:
         return JSONResponse(done)
 
 
-def make_application(page: Page, key: TokenSource, port: int, hosts: Collection[str] = ()) -> Starlette:
+def make_application(
+    page: Page, key: TokenSource, port: int, hosts: Collection[str] = ()
+) -> Starlette:
     """The page of one server, for the browsers that have `key`."""
     routes = [
         Route("/", _index),
@@ -136,7 +152,9 @@ def make_application(page: Page, key: TokenSource, port: int, hosts: Collection[
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     access = Middleware(Access, key=key, port=port, hosts=hosts, entrance=_entrance)
-    return Starlette(routes=routes, middleware=[access], exception_handlers={PodracerError: _refuse})
+    return Starlette(
+        routes=routes, middleware=[access], exception_handlers={PodracerError: _refuse}
+    )
 
 
 async def _index(request: Request) -> Response:
@@ -144,12 +162,14 @@ async def _index(request: Request) -> Response:
 
 
 async def _entrance(request: Request) -> Response:
-    """A page without any data of jobs: a script that exchanges the URL's fragment for the cookie."""
+    """A page without any data of jobs: a script that exchanges the URL's fragment for the
+    cookie."""
     return FileResponse(STATIC / "enter.html", 401)
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises InvalidInput for a body that is too long, or not a JSON object."""
+    """The JSON object of a request. Raises InvalidInput for a body that is too long, or not a JSON
+    object."""
     content = b""
     async for piece in request.stream():
         content += piece

@@ -1,4 +1,5 @@
-"""The data of a page: values by key, and growing logs. Each reader gets the changes since its last frame."""
+"""The data of a page: values by key, and growing logs. Each reader gets the changes since its last
+frame."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class _Log:
     def append(self, rows: Iterable[Any]) -> None:
         self.rows.extend(rows)
         if len(self.rows) > self.limit:
-            surplus = len(self.rows) - self.limit + self.limit // 10  # a tenth at once: each cut moves all the rest
+            # a tenth at once: each cut moves all the rest
+            surplus = len(self.rows) - self.limit + self.limit // 10
             del self.rows[:surplus]
             self.first += surplus
 
@@ -37,9 +39,8 @@ class _Log:
 class Feed:
     """Written from threads, read by any number of clients on one event loop.
 
-    Clients have no queues. Each one stores the revision that it has; the next frame of a slow client has the newest
-    values, and none of those in between.
-    """
+    Clients have no queues. Each one stores the revision that it has; the next frame of a slow
+    client has the newest values, and none of those in between."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, logs: Mapping[str, int]) -> None:
         """`logs`: the names of the logs, and the number of rows that each keeps."""
@@ -59,7 +60,11 @@ class Feed:
     def put(self, **values: Any) -> None:
         """Set values; unchanged ones cost nothing. None removes a value."""
         with self._lock:
-            changed = {key: value for key, value in values.items() if self._values.get(key, (0, None))[1] != value}
+            changed = {
+                key: value
+                for key, value in values.items()
+                if self._values.get(key, (0, None))[1] != value
+            }
             if not changed:
                 return
             self._revision += 1
@@ -90,7 +95,9 @@ class Feed:
     def _cut(self, revision: int, places: dict[str, int]) -> tuple[Frame, int, bool]:
         """The data newer than `revision` and `places`, which advance to its end."""
         with self._lock:
-            values = {key: value for key, (changed, value) in self._values.items() if changed > revision}
+            values = {
+                key: value for key, (changed, value) in self._values.items() if changed > revision
+            }
             logs, has_more = {}, False
             for name, log in self._logs.items():
                 start = max(0, places[name] - log.first)

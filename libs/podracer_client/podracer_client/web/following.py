@@ -1,4 +1,5 @@
-"""The threads that follow the orchestrator and the leaderboard, and write their data into a feed."""
+"""The threads that follow the orchestrator and the leaderboard, and write their data into a
+feed."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ LOGS = {"evaluations": 100_000, "events": 2_000}
 
 
 class Upstream:
-    """The client of all threads. If the servers do not answer, `connect` is called again: their address may have
-    changed."""
+    """The client of all threads. If the servers do not answer, `connect` is called again: their
+    address may have changed."""
 
     def __init__(self, connect: Callable[[], Client], client: Client | None = None) -> None:
         self._connect = connect
@@ -51,8 +52,8 @@ class Upstream:
             return self._clients[-1]
 
     def look_again(self) -> None:
-        """Connect again after a failure, not more often than a limit. The previous client is closed at the end: other
-        threads may be using it."""
+        """Connect again after a failure, not more often than a limit. The previous client is closed
+        at the end: other threads may be using it."""
         with self._lock:
             if not self._clients or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
                 return
@@ -73,7 +74,8 @@ def _addresses(client: Client) -> tuple[str, str]:
 
 
 class Following:
-    """The shared state of the threads of a feed. They continue through restarts of the servers, until `close`."""
+    """The shared state of the threads of a feed. They continue through restarts of the servers,
+    until `close`."""
 
     def __init__(self, upstream: Upstream, feed: Feed) -> None:
         self.upstream, self.feed = upstream, feed
@@ -84,7 +86,9 @@ class Following:
 
     def start(self, *steps: Callable[[], None]) -> None:
         for step in steps:
-            threading.Thread(target=self._repeat, args=(step,), name=step.__name__, daemon=True).start()
+            threading.Thread(
+                target=self._repeat, args=(step,), name=step.__name__, daemon=True
+            ).start()
 
     def close(self) -> None:
         self.stopped.set()
@@ -99,7 +103,8 @@ class Following:
         return call
 
     def heard(self, *others: str) -> None:
-        """Note that the server of the calling thread, which also serves the steps `others`, has answered."""
+        """Note that the server of the calling thread, which also serves the steps `others`, has
+        answered."""
         self._lost -= {threading.current_thread().name, *others}
         self._backoff.reset()
         if not self._lost:
@@ -136,7 +141,9 @@ class JobsFollowing(Following):
         """Nothing to do: the watch reports every action."""
 
     def _watch(self) -> None:
-        request = job_service_pb2.WatchJobsRequest(parent=DEFAULT_PROJECT, after_positions=self._positions)
+        request = job_service_pb2.WatchJobsRequest(
+            parent=DEFAULT_PROJECT, after_positions=self._positions
+        )
         call = self.upstream.client().job_service.WatchJobs(request, timeout=STREAM_S)
         for response in self.opened("jobs", call):
             if response.deleted:
@@ -183,7 +190,9 @@ class JobFollowing(Following):
         """Follow the job until it ends; after that it is read again only after actions."""
         self._heard_at = time.monotonic()
         job = Job(self.upstream.client(), job_pb2.Job(name=self._name))
-        watch: JobWatch = self.opened("job", job.watch(after_position=self._position, patience_s=0.0))
+        watch: JobWatch = self.opened(
+            "job", job.watch(after_position=self._position, patience_s=0.0)
+        )
         try:
             self._take(watch)
         except NotFound as error:
@@ -195,7 +204,9 @@ class JobFollowing(Following):
             self.feed.put(**values.job_values(update.job), pods=values.pod_values(update.pods))
             if update.events:
                 self._position = update.events[-1].position
-                self.feed.append("events", [values.event_row(event, update.job) for event in update.events])
+                self.feed.append(
+                    "events", [values.event_row(event, update.job) for event in update.events]
+                )
             self._is_stale.set()
             self.heard()
             if update.ended:
@@ -205,7 +216,9 @@ class JobFollowing(Following):
         name = self._known_job().leaderboard
         request = leaderboard_service_pb2.WatchLeaderboardRequest(name=name)
         with suppress(NotFound):  # it is made after its job
-            call = self.upstream.client().leaderboard_service.WatchLeaderboard(request, timeout=STREAM_S)
+            call = self.upstream.client().leaderboard_service.WatchLeaderboard(
+                request, timeout=STREAM_S
+            )
             for response in self.opened("leaderboard", call):
                 if response.HasField("leaderboard"):
                     self.feed.put(board=values.board_value(response.leaderboard))
@@ -213,7 +226,8 @@ class JobFollowing(Following):
                 self.heard()
 
     def _read(self) -> None:
-        """Read agents, evaluations and other data without a stream; less often the longer this takes."""
+        """Read agents, evaluations and other data without a stream; less often the longer this
+        takes."""
         job = self._known_job()
         self._is_stale.wait(_LISTING_S)
         self._is_stale.clear()
@@ -248,7 +262,9 @@ class JobFollowing(Following):
                 leaderboard=job.leaderboard, page_size=_EVALUATIONS_AT_ONCE, page_token=self._token
             )
             page = client.leaderboard_service.ListEvaluations(request)
-            rows = (values.evaluation_row(each, job) for each in page.evaluations[self._after_token :])
+            rows = (
+                values.evaluation_row(each, job) for each in page.evaluations[self._after_token :]
+            )
             if found := [row for row in rows if row is not None]:
                 self.feed.append("evaluations", found)
             self._after_token = len(page.evaluations)

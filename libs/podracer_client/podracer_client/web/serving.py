@@ -32,12 +32,13 @@ def serve_page(
     hosts: Collection[str] = (),
     state_folder: Path | None = None,
 ) -> Iterator[str]:
-    """Serve the page and yield its URL. The fragment is the key, unless `key_file` holds one, which may change later.
+    """Serve the page and yield its URL. The fragment is the key, unless `key_file` holds one, which
+    may change later.
 
     `connect` finds the servers if they are unknown or do not answer; `client` is an open client.
-    `state_folder` is the servers' folder if they run on this machine: its policies are filmed, including their code.
-    Raises InvalidInput if the extra `web` is not installed, for a weak key, for an address that cannot be used, and
-    without a key file for an address beyond this machine.
+    `state_folder` is the servers' folder if they run on this machine: its policies are filmed,
+    including their code. Raises InvalidInput if the extra `web` is not installed, for a weak key,
+    for an address that cannot be used, and without a key file for an address beyond this machine.
     """
     try:
         import uvicorn
@@ -54,9 +55,14 @@ def serve_page(
     if address.is_unix:
         raise _refused(address, "INVALID_ADDRESS", "expected host:port, which a browser can open")
     if not (address.is_local or key_file):
-        raise _refused(address, "NO_KEY", "not a loopback address: give the page a key of yours, with --key-file")
+        raise _refused(
+            address,
+            "NO_KEY",
+            "not a loopback address: give the page a key of yours, with --key-file",
+        )
     with _listening(address) as listener, closing(Upstream(connect, client)) as upstream:
-        address, page = address.with_port(listener.getsockname()[1]), Page(upstream, Videos(state_folder))
+        address = address.with_port(listener.getsockname()[1])
+        page = Page(upstream, Videos(state_folder))
         config = uvicorn.Config(
             make_application(page, key, address.port, {str(address), *hosts}),
             http=ImpatientProtocol,
@@ -68,7 +74,9 @@ def serve_page(
             timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), name="live page", daemon=True)
+        thread = threading.Thread(
+            target=server.run, args=([listener],), name="live page", daemon=True
+        )
         thread.start()
         try:
             yield f"http://{address}/" + ("" if key_file else f"#key={key()}")
@@ -79,12 +87,16 @@ def serve_page(
 
 
 def _key(file: Path | None) -> TokenSource:
-    """The key in `file`, or a new one. Raises InvalidInput if the file holds no key, or a weak one."""
+    """The key in `file`, or a new one. Raises InvalidInput if the file holds no key, or a weak
+    one."""
     if file is None:
         return partial(str, secrets.token_urlsafe(_LEAST_KEY))
     key = FileToken(file)
     if len(key()) < _LEAST_KEY:
-        raise InvalidInput(f"{file}: a key has {_LEAST_KEY} characters or more, this one has {len(key())}", path=file)
+        raise InvalidInput(
+            f"{file}: a key has {_LEAST_KEY} characters or more, this one has {len(key())}",
+            path=file,
+        )
     return key
 
 
@@ -93,9 +105,13 @@ def _listening(address: Address) -> socket.socket:
     is_v6 = ":" in address.host
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:
-        return socket.create_server((address.host, address.port), family=family, dualstack_ipv6=is_v6)
+        return socket.create_server(
+            (address.host, address.port), family=family, dualstack_ipv6=is_v6
+        )
     except (OSError, ValueError) as error:
-        raise _refused(address, "ADDRESS_IN_USE", getattr(error, "strerror", "") or str(error)) from error
+        raise _refused(
+            address, "ADDRESS_IN_USE", getattr(error, "strerror", "") or str(error)
+        ) from error
 
 
 def _refused(address: Address, reason: str, problem: str) -> InvalidInput:

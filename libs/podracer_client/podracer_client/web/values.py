@@ -18,12 +18,23 @@ from podracer_client.report import conversion
 from podracer_client.report.records import Agent
 from podracer_core.catalogue.algorithms import known_algorithms
 
-_FIGURES = ("best_return", "best_score", "best_confirmed", "env_steps", "train_seconds", "agents", "pods", "rounds")
+_FIGURES = (
+    "best_return",
+    "best_score",
+    "best_confirmed",
+    "env_steps",
+    "train_seconds",
+    "agents",
+    "pods",
+    "rounds",
+)
 
 
 def job_values(job: job_pb2.Job) -> dict[str, Any]:
     """`job`: the request and the state of a job. `figures`: the values that change all the time."""
-    known, progress, objective = job_json(job), job.progress, conversion.objective(job.spec.objective)
+    known = job_json(job)
+    progress = job.progress
+    objective = conversion.objective(job.spec.objective)
     figures = {name: known.pop(name) for name in _FIGURES}
     figures |= {
         "live_env_steps": max(progress.env_steps, progress.live_env_steps),
@@ -61,18 +72,25 @@ def pod_values(pods: Iterable[job_pb2.Pod]) -> list[dict[str, Any]]:
     ]
 
 
-def agent_values(agents: Iterable[leaderboard_service_pb2.Agent], job: job_pb2.Job) -> dict[str, Any]:
+def agent_values(
+    agents: Iterable[leaderboard_service_pb2.Agent], job: job_pb2.Job
+) -> dict[str, Any]:
     """`agent/NAME` of each. `forkable`: the hyperparameters that a fork may change."""
     wanted = conversion.objective(job.spec.objective)
     records = (conversion.agent(agent, wanted, job.create_time) for agent in agents)
-    return {f"agent/{record.name}": asdict(record) | {"forkable": _forkable(record)} for record in records}
+    return {
+        f"agent/{record.name}": asdict(record) | {"forkable": _forkable(record)}
+        for record in records
+    }
 
 
 def _forkable(agent: Agent) -> list[str]:
-    """The hyperparameters that a fork may change. For an algorithm that only the servers have installed these are all:
-    the servers refuse a change that is not possible."""
+    """The hyperparameters that a fork may change. For an algorithm that only the servers have
+    installed these are all: the servers refuse a change that is not possible."""
     info = known_algorithms().get(agent.algorithm)
-    fixed = {knob.name for knob in info.hyperparameters if not knob.keeps_weights} if info else set()
+    fixed = (
+        {knob.name for knob in info.hyperparameters if not knob.keeps_weights} if info else set()
+    )
     return [name for name in agent.hyperparameters if name not in fixed]
 
 
@@ -80,7 +98,8 @@ def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
     """The ranking, and the targets of the aliases."""
     return {
         "candidates": [
-            candidate_json(candidate) | {"agent": short_name(candidate.agent.name), "statistics": {}}
+            candidate_json(candidate)
+            | {"agent": short_name(candidate.agent.name), "statistics": {}}
             for candidate in board.candidates
         ],
         "aliases": {alias: short_name(agent) for alias, agent in board.aliases.items()},
@@ -88,15 +107,24 @@ def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
 
 
 def evaluation_row(evaluation: agent_pb2.Evaluation, job: job_pb2.Job) -> list[Any] | None:
-    """Agent, steps, seconds since the job was created, mean, lower and upper bound; None if it is not finite."""
+    """Agent, steps, seconds since the job was created, mean, lower and upper bound; None if it is
+    not finite."""
     found = conversion.evaluation(evaluation, job.create_time)
     if found is None:
         return None
-    return [found.agent, found.env_steps, round(found.time_s or 0.0, 2), found.mean, found.lower, found.upper]
+    return [
+        found.agent,
+        found.env_steps,
+        round(found.time_s or 0.0, 2),
+        found.mean,
+        found.lower,
+        found.upper,
+    ]
 
 
 def event_row(event: job_pb2.Event, job: job_pb2.Job) -> list[Any]:
-    """Position, seconds since the job was created, kind, subject, sentence, the traceback of user code."""
+    """Position, seconds since the job was created, kind, subject, sentence, the traceback of user
+    code."""
     found = conversion.event(event, job.create_time)
     text = found.details.get("traceback", "")
     return [found.position, round(found.time_s, 2), found.kind, found.subject, found.message, text]

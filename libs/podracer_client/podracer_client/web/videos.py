@@ -29,17 +29,21 @@ class Videos:
     def film(self, client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The video of `agent`'s snapshot on the leaderboard of `job`, and its caption.
 
-        Raises NotFound if the agent is not ranked, Exhausted while another one is filmed, and the errors of `film`.
-        """
+        Raises NotFound if the agent is not ranked, Exhausted while another one is filmed, and the
+        errors of `film`."""
         job, agent = (str(asked.get(name, "")) for name in ("job", "agent"))
         board = client.leaderboard(client.job(job).message.leaderboard)
-        found = next((each for each in board.candidates if short_name(each.agent.name) == agent), None)
+        found = next(
+            (each for each in board.candidates if short_name(each.agent.name) == agent), None
+        )
         if found is None:
             raise NotFound(f"{agent} is not on the leaderboard")
         prefix = found.evaluation.checkpoint.prefix
         if prefix not in self._films:
             if not self._turn.acquire(blocking=False):
-                raise Exhausted("another video is being filmed; try again once it is there", reason="FILMING")
+                raise Exhausted(
+                    "another video is being filmed; try again once it is there", reason="FILMING"
+                )
             here = StateFolder.objects_of(self._state_folder) / prefix
             name = f"{found.agent.name}/checkpoints/{short_name(prefix.rstrip('/'))}"
             try:
@@ -50,4 +54,7 @@ class Videos:
         video, text = self._films[prefix]
         for oldest in list(self._films)[:-KEPT]:
             del self._films[oldest]
-        return {"video": video, "text": f"after {found.evaluation.env_steps:,} training steps: {text}"}
+        return {
+            "video": video,
+            "text": f"after {found.evaluation.env_steps:,} training steps: {text}",
+        }

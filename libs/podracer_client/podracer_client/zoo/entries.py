@@ -19,7 +19,8 @@ SHORT_S = 900.0
 class Run:
     """A finished run of an entry's job.
 
-    mean, lower, upper  the return of its best policy over `episodes` greedy episodes, and the 95 % interval of the mean
+    mean, lower, upper  the return of its best policy over `episodes` greedy episodes, and the 95 %
+                        interval of the mean
     env_steps           of all agents together
     device_s            processor seconds of all pods
     wall_s              from the start of the command to its end
@@ -62,7 +63,11 @@ class Entry:
     @property
     def is_short(self) -> bool:
         """Whether it is run every night: it reached its target, and soon."""
-        return self.run is not None and self.run.outcome == "TARGET_REACHED" and self.run.wall_s <= SHORT_S
+        return (
+            self.run is not None
+            and self.run.outcome == "TARGET_REACHED"
+            and self.run.wall_s <= SHORT_S
+        )
 
 
 def entries() -> list[Entry]:

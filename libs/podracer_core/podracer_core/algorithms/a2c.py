@@ -1,4 +1,5 @@
-"""Advantage Actor-Critic of M agents at once: docs/algorithms/a2c.md has the equations and all deviations."""
+"""Advantage Actor-Critic of M agents at once: docs/algorithms/a2c.md has the equations and all
+deviations."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from podracer_core.catalogue.algorithms import find_algorithm
 
 
 class A2C(OnPolicy):
-    """One step along the policy gradient on each rollout (Mnih et al., 2016, arXiv:1602.01783, synchronous); see
-    `OnPolicy` for its frame."""
+    """One step along the policy gradient on each rollout (Mnih et al., 2016, arXiv:1602.01783,
+    synchronous); see `OnPolicy` for its frame."""
 
     info = find_algorithm("a2c")
     graph_safe = True
@@ -21,6 +22,8 @@ class A2C(OnPolicy):
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         yield from rows.minibatches(rows.count)
 
-    def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def _policy_loss(
+        self, log_prob: Tensor, minibatch: Minibatch
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         # The paper's section 4: d/dtheta log pi(a | s) * A, climbed.
         return -log_prob * minibatch.advantage, -minibatch.advantage, ()

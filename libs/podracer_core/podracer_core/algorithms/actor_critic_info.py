@@ -1,4 +1,5 @@
-"""The algorithms that learn an actor and a critic from replay: DDPG, TD3, SAC and what came of it."""
+"""The algorithms that learn an actor and a critic from replay: DDPG, TD3, SAC and what came of
+it."""
 
 from __future__ import annotations
 
@@ -17,15 +18,21 @@ from podracer_core.catalogue.shared_hyperparameters import (
 )
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-_DDPG_PAPER = "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
+_DDPG_PAPER = (
+    "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
+)
 _TD3_PAPER = "Fujimoto et al. 2018, Addressing Function Approximation Error, arXiv:1802.09477"
 _TD3_CODE = "the authors' later code, github.com/sfujim/TD3"
 _SAC_PAPER = "Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905"
 _MODSAC_PAPER = "Liu et al. 2021, ElegantRL-Podracer, arXiv:2112.05923 (ElegantRL's AgentModSAC)"
 _REDQ_PAPER = "Chen et al. 2021, Randomized Ensembled Double Q-Learning, arXiv:2101.05982"
-_DISCRETE_PAPER = "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
+_DISCRETE_PAPER = (
+    "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
+)
 _FLASH_PAPER = "Kim et al. 2026, FlashSAC, arXiv:2604.04539"
-_CROSSQ_CODE = "Bhatt et al. 2024, CrossQ, arXiv:1902.05605; the authors' code, github.com/adityab/CrossQ"
+_CROSSQ_CODE = (
+    "Bhatt et al. 2024, CrossQ, arXiv:1902.05605; the authors' code, github.com/adityab/CrossQ"
+)
 _OURS = "ours: small networks on vectors of observations"
 
 _ACTOR_RATE = Hyperparameter(
@@ -98,7 +105,8 @@ _TD3 = AlgorithmInfo(
     name="td3",
     title="Twin Delayed DDPG",
     paper=_TD3_PAPER,
-    summary="DDPG with two critics of which the lower counts, a slower actor and noise on the target's action.",
+    summary="DDPG with two critics of which the lower counts, a slower actor and noise on the "
+            "target's action.",
     on_policy=False,
     action_spaces=(BoxSpace,),
     implementation="podracer_core.algorithms.td3:TD3",
@@ -106,7 +114,10 @@ _TD3 = AlgorithmInfo(
     automatic=True,
     hyperparameters=(
         *sought(
-            adapted(OFF_POLICY, _TD3_CODE, learning_rate=3e-4, batch_size=256, hidden_sizes=(256, 256)), **QUICK_REPLAY
+            adapted(
+                OFF_POLICY, _TD3_CODE, learning_rate=3e-4, batch_size=256, hidden_sizes=(256, 256)
+            ),
+            **QUICK_REPLAY
         ),
         _ACTOR_RATE,
         _NOISE_SCALE,
@@ -131,7 +142,8 @@ _SAC = AlgorithmInfo(
     name="sac",
     title="Soft Actor-Critic",
     paper=_SAC_PAPER,
-    summary="A random actor is paid for its entropy, two critics of which the lower counts, a learned temperature.",
+    summary="A random actor is paid for its entropy, two critics of which the lower counts, a "
+    "learned temperature.",
     on_policy=False,
     action_spaces=(BoxSpace,),
     implementation="podracer_core.algorithms.sac:SAC",
@@ -155,7 +167,8 @@ _MODSAC = AlgorithmInfo(
         Hyperparameter(
             "reliability_rate", "float", 0.005, "member",
             "how fast the running critic loss follows",
-            source=_MODSAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 5e-2, logarithmic=True),
+            source=_MODSAC_PAPER, bounds=(1e-6, 1.0),
+            search=SearchRange(1e-3, 5e-2, logarithmic=True),
         ),
     ),
 )  # fmt: skip
@@ -164,7 +177,8 @@ _REDQ = AlgorithmInfo(
     name="redq",
     title="Randomized Ensembled Double Q-Learning",
     paper=_REDQ_PAPER,
-    summary="SAC with many critics, random few of which make each target, and many gradient steps a transition.",
+    summary="SAC with many critics, random few of which make each target, and many gradient steps "
+            "a transition.",
     on_policy=False,
     action_spaces=(BoxSpace,),
     implementation="podracer_core.algorithms.redq:REDQ",
@@ -253,19 +267,23 @@ _FLASH_SAC = AlgorithmInfo(
     name="flash_sac",
     title="FlashSAC",
     paper=_FLASH_PAPER,
-    summary="SAC with normalized residual networks and distributional critics: the most return for a given experience.",
+    summary="SAC with normalized residual networks and distributional critics: the most return for "
+            "a given experience.",
     on_policy=False,
     action_spaces=(BoxSpace,),
     implementation="podracer_core.algorithms.flash_sac:FlashSAC",
     bounded_actions=True,
     hyperparameters=(
-        *adapted(OFF_POLICY, _FLASH_PAPER, target_rate=0.01, batch_size=512, learning_starts=10_000),
+        *adapted(
+            OFF_POLICY, _FLASH_PAPER, target_rate=0.01, batch_size=512, learning_starts=10_000
+        ),
         *adapted(EXPLORATION_NOISE, _FLASH_PAPER, exploration="repeated", exploration_period=16),
         replace(_INITIAL_TEMPERATURE, default=0.01, source=_FLASH_PAPER, search=None),
         Hyperparameter(
             "target_std", "float", 0.15, "member",
             "the target entropy is that of a Gaussian of this standard deviation",
-            source=_FLASH_PAPER, bounds=(1e-4, 10.0), search=SearchRange(0.05, 0.4, logarithmic=True),
+            source=_FLASH_PAPER, bounds=(1e-4, 10.0),
+            search=SearchRange(0.05, 0.4, logarithmic=True),
         ),
         _LEARN_TEMPERATURE,
         Hyperparameter(

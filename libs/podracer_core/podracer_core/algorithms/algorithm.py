@@ -20,7 +20,8 @@ from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor, NetworkActor
 from podracer_core.random_numbers import normal, perturbation_key
 
-# group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member axis
+# group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member
+# axis
 MemberState = dict[str, dict[str, Tensor]]
 
 
@@ -36,10 +37,10 @@ class Algorithm(ABC):
     version     number of updates: the policy version of rollouts
     horizon     steps that every environment should take before an update
     max_lag     the oldest rollout, in versions, that `update` can still use
-    observe     called with the name of each part of an update; returns a context manager around that part. By default
-                it observes nothing
-    halted      asked after each gradient step: whether the update ends with the steps that it has taken, as time is up.
-                An update that is one CUDA graph does not ask
+    observe     called with the name of each part of an update; returns a context manager around
+                that part. By default it observes nothing
+    halted      asked after each gradient step: whether the update ends with the steps that it has
+                taken, as time is up. An update that is one CUDA graph does not ask
     """
 
     on_policy: ClassVar[bool]
@@ -80,7 +81,8 @@ class Algorithm(ABC):
         action_space: gymnasium.Space[Any],
         device: torch.device | str = "cpu",
     ) -> Actor:
-        """An actor without the rest, for a worker or an evaluator; its weights are zero until it loads a state."""
+        """An actor without the rest, for a worker or an evaluator; its weights are zero until it
+        loads a state."""
 
     @abstractmethod
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -92,16 +94,19 @@ class Algorithm(ABC):
 
     @abstractmethod
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Overwrite one member. Missing groups stay unchanged: leave out `random` to let a child keep its own stream
-        of random numbers. Hyperparameters come from the config, never from the state."""
+        """Overwrite one member. Missing groups stay unchanged: leave out `random` to let a child
+        keep its own stream of random numbers. Hyperparameters come from the config, never from the
+        state."""
 
     @abstractmethod
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
-        """Change some of one member's hyperparameters. Raises InvalidInput for unknown ones or bad values."""
+        """Change some of one member's hyperparameters. Raises InvalidInput for unknown ones or bad
+        values."""
 
     @abstractmethod
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
-        """Add noise to one member's actor: each layer's weights get `scale` times their own standard deviation."""
+        """Add noise to one member's actor: each layer's weights get `scale` times their own
+        standard deviation."""
 
     def replay_state(self, member: int) -> dict[str, Tensor]:
         """A copy of one member's transitions; empty if the algorithm keeps none."""
@@ -114,10 +119,11 @@ class Algorithm(ABC):
     def share(self, rank: int) -> Sharing:
         """Train these members together with other learners from now on, with this rank.
 
-        Rank 0 continues as it would alone; others draw other random numbers in updates. Call it once. Raises
-        InvalidInput for an algorithm without fusion.
-        """
-        raise InvalidInput(f"{self.cohort.algorithm} cannot be trained by several learners", reason="NO_FUSION")
+        Rank 0 continues as it would alone; others draw other random numbers in updates. Call it
+        once. Raises InvalidInput for an algorithm without fusion."""
+        raise InvalidInput(
+            f"{self.cohort.algorithm} cannot be trained by several learners", reason="NO_FUSION"
+        )
 
     @property
     def epochs(self) -> int:
@@ -135,7 +141,8 @@ class Algorithm(ABC):
         return len(self.cohort.members)
 
     def actor_state(self) -> dict[str, Tensor]:
-        """The weights that a worker needs to act as these members do now: [M, …] each, normalizers included."""
+        """The weights that a worker needs to act as these members do now: [M, …] each, normalizers
+        included."""
         return self.actor.state()
 
 
@@ -143,15 +150,17 @@ class Algorithm(ABC):
 def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> None:
     """Add noise to the dense layers of one member's networks, in place.
 
-    Each layer's weights get `scale` times their own standard deviation; biases and convolutions stay. Of an ensemble
-    all N networks of the member change, each by noise of its own. The noise follows from `seed` alone.
-    """
+    Each layer's weights get `scale` times their own standard deviation; biases and convolutions
+    stay. Of an ensemble all N networks of the member change, each by noise of its own. The noise
+    follows from `seed` alone."""
     key = perturbation_key(seed).to(actor.device)
     start = 0
     for stacked in actor.network.weights:
         ensemble = stacked.shape[0] // actor.members
         weight = stacked[member * ensemble : (member + 1) * ensemble]  # [N, in, out]
-        noise = normal(key, torch.arange(start, start + weight.numel(), device=actor.device)).view_as(weight)
+        noise = normal(
+            key, torch.arange(start, start + weight.numel(), device=actor.device)
+        ).view_as(weight)
         weight += scale * weight.std((1, 2), keepdim=True) * noise
         start += weight.numel()
 
@@ -159,8 +168,8 @@ def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> 
 def algorithm_class(name: str) -> type[Algorithm]:
     """The class of the algorithm `name`, built in or installed.
 
-    Raises InvalidInput, with the nearest names, if there is none, or if an installed package's class cannot be loaded.
-    """
+    Raises InvalidInput, with the nearest names, if there is none, or if an installed package's
+    class cannot be loaded."""
     info = find_algorithm(name)
     try:
         found = pkgutil.resolve_name(info.implementation)

@@ -21,7 +21,8 @@ class MemberConfig:
 
 @dataclass(frozen=True, slots=True)
 class CohortConfig:
-    """M agents of one algorithm and one network shape. `shared` are hyperparameters of any scope, for all members.
+    """M agents of one algorithm and one network shape. `shared` are hyperparameters of any scope,
+    for all members.
 
     A member's own value overrides the shared one, and that the catalogue's default.
     """
@@ -32,10 +33,14 @@ class CohortConfig:
 
     def __post_init__(self) -> None:
         if not self.members:
-            raise InvalidInput("a cohort needs at least one member", violations=[FieldViolation("members", "is empty")])
+            raise InvalidInput(
+                "a cohort needs at least one member",
+                violations=[FieldViolation("members", "is empty")],
+            )
 
     def shared_values(self, info: AlgorithmInfo) -> dict[str, Any]:
-        """Hyperparameters of scope "cohort" and "network". Raises InvalidInput for an unknown name or a bad value."""
+        """Hyperparameters of scope "cohort" and "network". Raises InvalidInput for an unknown name
+        or a bad value."""
         values = info.defaults("cohort", "network")
         for name, value in self.shared.items():
             knob = info.hyperparameter(name)
@@ -45,7 +50,8 @@ class CohortConfig:
         return values
 
     def member_values(self, info: AlgorithmInfo) -> dict[str, list[float]]:
-        """Hyperparameters of scope "member", one value a member. Raises InvalidInput as `shared_values` does."""
+        """Hyperparameters of scope "member", one value a member. Raises InvalidInput as
+        `shared_values` does."""
         defaults = info.defaults("member")
         defaults |= {name: value for name, value in self.shared.items() if name in defaults}
         values: dict[str, list[float]] = {name: [] for name in defaults}
@@ -57,9 +63,12 @@ class CohortConfig:
 
 
 def check_member_hyperparameters(info: AlgorithmInfo, values: Mapping[str, float]) -> None:
-    """Raises InvalidInput unless every name is a hyperparameter that members may differ in, and in its range."""
+    """Raises InvalidInput unless every name is a hyperparameter that members may differ in, and in
+    its range."""
     for name, value in values.items():
         knob = info.hyperparameter(name)
         if knob.scope != "member":
-            raise InvalidInput(f"{name} is one for the whole cohort; set it in `shared`", field=name)
+            raise InvalidInput(
+                f"{name} is one for the whole cohort; set it in `shared`", field=name
+            )
         knob.check(value)

@@ -15,8 +15,9 @@ from podracer_core.algorithms.values import EnsemblePass
 
 
 class CrossQ(SAC):
-    """Bhatt et al., 2024 (arXiv:1902.05605): SAC without target networks; batch normalization, by the statistics of
-    (s, a) and (s', a') together, keeps the critics' own values of s' fit to learn from."""
+    """Bhatt et al., 2024 (arXiv:1902.05605): SAC without target networks; batch normalization, by
+    the statistics of (s, a) and (s', a') together, keeps the critics' own values of s' fit to learn
+    from."""
 
     graph_safe = True
     body = "normalized"
@@ -27,7 +28,8 @@ class CrossQ(SAC):
         self.slow_interval = self.shared["policy_delay"]
         for network in self.networks.values():
             network.optimizer.beta1 = 0.5
-        self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
+        # of the last step that the actor took
+        self._actor_metrics = torch.zeros(3, self.members, device=self.device)
 
     @classmethod
     def actor_sizes(cls, shared: Any) -> Sequence[int]:
@@ -43,8 +45,11 @@ class CrossQ(SAC):
         return critic_loss, *self._actor_metrics, self.temperature.value
 
     def values_of(self, batch: Batch, next_action: Tensor) -> tuple[EnsemblePass, Tensor]:
-        """Values from one pass for (s, a) and (s', a'), normalized by the statistics of both (section 3.2)."""
+        """Values from one pass for (s, a) and (s', a'), normalized by the statistics of both
+        (section 3.2)."""
         observation = torch.cat([batch.observation, batch.next_observation], 1)
         action = torch.cat([batch.action, next_action], 1)
-        critics = EnsemblePass(self.critic.network, observation, action, by_batch=True, rows=batch.reward.shape[1])
+        critics = EnsemblePass(
+            self.critic.network, observation, action, by_batch=True, rows=batch.reward.shape[1]
+        )
         return critics, critics.rest.squeeze(-1)

@@ -1,4 +1,5 @@
-"""Deep Deterministic Policy Gradient of M agents at once: docs/algorithms/ddpg.md has the equations."""
+"""Deep Deterministic Policy Gradient of M agents at once: docs/algorithms/ddpg.md has the
+equations."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from podracer_core.networks import DeterministicHead
 
 
 class DDPG(OffPolicy):
-    """Lillicrap et al., 2016 (arXiv:1509.02971), algorithm 1, for bounded Box actions; see `Algorithm`."""
+    """Lillicrap et al., 2016 (arXiv:1509.02971), algorithm 1, for bounded Box actions; see
+    `Algorithm`."""
 
     graph_safe = True
     box_head = DeterministicHead
@@ -26,7 +28,9 @@ class DDPG(OffPolicy):
 
     def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("DeterministicHead", self.actor.head)
-        self.critic = self.add_critic("critic", observation_space, self.critic_count, action_size=self.head.action_size)
+        self.critic = self.add_critic(
+            "critic", observation_space, self.critic_count, action_size=self.head.action_size
+        )
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         next_action = self.policy.target(batch.next_observation).tanh()
@@ -37,25 +41,31 @@ class DDPG(OffPolicy):
         return critic_loss, actor_loss, value
 
     def learn_critic(self, batch: Batch, following: Tensor) -> tuple[Tensor, Tensor]:
-        """Towards r + γ min_i Q̄_i(s', a'), `following` being these Q̄ [M, N, B]; returns the loss [M] and the values
-        [M, N, B]."""
+        """Towards r + γ min_i Q̄_i(s', a'), `following` being these Q̄ [M, N, B]; returns the loss
+        [M] and the values [M, N, B]."""
         target = batch.reward + batch.discount * following.amin(1)
         critics = EnsemblePass(self.critic.network, batch.observation, batch.action)
         values = critics.output.squeeze(-1)
         loss, slope, error = squared_error(values, target, batch.weight)
-        self.minimize(self.critic, critics, slope.unsqueeze(-1), self.hyperparameters["learning_rate"])
+        self.minimize(
+            self.critic, critics, slope.unsqueeze(-1), self.hyperparameters["learning_rate"]
+        )
         self.set_priorities(batch, error)
         return loss, values
 
     def learn_actor(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Step up the first critic's value of the actor's own action (equation 6). Returns loss and value, [M]."""
+        """Step up the first critic's value of the actor's own action (equation 6). Returns loss and
+        value, [M]."""
         further = self.h_term_loss()
         actors = EnsemblePass(self.policy.network, batch.observation)
         action = actors.output.squeeze(1).tanh()
         critics = EnsemblePass(self.critic.first, batch.observation, action)
         action_slope = critics.action_slope(-batch.weight[:, None, :, None])
         slope = action_slope * (1.0 - action.square())
-        rate = self.hyperparameters["learning_rate"] * self.hyperparameters["actor_learning_rate_scale"]
+        rate = (
+            self.hyperparameters["learning_rate"]
+            * self.hyperparameters["actor_learning_rate_scale"]
+        )
         self.minimize(self.policy, actors, slope.unsqueeze(1), rate, further=further)
         value = (critics.output[:, 0, :, 0] * batch.weight).sum(1)
         return -value if further is None else further.detach() - value, value

@@ -1,4 +1,5 @@
-"""Soft Actor-Critic for Discrete actions, of M agents at once: docs/algorithms/discrete_sac.md has the equations."""
+"""Soft Actor-Critic for Discrete actions, of M agents at once: docs/algorithms/discrete_sac.md has
+the equations."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from podracer_core.networks import CategoricalHead
 
 
 class DiscreteSAC(OffPolicy):
-    """Christodoulou, 2019 (arXiv:1910.07207): expectations over all actions take the place of samples."""
+    """Christodoulou, 2019 (arXiv:1910.07207): expectations over all actions take the place of
+    samples."""
 
     graph_safe = True
     metrics = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
@@ -50,7 +52,8 @@ class DiscreteSAC(OffPolicy):
         return critic_loss, actor_loss, value, entropy, self.temperature.value
 
     def learn_critic(self, batch: Batch) -> Tensor:
-        """Towards r + γ Σ_a π(a | s') (min_i Q̄_i(s', a) - α log π(a | s')) (equation 10); returns the loss [M]."""
+        """Towards r + γ Σ_a π(a | s') (min_i Q̄_i(s', a) - α log π(a | s')) (equation 10); returns
+        the loss [M]."""
         log_probs = self.policy.frozen(batch.next_observation).log_softmax(-1)  # [M, B, n]
         next_values = ensemble_outputs(self.critic.target, batch.next_observation).amin(1)
         soft = next_values - self.temperature.value.view(-1, 1, 1) * log_probs
@@ -65,7 +68,8 @@ class DiscreteSAC(OffPolicy):
         return loss
 
     def learn_actor(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Down Σ_a π(a | s) (α log π(a | s) - min_i Q_i(s, a)) (equation 12); then the temperature (equation 11).
+        """Down Σ_a π(a | s) (α log π(a | s) - min_i Q_i(s, a)) (equation 12); then the temperature
+        (equation 11).
 
         Returns loss, value and entropy, [M] each.
         """
@@ -75,7 +79,9 @@ class DiscreteSAC(OffPolicy):
             log_probs = self.policy.network(batch.observation).log_softmax(-1)
             loss = ((log_probs.exp() * (alpha * log_probs - values)).sum(-1) * batch.weight).sum(1)
         rate = self.hyperparameters["learning_rate"]
-        self.minimize(self.policy, loss, None, rate * self.hyperparameters["actor_learning_rate_scale"])
+        self.minimize(
+            self.policy, loss, None, rate * self.hyperparameters["actor_learning_rate_scale"]
+        )
         log_probs = log_probs.detach()
         probs = log_probs.exp()
         row_sum = batch.weight.sum(1).clamp(min=1e-8)

@@ -1,4 +1,5 @@
-"""DQN, Double DQN, Dueling DQN and D3QN of M agents at once: docs/algorithms/dqn.md has the equations."""
+"""DQN, Double DQN, Dueling DQN and D3QN of M agents at once: docs/algorithms/dqn.md has the
+equations."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ class DQN(OffPolicy):
         return size
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
-        """ε-greedy: from 1 to `final_exploration` over `exploration_steps` transitions, after the first random ones."""
-        progress: Tensor = (transitions - self.shared["learning_starts"]) / self.shared["exploration_steps"]
+        """ε-greedy: from 1 to `final_exploration` over `exploration_steps` transitions, after the
+        first random ones."""
+        progress: Tensor = (transitions - self.shared["learning_starts"]) / self.shared[
+            "exploration_steps"
+        ]
         return 1.0 - (1.0 - self.hyperparameters["final_exploration"]) * progress.clamp(0.0, 1.0)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
@@ -63,7 +67,8 @@ class DQN(OffPolicy):
         return loss, (value * batch.weight).sum(1)
 
     def taken(self, output: Tensor, action: Tensor) -> Tensor:
-        """Values [M, N, B] of the actions taken [M, B], from the networks' outputs [M, N, B, output_size]."""
+        """Values [M, N, B] of the actions taken [M, B], from the networks' outputs [M, N, B,
+        output_size]."""
         chosen = action.view(self.members, 1, -1, 1).expand(-1, output.shape[1], -1, -1)
         return self.head.values(output).gather(-1, chosen).squeeze(-1)
 
@@ -73,12 +78,15 @@ class DQN(OffPolicy):
         return squared_error(values, target, batch.weight, self.hyperparameters["huber_threshold"])
 
     def next_value(self, observation: Tensor) -> Tensor:
-        """max_a Q̄(s', a), or with `double` Q̄(s', argmax_a Q(s', a)) (van Hasselt et al., 2016, arXiv:1509.06461,
-        equation 4); of an ensemble always the smallest Q. [M, B, obs] -> [M, B]."""
+        """max_a Q̄(s', a), or with `double` Q̄(s', argmax_a Q(s', a)) (van Hasselt et al., 2016,
+        arXiv:1509.06461, equation 4); of an ensemble always the smallest Q. [M, B, obs] -> [M,
+        B]."""
         values = self.head.combine(ensemble_outputs(self.policy.target, observation))  # [M, B, n]
         if not self.double:
             return values.amax(-1)
-        best = self.head.combine(ensemble_outputs(self.policy.frozen, observation)).argmax(-1, keepdim=True)
+        best = self.head.combine(ensemble_outputs(self.policy.frozen, observation)).argmax(
+            -1, keepdim=True
+        )
         return values.gather(-1, best).squeeze(-1)
 
 

@@ -6,12 +6,26 @@ from dataclasses import replace
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import LAYER_NORM, OFF_POLICY, QUICK_REPLAY, adapted, sought
+from podracer_core.catalogue.shared_hyperparameters import (
+    LAYER_NORM,
+    OFF_POLICY,
+    QUICK_REPLAY,
+    adapted,
+    sought,
+)
 from podracer_core.catalogue.spaces import DiscreteSpace
 
-_DQN_PAPER = "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, doi:10.1038/nature14236"
-_DOUBLE_PAPER = "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
-_DUELING_PAPER = "Wang et al. 2016, Dueling Network Architectures for Deep Reinforcement Learning, arXiv:1511.06581"
+_DQN_PAPER = (
+    "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, "
+    "doi:10.1038/nature14236"
+)
+_DOUBLE_PAPER = (
+    "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
+)
+_DUELING_PAPER = (
+    "Wang et al. 2016, Dueling Network Architectures for Deep Reinforcement "
+    "Learning, arXiv:1511.06581"
+)
 _QUANTILE_PAPER = "Dabney et al. 2018, Distributional RL with Quantile Regression, arXiv:1710.10044"
 _OURS = "ours: small networks on vectors of observations"
 
@@ -51,7 +65,8 @@ _HYPERPARAMETERS = (
 
 _HUBER = Hyperparameter(
     "huber_threshold", "float", 0.0, "member",
-    "an error beyond it counts in proportion, not squared (the Huber loss); 0: every error counts squared",
+    "an error beyond it counts in proportion, not squared (the Huber loss); 0: every error counts "
+    "squared",
     source=_DQN_PAPER, bounds=(0.0, 1e6),
 )  # fmt: skip
 
@@ -70,7 +85,8 @@ _DOUBLE_DQN = AlgorithmInfo(
     name="double_dqn",
     title="Double DQN",
     paper=_DOUBLE_PAPER,
-    summary="DQN whose target is the value, to the target network, of the action that the learned one prefers.",
+    summary="DQN whose target is the value, to the target network, of the action that the learned "
+    "one prefers.",
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:DoubleDQN",
@@ -114,7 +130,8 @@ _QR_DQN = AlgorithmInfo(
             _HUBER,
             default=1.0,
             bounds=(1e-3, 1e6),
-            meaning="an error of a quantile beyond it counts in proportion, not squared: the paper's κ",
+            meaning="an error of a quantile beyond it counts in proportion, not squared: the "
+                    "paper's κ",
             source=_QUANTILE_PAPER,
         ),
         Hyperparameter(

@@ -1,4 +1,5 @@
-"""The experience of an off-policy algorithm: its replay buffer, the due gradient steps, and their batches."""
+"""The experience of an off-policy algorithm: its replay buffer, the due gradient steps, and their
+batches."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Batch:
     observation, next_observation  [M, B, obs]  normalized
     action                         [M, B, *action]
     reward, discount               [M, B]  a target is reward + discount * V(next_observation)
-    weight                         [M, B]  of each row in its member's loss; without priorities they add up to 1
+    weight                         [M, B]  of each row in its member's loss; without priorities they
+                                           add up to 1
     place                          [M, B]  where the transitions lie in the replay buffer
     """
 
@@ -47,12 +49,18 @@ class Experience:
     """
 
     def __init__(
-        self, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], actor: NetworkActor, members: int
+        self,
+        shared: Mapping[str, Any],
+        hyperparameters: Mapping[str, Tensor],
+        actor: NetworkActor,
+        members: int,
     ) -> None:
-        """The tensors of `hyperparameters` [M] may change, and what `actor` normalizes with. Raises InvalidInput for
-        hyperparameters that exclude each other."""
+        """The tensors of `hyperparameters` [M] may change, and what `actor` normalizes with. Raises
+        InvalidInput for hyperparameters that exclude each other."""
         if shared["prioritized"] and shared["replay"] != "member":
-            raise InvalidInput("prioritized replay is each member's own; expected replay: member", field="replay")
+            raise InvalidInput(
+                "prioritized replay is each member's own; expected replay: member", field="replay"
+            )
         self._shared, self._hyperparameters = shared, hyperparameters
         self._actor, self._members = actor, members
         self._sees_images = actor.network.architecture.image is not None
@@ -61,10 +69,12 @@ class Experience:
         self.owed_steps = 0.0
 
     def add(self, rollout: Rollout) -> None:
-        """Take in a rollout. The first one decides the shapes; raises InvalidInput where there is no memory for them,
-        and for a rollout of other members."""
+        """Take in a rollout. The first one decides the shapes; raises InvalidInput where there is
+        no memory for them, and for a rollout of other members."""
         if rollout.members != self._members:  # else one member's would broadcast to all members
-            raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self._members}")
+            raise InvalidInput(
+                f"a rollout of {rollout.members} members came to a cohort of {self._members}"
+            )
         if self.replay is None:
             self.replay = Replay(
                 self._shared["replay_capacity"],
@@ -72,7 +82,10 @@ class Experience:
                 own_part=_OWN_PART[self._shared["replay"]],
                 prioritized=self._shared["prioritized"],
             )
-            fitting = (state if state is not None and self.replay.fits(state) else None for state in self._stored)
+            fitting = (
+                state if state is not None and self.replay.fits(state) else None
+                for state in self._stored
+            )
             self.replay.load_member_states(list(fitting))
             self._stored = []
         self.replay.add(rollout)
@@ -80,22 +93,28 @@ class Experience:
     def load(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
         """Load the members' former transitions (None: none); those that do not fit are left out."""
         if self.replay is not None or len(states) != self._members:
-            raise InvalidInput(f"transitions of {self._members} members are loaded before the first rollout, or never")
+            raise InvalidInput(
+                f"transitions of {self._members} members are loaded before the first rollout, or "
+                "never"
+            )
         self._stored = list(states)
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copies of one member's transitions, before the first rollout of those it will begin with; empty without."""
+        """Copies of one member's transitions, before the first rollout of those it will begin with;
+        empty without."""
         if self.replay is not None:
             return self.replay.member_state(member)
         return dict(self._stored[member] or {}) if self._stored else {}
 
     def due_steps(self, horizon: int) -> int:
-        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed.
+        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest
+        is owed.
 
         All members wait for the one with the fewest transitions.
         """
         replay = self._filled()
-        # A buffer that holds fewer transitions than learning waits for is full some time, and then that is enough.
+        # A buffer that holds fewer transitions than learning waits for is full some time, and then
+        # that is enough.
         awaited = min(max(1, self._shared["learning_starts"]), replay.rows * replay.num_envs)
         if replay.least_rows * replay.num_envs < awaited:
             return 0
@@ -104,15 +123,18 @@ class Experience:
         self.owed_steps -= steps
         return steps
 
-    def batches(self, count: int, key: Tensor, update_count: Tensor, transition_count: Tensor) -> Iterator[Batch]:
-        """The batches of the next `count` gradient steps, drawn at once; one by one if each changes the priorities of
-        the next.
+    def batches(
+        self, count: int, key: Tensor, update_count: Tensor, transition_count: Tensor
+    ) -> Iterator[Batch]:
+        """The batches of the next `count` gradient steps, drawn at once; one by one if each changes
+        the priorities of the next.
 
-        key int64 [M]: each member's own random numbers; update_count [M] is its place in them and must go on with
-        every batch; transition_count [M]: transitions that it has seen.
-        """
+        key int64 [M]: each member's own random numbers; update_count [M] is its place in them and
+        must go on with every batch; transition_count [M]: transitions that it has seen."""
         replay = self._filled()
-        size, steps, gamma = self._shared["batch_size"], self._shared["n_step"], self._hyperparameters["gamma"]
+        size = self._shared["batch_size"]
+        steps = self._shared["n_step"]
+        gamma = self._hyperparameters["gamma"]
         if replay.priorities is None:
             # Of images 16 batches would take more memory than they save time.
             at_once = 1 if self._sees_images else count
@@ -121,16 +143,23 @@ class Experience:
                 yield from self._cut(drawn, at_once)
             return
         first = self._hyperparameters["importance_exponent"]
-        exponent = first + (1 - first) * (transition_count / self._shared["importance_steps"]).clamp(max=1.0)
+        exponent = first + (1 - first) * (
+            transition_count / self._shared["importance_steps"]
+        ).clamp(max=1.0)
         for _ in range(count):
-            yield from self._cut(replay.sample_prioritized(size, key, update_count * size, gamma, steps, exponent), 1)
+            yield from self._cut(
+                replay.sample_prioritized(size, key, update_count * size, gamma, steps, exponent), 1
+            )
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
-        """The temporal-difference errors [M, B] of this batch decide how often its transitions come again: p = |δ| + ε
-        (Schaul et al., 2016, section 3.3). One without weight, whose successor is lost, is not drawn again."""
+        """The temporal-difference errors [M, B] of this batch decide how often its transitions come
+        again: p = |δ| + ε (Schaul et al., 2016, section 3.3). One without weight, whose successor
+        is lost, is not drawn again."""
         if self.replay is not None and self.replay.priorities is not None:
             # What a broken member has to say must not poison the sums.
-            size = error.abs().nan_to_num(nan=0.0, posinf=_GREATEST_ERROR).clamp(max=_GREATEST_ERROR)
+            size = (
+                error.abs().nan_to_num(nan=0.0, posinf=_GREATEST_ERROR).clamp(max=_GREATEST_ERROR)
+            )
             exponent = self._hyperparameters["priority_exponent"].unsqueeze(1)
             priority = (size + _LEAST_PRIORITY).pow(exponent)
             self.replay.set_priorities(batch.place, torch.where(batch.weight > 0, priority, 0.0))
@@ -158,12 +187,14 @@ class Experience:
         for observation, action, reward, discount, following, share, place in zip(
             *(torch.split(column, size, 1) for column in columns), strict=True
         ):
-            yield Batch(normalize(observation), action, reward, discount, normalize(following), share, place)
+            yield Batch(
+                normalize(observation), action, reward, discount, normalize(following), share, place
+            )
 
 
 def without_lost_rows(batch: Batch) -> Batch:
-    """Rows without weight do not count, so a copy of each member's first one that does stands for them: what they hold
-    must not get into the statistics that the networks normalize with."""
+    """Rows without weight do not count, so a copy of each member's first one that does stands for
+    them: what they hold must not get into the statistics that the networks normalize with."""
     counts = batch.weight > 0
     first = counts.int().argmax(1)
     members = torch.arange(len(first), device=first.device)

@@ -1,4 +1,5 @@
-"""FlashSAC of M agents at once: docs/algorithms/flash_sac.md has the equations and all deviations."""
+"""FlashSAC of M agents at once: docs/algorithms/flash_sac.md has the equations and all
+deviations."""
 
 from __future__ import annotations
 
@@ -26,34 +27,47 @@ _LAST_RATE = 0.5
 
 
 class FlashSAC(OffPolicy):
-    """Kim et al., 2026 (arXiv:2604.04539): SAC with normalized residual networks, distributional critics, rewards
-    scaled by the running return and noise that is repeated for some steps."""
+    """Kim et al., 2026 (arXiv:2604.04539): SAC with normalized residual networks, distributional
+    critics, rewards scaled by the running return and noise that is repeated for some steps."""
 
     graph_safe = True
     body = "residual"
     box_head = SmoothGaussianHead
     slow_interval = 2
-    metrics: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
+    metrics: ClassVar[tuple[str, ...]] = (
+        "critic_loss",
+        "actor_loss",
+        "value",
+        "entropy",
+        "temperature",
+    )
 
     def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("SmoothGaussianHead", self.actor.head)
         self.bins = ValueBins(self.shared["value_limit"], self.shared["value_bins"], self.device)
-        self.critic = self.add_critic("critic", observation_space, 2, self.bins.count, self.head.action_size)
+        self.critic = self.add_critic(
+            "critic", observation_space, 2, self.bins.count, self.head.action_size
+        )
         self.temperature = Temperature(
             self.hyperparameters["initial_temperature"], learns=self.shared["learn_temperature"]
         )
         if self.temperature.learns:
             self.optimizers["temperature"] = self.temperature.optimizer
             self.memory["log_temperature"] = self.temperature.log
-        self._returns = ReturnScale(self.members, self.shared["value_limit"], self.device, drops_last=True)
+        self._returns = ReturnScale(
+            self.members, self.shared["value_limit"], self.device, drops_last=True
+        )
         self.memory |= self._returns.memory
-        self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
+        # of the last step that the actor took
+        self._actor_metrics = torch.zeros(3, self.members, device=self.device)
 
     @classmethod
     def actor_sizes(cls, shared: Mapping[str, Any]) -> Sequence[int]:
         sizes = [width // 2 for width in shared["hidden_sizes"]]
         if min(sizes) < 1:
-            raise InvalidInput("the actor is half as wide as the critics; expected 2 or more", field="hidden_sizes")
+            raise InvalidInput(
+                "the actor is half as wide as the critics; expected 2 or more", field="hidden_sizes"
+            )
         return sizes
 
     def observe_rollout(self, rollout: Rollout) -> None:
@@ -78,21 +92,27 @@ class FlashSAC(OffPolicy):
         return critic_loss, *self._actor_metrics, self.temperature.value
 
     def learn_critic(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Cross-entropy with the target's distribution, of which the critic with the smaller mean gives the form.
+        """Cross-entropy with the target's distribution, of which the critic with the smaller mean
+        gives the form.
 
-        Both (s, a) and (s', a') go through the networks, for the statistics that these normalize with. Returns the loss
-        [M].
-        """
+        Both (s, a) and (s', a') go through the networks, for the statistics that these normalize
+        with. Returns the loss [M]."""
         rows = batch.reward.shape[1]
-        next_action, log_prob = self.head.sample_with_log_prob(self.policy.frozen(batch.next_observation), noise)
+        next_action, log_prob = self.head.sample_with_log_prob(
+            self.policy.frozen(batch.next_observation), noise
+        )
         observation = torch.cat([batch.observation, batch.next_observation], 1)
         action = torch.cat([batch.action, next_action], 1)
-        following = ensemble_outputs(self.critic.target, observation, action, by_batch=True)[:, :, rows:]
+        following = ensemble_outputs(self.critic.target, observation, action, by_batch=True)[
+            :, :, rows:
+        ]
         reward = batch.reward / self._returns.divisor().unsqueeze(1)
         bonus = self.temperature.value.unsqueeze(1) * log_prob
         target = self.bins.project(self.bins.pessimistic(following), reward, batch.discount, bonus)
         with torch.enable_grad():
-            logits = ensemble_outputs(self.critic.network, observation, action, by_batch=True)[:, :, :rows]
+            logits = ensemble_outputs(self.critic.network, observation, action, by_batch=True)[
+                :, :, :rows
+            ]
         loss, slope, error = self.bins.cross_entropy(logits, target, batch.weight)
         self.minimize(self.critic, logits, slope, self._rate(1))
         self.set_priorities(batch, error)
@@ -101,8 +121,8 @@ class FlashSAC(OffPolicy):
     def learn_actor(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Down α log π(a | s) - min_i E[z_i(s, a)], a ~ π(s), then the temperature.
 
-        The statistics that the actor normalizes with are those of s and s' together. Returns loss, value, entropy, [M].
-        """
+        The statistics that the actor normalizes with are those of s and s' together. Returns loss,
+        value, entropy, [M]."""
         rows = batch.reward.shape[1]
         alpha = self.temperature.value.unsqueeze(1)
         observation = torch.cat([batch.observation, batch.next_observation], 1)
@@ -120,14 +140,19 @@ class FlashSAC(OffPolicy):
 
     @property
     def target_entropy(self) -> Tensor:
-        """Entropy [M] of a Gaussian with standard deviation `target_std` in each dimension of the action."""
+        """Entropy [M] of a Gaussian with standard deviation `target_std` in each dimension of the
+        action."""
         deviation = self.hyperparameters["target_std"]
-        entropy: Tensor = 0.5 * self.head.action_size * (2.0 * math.pi * math.e * deviation.square()).log()
+        entropy: Tensor = (
+            0.5 * self.head.action_size * (2.0 * math.pi * math.e * deviation.square()).log()
+        )
         return entropy
 
     def _rate(self, interval: int) -> Tensor:
-        """The step size [M] of what moves every `interval` gradient steps: half a cosine over `schedule_updates` of its
-        own steps, from `learning_rate` to half of it."""
-        share: Tensor = (self.update_count / (interval * self.shared["schedule_updates"])).clamp(max=1.0)
+        """The step size [M] of what moves every `interval` gradient steps: half a cosine over
+        `schedule_updates` of its own steps, from `learning_rate` to half of it."""
+        share: Tensor = (self.update_count / (interval * self.shared["schedule_updates"])).clamp(
+            max=1.0
+        )
         factor = _LAST_RATE + (1.0 - _LAST_RATE) * 0.5 * (1.0 + (math.pi * share).cos())
         return self.hyperparameters["learning_rate"] * factor

@@ -1,4 +1,5 @@
-"""The H-term (Hamiltonian add-on) of an actor's loss, in two forms: docs/algorithms/h_term.md has the equations."""
+"""The H-term (Hamiltonian add-on) of an actor's loss, in two forms: docs/algorithms/h_term.md has
+the equations."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from torch import Tensor
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.buffers.trajectories import Pieces, Trajectories
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import DeterministicHead, NetworkActor, SquashedGaussianHead, StackedNetwork
+from podracer_core.networks import (
+    DeterministicHead,
+    NetworkActor,
+    SquashedGaussianHead,
+    StackedNetwork,
+)
 from podracer_core.random_numbers import derive_key, hamiltonian_keys, random_bits
 
 LEAST_TRANSITIONS = 4096
@@ -31,7 +37,8 @@ class Windows:
     observation  [M, B * K, *obs]     raw
     action       [M, B * K, *action]
     action_mask  [M, B * K, n]        None where the environment has no masks
-    gain         [M, B, K]            G, or the normalized reward; 0 for steps before the episode's start
+    gain         [M, B, K]            G, or the normalized reward; 0 for steps before the episode's
+                                      start
     weight       [M]                  lambda, 0 where the member has nothing to draw from
     """
 
@@ -50,7 +57,8 @@ def segment_loss(log_prob: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
 
 
 def k_step_loss(log_prob: Tensor, gain: Tensor, discount: Tensor, weight: Tensor) -> Tensor:
-    """-lambda * mean(sum_k clip(h[k], -16, 2) * gain[k] * discount^k), h[k] = log_prob[0] + … + log_prob[k].
+    """-lambda * mean(sum_k clip(h[k], -16, 2) * gain[k] * discount^k), h[k] = log_prob[0] + … +
+    log_prob[k].
 
     log_prob, gain [M, B, K], discount, weight [M] -> [M].
     """
@@ -61,7 +69,8 @@ def k_step_loss(log_prob: Tensor, gain: Tensor, discount: Tensor, weight: Tensor
 
 
 def good_segments(pieces: Pieces) -> tuple[Tensor, Tensor]:
-    """The segments whose return is above the mean of the member's, and G: bool [L, M, E], [L, M, E]."""
+    """The segments whose return is above the mean of the member's, and G: bool [L, M, E], [L, M,
+    E]."""
     closing = pieces.closing
     mean = torch.where(closing, pieces.total, 0.0).sum((0, 2)) / closing.sum((0, 2)).clamp(min=1)
     kept = pieces.within & (pieces.total > mean.view(1, -1, 1))
@@ -69,10 +78,11 @@ def good_segments(pieces: Pieces) -> tuple[Tensor, Tensor]:
 
 
 def good_episodes(pieces: Pieces) -> tuple[Tensor, Tensor]:
-    """All but the lowest-return eighth of the member's whole episodes, and the normalized rewards of their steps.
+    """All but the lowest-return eighth of the member's whole episodes, and the normalized rewards
+    of their steps.
 
-    Of n episodes floor(n / 8) are dropped, of equal ones those that ended first. bool [L, M, E], [L, M, E].
-    """
+    Of n episodes floor(n / 8) are dropped, of equal ones those that ended first. bool [L, M, E],
+    [L, M, E]."""
     length, members, num_envs = pieces.total.shape
     closing = pieces.closing.transpose(0, 1).flatten(1)
     total = torch.where(closing, pieces.total.transpose(0, 1).flatten(1), torch.inf)
@@ -88,9 +98,11 @@ def good_episodes(pieces: Pieces) -> tuple[Tensor, Tensor]:
 class HTerm:
     """Keeps the recent experience of M members and draws from it what the H-term looks at."""
 
-    def __init__(self, form: str, steps: int, hyperparameters: Mapping[str, Tensor], seeds: Tensor) -> None:
-        """form: "segment" or "k_step"; steps: K of the latter. hyperparameters, seeds: the algorithm's own tensors [M],
-        which may change."""
+    def __init__(
+        self, form: str, steps: int, hyperparameters: Mapping[str, Tensor], seeds: Tensor
+    ) -> None:
+        """form: "segment" or "k_step"; steps: K of the latter. hyperparameters, seeds: the
+        algorithm's own tensors [M], which may change."""
         if form not in ("segment", "k_step"):
             raise InvalidInput(f"an H-term is of the form segment or k_step, not {form!r}")
         self._form, self._steps = form, steps if form == "k_step" else 1
@@ -100,9 +112,15 @@ class HTerm:
         self._rows_since = 0
 
     @classmethod
-    def of(cls, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], seeds: Tensor) -> HTerm | None:
+    def of(
+        cls, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], seeds: Tensor
+    ) -> HTerm | None:
         """The H-term of an algorithm's hyperparameters; None if it is off or not among them."""
-        return cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds) if cls.wanted(shared) else None
+        return (
+            cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds)
+            if cls.wanted(shared)
+            else None
+        )
 
     @staticmethod
     def wanted(shared: Mapping[str, Any]) -> bool:
@@ -119,10 +137,11 @@ class HTerm:
             self._found, self._rows_since = self._find(self._trajectories), 0
 
     def draw(self, batch_size: int, number: Tensor) -> Windows:
-        """B windows of every member with replacement, evenly: as many as have `batch_size` steps, but at least one.
+        """B windows of every member with replacement, evenly: as many as have `batch_size` steps,
+        but at least one.
 
-        number int64 [M]: of this draw among the member's draws, from which its random numbers follow.
-        """
+        number int64 [M]: of this draw among the member's draws, from which its random numbers
+        follow."""
         trajectories, found = self._trajectories, self._found
         if trajectories is None or found is None:
             raise InvalidInput("an H-term draws from rollouts, and has observed none")
@@ -133,8 +152,11 @@ class HTerm:
         available = found.cumulative[:, -1:]
         # (32 random bits * available) / 2^32: an even choice among those that are available.
         rank = (((bits >> 32) & 0xFFFFFFFF) * available) >> 32
-        place = torch.searchsorted(found.cumulative, rank, right=True).clamp_(max=found.cumulative.shape[1] - 1)
-        row, environment = place.div(trajectories.num_envs, rounding_mode="floor"), place % trajectories.num_envs
+        place = torch.searchsorted(found.cumulative, rank, right=True).clamp_(
+            max=found.cumulative.shape[1] - 1
+        )
+        row = place.div(trajectories.num_envs, rounding_mode="floor")
+        environment = place % trajectories.num_envs
         member = torch.arange(row.shape[0], device=row.device).view(-1, 1)
         rows = row.unsqueeze(-1) - steps  # [M, B, K]
         inside = rows >= found.first[row, member, environment].unsqueeze(-1)
@@ -142,7 +164,9 @@ class HTerm:
         everywhere = environment.unsqueeze(-1).expand_as(rows)
         gain = torch.where(inside, found.gain[rows, member.unsqueeze(-1), everywhere], 0.0)
         ready = (available[:, 0] > 0) & (trajectories.count >= LEAST_TRANSITIONS)
-        observation, action, mask = trajectories.take(found.origin, rows.flatten(1), everywhere.flatten(1))
+        observation, action, mask = trajectories.take(
+            found.origin, rows.flatten(1), everywhere.flatten(1)
+        )
         return Windows(
             _cleared(observation, ready),
             _cleared(action, ready),
@@ -152,11 +176,14 @@ class HTerm:
         )
 
     def loss(self, windows: Windows, log_prob: Tensor) -> Tensor:
-        """log_prob [M, B * K] of the windows' actions under the present actor -> [M], to be added to its loss."""
+        """log_prob [M, B * K] of the windows' actions under the present actor -> [M], to be added
+        to its loss."""
         log_prob = log_prob.view(windows.gain.shape)
         if self._form == "segment":
             return segment_loss(log_prob[..., 0], windows.gain[..., 0], windows.weight)
-        return k_step_loss(log_prob, windows.gain, self._hyperparameters["h_term_discount"], windows.weight)
+        return k_step_loss(
+            log_prob, windows.gain, self._hyperparameters["h_term_discount"], windows.weight
+        )
 
     @torch.enable_grad()
     def slope(self, windows: Windows, log_prob: Tensor) -> Tensor:
@@ -165,8 +192,11 @@ class HTerm:
         (slope,) = torch.autograd.grad(self.loss(windows, leaf).sum(), leaf)
         return slope
 
-    def actor_loss(self, network: StackedNetwork, actor: NetworkActor, batch_size: int, number: Tensor) -> Tensor:
-        """The term of the loss [M] of `network`, with which `actor` acts; the rest is as in `draw`."""
+    def actor_loss(
+        self, network: StackedNetwork, actor: NetworkActor, batch_size: int, number: Tensor
+    ) -> Tensor:
+        """The term of the loss [M] of `network`, with which `actor` acts; the rest is as in
+        `draw`."""
         windows = self.draw(batch_size, number)
         head = cast("DeterministicHead | SquashedGaussianHead", actor.head)
         settings = dict(actor.settings)
@@ -201,7 +231,8 @@ class _Found:
 
 
 def _normalized(values: Tensor, kept: Tensor) -> Tensor:
-    """(v - least) / (greatest - least) of each member's kept rows, 1 where these are equal: [L, M, E] -> [L, M, E]."""
+    """(v - least) / (greatest - least) of each member's kept rows, 1 where these are equal: [L, M,
+    E] -> [L, M, E]."""
     least = torch.where(kept, values, torch.inf).amin((0, 2), keepdim=True)
     greatest = torch.where(kept, values, -torch.inf).amax((0, 2), keepdim=True)
     span = greatest - least
@@ -211,11 +242,18 @@ def _normalized(values: Tensor, kept: Tensor) -> Tensor:
 
 
 def _cleared(rows: Tensor, ready: Tensor) -> Tensor:
-    """rows [M, B, …] with zeros where a member is not `ready` [M]: its memory is uninitialized and may hold NaN."""
+    """rows [M, B, …] with zeros where a member is not `ready` [M]: its memory is uninitialized and
+    may hold NaN."""
     return torch.where(ready.view(-1, *[1] * (rows.dim() - 1)), rows, torch.zeros_like(rows))
 
 
 def _check(log_prob: Tensor, gain: Tensor, weight: Tensor, dimensions: int) -> None:
-    if log_prob.dim() != dimensions or log_prob.shape != gain.shape or weight.shape != log_prob.shape[:1]:
+    if (
+        log_prob.dim() != dimensions
+        or log_prob.shape != gain.shape
+        or weight.shape != log_prob.shape[:1]
+    ):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (log_prob, gain, weight))
-        raise InvalidInput(f"log-probabilities, gains and weights of the shapes {shapes} do not fit")
+        raise InvalidInput(
+            f"log-probabilities, gains and weights of the shapes {shapes} do not fit"
+        )

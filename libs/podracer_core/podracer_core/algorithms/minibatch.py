@@ -1,4 +1,5 @@
-"""The rows of a rollout as a policy gradient takes them: all at once, or some at a time in an order of its own."""
+"""The rows of a rollout as a policy gradient takes them: all at once, or some at a time in an order
+of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Minibatch:
     observation   [M, B, obs]      normalized; of images the raw pixels
     action        [M, B, *action]  as the policy sampled it
     action_mask   [M, B, n]        bool, the actions that were allowed; None where all always are
-    log_prob      [M, B]           of the action under the proximal policy: the one at the start of the update
+    log_prob      [M, B]           of the action under the proximal policy: the one at the start of
+                                   the update
     advantage     [M, B]
     target        [M, B]           of the value, normalized
     value         [M, B]           the critic's at the start of the update, normalized
@@ -46,12 +48,13 @@ class Minibatch:
 
 
 class RolloutRows:
-    """All rows of a rollout, R = T * E of each member, side by side in one tensor: a new order is a single gather.
+    """All rows of a rollout, R = T * E of each member, side by side in one tensor: a new order is a
+    single gather.
 
-    observation, action and action_mask are [M, R, _]; numbers are log_prob, advantage, target, value and weight, [M, R]
-    each; valid [M, R]. Pixels (uint8) stay what they are, in a tensor of their own. `columns` [M, R, _] float32 has all
-    else in this order, and the action mask where `masked`.
-    """
+    observation, action and action_mask are [M, R, _]; numbers are log_prob, advantage, target,
+    value and weight, [M, R] each; valid [M, R]. Pixels (uint8) stay what they are, in a tensor of
+    their own. `columns` [M, R, _] float32 has all else in this order, and the action mask where
+    `masked`."""
 
     def __init__(
         self,
@@ -77,10 +80,13 @@ class RolloutRows:
         return self.columns.shape[1]
 
     def minibatches(self, size: int, order: Tensor | None = None) -> list[Minibatch]:
-        """Every row once, at most `size` of each member at a time, in the `order` [M, R] of the member if given."""
+        """Every row once, at most `size` of each member at a time, in the `order` [M, R] of the
+        member if given."""
         columns, pixels = self.columns, self._pixels
         if order is not None:
-            offset = torch.arange(0, order.numel(), order.shape[1], device=order.device).unsqueeze(1)
+            offset = torch.arange(0, order.numel(), order.shape[1], device=order.device).unsqueeze(
+                1
+            )
             index = (order + offset).view(-1)
             columns = columns.view(index.shape[0], -1).index_select(0, index).view_as(columns)
             if pixels is not None:

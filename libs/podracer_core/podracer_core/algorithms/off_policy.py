@@ -1,4 +1,5 @@
-"""The base class of off-policy algorithms: replay, the pace of learning, exploration, state; without a loss."""
+"""The base class of off-policy algorithms: replay, the pace of learning, exploration, state;
+without a loss."""
 
 from __future__ import annotations
 
@@ -34,18 +35,22 @@ _STEPS_AT_ONCE = 16
 """Gradient steps whose batches are drawn at once, and which are one CUDA graph."""
 
 _EPOCH_STEPS = 500
-"""Gradient steps between two fusions: DiLoCo's H (Douillard et al., 2023, arXiv:2311.08105, section 3.1)."""
+"""Gradient steps between two fusions: DiLoCo's H (Douillard et al., 2023, arXiv:2311.08105, section
+3.1)."""
 
 
 class OffPolicy(Algorithm):
-    """An algorithm defines `box_head` or `make_head`, `learn`, and `set_up` if it has more networks than the actor.
+    """An algorithm defines `box_head` or `make_head`, `learn`, and `set_up` if it has more networks
+    than the actor.
 
     hyperparameters   name -> float32 [M], those of scope "member"
     shared            the others
-    networks          name -> what learns; "actor" is always there, and its networks are what `actor` acts with
+    networks          name -> what learns; "actor" is always there, and its networks are what
+                      `actor` acts with
     optimizers        name -> optimizer of each network, and of whatever else learns
     memory            name -> tensor [M, …], the rest of an agent's state; changed in place
-    fused_memory      names of those that gradient steps change, so that learners of one cohort fuse them
+    fused_memory      names of those that gradient steps change, so that learners of one cohort fuse
+                      them
     """
 
     on_policy = False
@@ -57,7 +62,8 @@ class OffPolicy(Algorithm):
     """The head for actions in bounded boxes; an algorithm for other spaces defines `make_head`."""
 
     body: ClassVar[Body] = "plain"
-    """The body of all networks: see `Architecture`. `layer_norm` adds layer normalization to the plain one."""
+    """The body of all networks: see `Architecture`. `layer_norm` adds layer normalization to the
+    plain one."""
 
     has_actor_target: ClassVar[bool] = False
     has_critic_target: ClassVar[bool] = True
@@ -78,13 +84,17 @@ class OffPolicy(Algorithm):
         self.info, self.shared = info, cohort.shared_values(info)
         self.horizon = self.shared["horizon"]
         self.hyperparameters = {
-            name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(info).items()
+            name: torch.tensor(values, device=self.device)
+            for name, values in cohort.member_values(info).items()
         }
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
         # Known to the host, so that the path without a limit costs nothing.
-        self._limits_gradients = [norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]]
-        self._replay_keys, self._noise_keys = torch.empty_like(self.seeds), torch.empty_like(self.seeds).unsqueeze(1)
+        self._limits_gradients = [
+            norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]
+        ]
+        self._replay_keys = torch.empty_like(self.seeds)
+        self._noise_keys = torch.empty_like(self.seeds).unsqueeze(1)
         self._open_streams()
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros_like(self._step_count)
@@ -106,13 +116,18 @@ class OffPolicy(Algorithm):
         self.optimizers: dict[str, StackedAdam] = {"actor": self.policy.optimizer}
         self.memory = {"active": self.active, "transition_count": self._transition_count}
         self.actor: NetworkActor = NetworkActor.build(
-            self.policy.frozen, head, observation_space, members, normalize=self.shared["normalize_observations"]
+            self.policy.frozen,
+            head,
+            observation_space,
+            members,
+            normalize=self.shared["normalize_observations"],
         )
         self._observations = ObservationStatistics(self.actor)
         self._experience = Experience(self.shared, self.hyperparameters, self.actor, members)
         self._set_exploration()
         wanted = self.graph_safe and self._h_term is None
-        self._totals = torch.zeros(len(self.metrics), members, device=self.device)  # of metrics, over an update
+        # of metrics, over an update
+        self._totals = torch.zeros(len(self.metrics), members, device=self.device)
         self._gradient_steps = Graphed(self._take_gradient_steps, self.device, wanted=wanted)
         self.set_up(observation_space)
 
@@ -127,19 +142,24 @@ class OffPolicy(Algorithm):
         action_space: gymnasium.Space[Any],
         device: torch.device | str,
     ) -> ActionHead:
-        """The head that turns the actor's outputs into actions. Raises InvalidInput for an unsupported action space."""
-        return cls.box_head(action_space, make_exploration(shared, observation_space, action_space), device)
+        """The head that turns the actor's outputs into actions. Raises InvalidInput for an
+        unsupported action space."""
+        return cls.box_head(
+            action_space, make_exploration(shared, observation_space, action_space), device
+        )
 
     @abstractmethod
     def learn(self, batch: Batch) -> Sequence[Tensor]:
-        """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it turns them on."""
+        """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it
+        turns them on."""
 
     def observe_rollout(self, rollout: Rollout) -> None:
         """Called with a rollout that has just been stored, before its gradient steps."""
 
     @property
     def is_slow_step(self) -> bool:
-        """Whether the present gradient step is one in `slow_interval`, in which the actor or a target moves too."""
+        """Whether the present gradient step is one in `slow_interval`, in which the actor or a
+        target moves too."""
         return (self.gradient_steps + 1) % self.slow_interval == 0
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
@@ -173,13 +193,23 @@ class OffPolicy(Algorithm):
         )
 
     def add_critic(
-        self, name: str, space: gymnasium.Space[Any], count: int, outputs: int = 1, action_size: int = 0
+        self,
+        name: str,
+        space: gymnasium.Space[Any],
+        count: int,
+        outputs: int = 1,
+        action_size: int = 0,
     ) -> TrainedNetwork:
-        """`count` critics for each member, with targets if wanted; for observations and actions of `action_size`."""
+        """`count` critics for each member, with targets if wanted; for observations and actions of
+        `action_size`."""
         sizes, activation = self.shared["hidden_sizes"], self.shared["activation"]
-        architecture = Architecture.of(space, sizes, outputs, activation, action_size, self._body_of(self.shared))
+        architecture = Architecture.of(
+            space, sizes, outputs, activation, action_size, self._body_of(self.shared)
+        )
         with_target = self.has_critic_target
-        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=with_target)
+        critic = TrainedNetwork(
+            self.members, architecture, self.device, count=count, with_target=with_target
+        )
         critic.initialize(self.seeds, CRITIC_NETWORK)
         self.networks[name], self.optimizers[name] = critic, critic.optimizer
         return critic
@@ -212,15 +242,16 @@ class OffPolicy(Algorithm):
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
 
     def _steps_at_once(self, left: int, phase: int) -> int:
-        """How many of the steps that are `left` to take at once: of graphs there are few sizes, one for each phase."""
+        """How many of the steps that are `left` to take at once: of graphs there are few sizes, one
+        for each phase."""
         if not self._gradient_steps.is_active:
             return min(left, _STEPS_AT_ONCE)
         whole = _STEPS_AT_ONCE // self.slow_interval * self.slow_interval
         return whole if phase == 0 and 0 < whole <= left else 1
 
     def _take_gradient_steps(self, count: int, phase: int) -> None:
-        """Draw batches and learn from them, and add their metrics up; `phase` is the first step's number modulo
-        `slow_interval`."""
+        """Draw batches and learn from them, and add their metrics up; `phase` is the first step's
+        number modulo `slow_interval`."""
         for batch in self.batches(count):
             self._totals += torch.stack(list(self.learn(batch)))
             self.update_count += 1
@@ -229,9 +260,12 @@ class OffPolicy(Algorithm):
                 break
 
     def noise(self, *shape: int) -> Tensor:
-        """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""
+        """Standard normal numbers [M, *shape] for this gradient step, from each member's own
+        stream."""
         numbers = torch.Size(shape).numel()
-        counter = self.update_count.unsqueeze(1) * numbers + torch.arange(numbers, device=self.device)
+        counter = self.update_count.unsqueeze(1) * numbers + torch.arange(
+            numbers, device=self.device
+        )
         return normal(self._noise_keys, counter).view(-1, *shape)
 
     @torch.enable_grad()
@@ -239,7 +273,9 @@ class OffPolicy(Algorithm):
         """The H-term of the actor's loss in this gradient step, [M]; None if it is off."""
         if self._h_term is None:
             return None
-        return self._h_term.actor_loss(self.policy.network, self.actor, self.shared["batch_size"], self.update_count)
+        return self._h_term.actor_loss(
+            self.policy.network, self.actor, self.shared["batch_size"], self.update_count
+        )
 
     def minimize(
         self,
@@ -250,8 +286,9 @@ class OffPolicy(Algorithm):
         mask: Tensor | None = None,
         further: Tensor | None = None,
     ) -> None:
-        """A gradient step of all active members (that are in `mask`), at rate [M], down a loss whose derivative in
-        `output` is `slope` (None: output is the loss itself, [M]), plus `further` [M].
+        """A gradient step of all active members (that are in `mask`), at rate [M], down a loss
+        whose derivative in `output` is `slope` (None: output is the loss itself, [M]), plus
+        `further` [M].
 
         A member whose gradient is not finite stays as it was, for good.
         """
@@ -262,33 +299,43 @@ class OffPolicy(Algorithm):
 
     def follow(self, *networks: TrainedNetwork, mask: Tensor | None = None) -> None:
         """Move the targets of active members by their `target_rate`."""
-        rate = self.hyperparameters["target_rate"] * (self.active if mask is None else self.active & mask)
+        rate = self.hyperparameters["target_rate"] * (
+            self.active if mask is None else self.active & mask
+        )
         for network in networks:
             network.follow(rate)
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
-        """Let the errors [M, B] of this batch decide how often its transitions come again, if replay is prioritized."""
+        """Let the errors [M, B] of this batch decide how often its transitions come again, if
+        replay is prioritized."""
         self._experience.set_priorities(batch, error)
 
     def batches(self, count: int) -> Iterator[Batch]:
         """The batches of the next `count` gradient steps."""
-        return self._experience.batches(count, self._replay_keys, self.update_count, self._transition_count)
+        return self._experience.batches(
+            count, self._replay_keys, self.update_count, self._transition_count
+        )
 
     @property
     def epochs(self) -> int:
-        # The first one ends with the first gradient step: it is then that all learners begin to share statistics.
+        # The first one ends with the first gradient step: it is then that all learners begin to
+        # share statistics.
         return -(-self.gradient_steps // _EPOCH_STEPS)
 
     def share(self, rank: int) -> Sharing:
         self.seeds.copy_(learner_seeds(self.seeds, rank))
         self._open_streams()
         parameters = {
-            f"{name}.{key}": view for name, network in self.networks.items() for key, view in network.shared().items()
+            f"{name}.{key}": view
+            for name, network in self.networks.items()
+            for key, view in network.shared().items()
         }
         parameters |= {name: self.memory[name] for name in self.fused_memory if name in self.memory}
         running = self._observations.running
         normalizers = {} if running is None else {"observations": running}
-        return Sharing(Shared(parameters, normalizers, self._transition_count, self.active), self._show)
+        return Sharing(
+            Shared(parameters, normalizers, self._transition_count, self.active), self._show
+        )
 
     def _show(self) -> None:
         self._observations.show()
@@ -312,9 +359,13 @@ class OffPolicy(Algorithm):
 
     def _set_exploration(self) -> None:
         if "random_fraction" in self.actor.settings:
-            self.actor.settings["random_fraction"].copy_(self.random_fraction(self._transition_count).unsqueeze(1))
+            self.actor.settings["random_fraction"].copy_(
+                self.random_fraction(self._transition_count).unsqueeze(1)
+            )
         if "noise_scale" in self.actor.settings:
-            self.actor.settings["noise_scale"].copy_(self.hyperparameters["noise_scale"].unsqueeze(1))
+            self.actor.settings["noise_scale"].copy_(
+                self.hyperparameters["noise_scale"].unsqueeze(1)
+            )
 
     @classmethod
     def actor_sizes(cls, shared: Mapping[str, Any]) -> Sequence[int]:
@@ -327,7 +378,9 @@ class OffPolicy(Algorithm):
         cls, shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead
     ) -> Architecture:
         body = cls._body_of(shared)
-        return Architecture.of(space, cls.actor_sizes(shared), head.output_size, shared["activation"], body=body)
+        return Architecture.of(
+            space, cls.actor_sizes(shared), head.output_size, shared["activation"], body=body
+        )
 
     @classmethod
     def _body_of(cls, shared: Mapping[str, Any]) -> Body:
@@ -335,7 +388,9 @@ class OffPolicy(Algorithm):
 
     def member_state(self, member: int) -> MemberState:
         groups = {name: network.member_state(member) for name, network in self.networks.items()}
-        groups["actor"] |= {name: setting[member].clone() for name, setting in self.actor.settings.items()}
+        groups["actor"] |= {
+            name: setting[member].clone() for name, setting in self.actor.settings.items()
+        }
         return groups | {
             "optimizer": {
                 f"{name}.{key}": value
@@ -358,7 +413,9 @@ class OffPolicy(Algorithm):
         for name, network in self.networks.items():
             if name in state:
                 settings = self.actor.settings if name == "actor" else {}
-                network.load_member_state(member, {k: v for k, v in state[name].items() if k not in settings})
+                network.load_member_state(
+                    member, {k: v for k, v in state[name].items() if k not in settings}
+                )
         if "optimizer" in state:
             for name, optimizer in self.optimizers.items():
                 if own := _below(name, state["optimizer"]):
@@ -366,7 +423,8 @@ class OffPolicy(Algorithm):
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
         for name, value in state.get("algorithm", {}).items():
-            if name in self.memory:  # a parent that learned its temperature knows more than a child that does not
+            # a parent that learned its temperature knows more than a child that does not
+            if name in self.memory:
                 self.memory[name][member] = value
         if "random" in state:
             self.seeds[member] = state["random"]["seed"]
@@ -399,4 +457,8 @@ class OffPolicy(Algorithm):
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
     start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(start)
+    }

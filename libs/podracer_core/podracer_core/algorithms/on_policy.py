@@ -43,11 +43,14 @@ _MOST_REWARD = 10.0
 
 
 class OnPolicy(Algorithm):
-    """An actor and a critic that learn from a rollout and forget it; see `Algorithm` for the interface.
+    """An actor and a critic that learn from a rollout and forget it; see `Algorithm` for the
+    interface.
 
     A member's loss, over rows with weights w that add up to 1, is
-        sum(w * policy_loss) + value_coefficient * sum(w * value_loss) - entropy_coefficient * sum(w * H).
-    Each algorithm says what these losses are, with their derivatives, and how it goes through the rows.
+        sum(w * policy_loss) + value_coefficient * sum(w * value_loss)
+        - entropy_coefficient * sum(w * H).
+    Each algorithm says what these losses are, with their derivatives, and how it goes through the
+    rows.
 
     info            the algorithm's entry in the catalogue
     policy_metrics  names of what `_policy_loss` reports beside the loss
@@ -71,14 +74,17 @@ class OnPolicy(Algorithm):
         self.horizon: int = shared["horizon"]
         self._shared = shared
         self._hyperparameters = {
-            name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(self.info).items()
+            name: torch.tensor(values, device=self.device)
+            for name, values in cohort.member_values(self.info).items()
         }
         self._head = make_policy_head(action_space, self.device)
         architecture = _architecture(shared, observation_space, self._head)
 
         inputs = actor_inputs(observation_space)
         self._networks = ActorCritic(members, architecture, self._head, self.device, inputs)
-        self._optimizer = StackedAdam(self._networks.member_parameters, self._networks.member_gradients)
+        self._optimizer = StackedAdam(
+            self._networks.member_parameters, self._networks.member_gradients
+        )
         self.actor: NetworkActor = NetworkActor.build(
             self._networks.actor,
             self._head,
@@ -87,11 +93,18 @@ class OnPolicy(Algorithm):
             normalize=shared["normalize_observations"],
             settings=self._networks.settings,
         )
-        # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the gradients add up.
-        self._part_rows = architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
+        # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the
+        # gradients add up.
+        self._part_rows = (
+            architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
+        )
         self._observations = ObservationStatistics(self.actor)
-        self._rewards = ReturnScale(members, math.inf, self.device) if shared["normalize_rewards"] else None
-        self._values = StateValues(self._networks.critic, self.actor.normalize, self._part_rows, members, self._rewards)
+        self._rewards = (
+            ReturnScale(members, math.inf, self.device) if shared["normalize_rewards"] else None
+        )
+        self._values = StateValues(
+            self._networks.critic, self.actor.normalize, self._part_rows, members, self._rewards
+        )
         self._preparation = Preparation(
             self.actor, self._head, self._values, shared, self._hyperparameters, self._part_rows
         )
@@ -104,7 +117,9 @@ class OnPolicy(Algorithm):
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._networks.initialize(self._seeds, shared["initial_log_std"])
-        self._learn = Graphed(self._learn_from, self.device, wanted=self.graph_safe and not HTerm.wanted(shared))
+        self._learn = Graphed(
+            self._learn_from, self.device, wanted=self.graph_safe and not HTerm.wanted(shared)
+        )
         self.set_up()
 
     def set_up(self) -> None:
@@ -134,7 +149,9 @@ class OnPolicy(Algorithm):
         """The minibatch of each gradient step of an update."""
 
     @abstractmethod
-    def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def _policy_loss(
+        self, log_prob: Tensor, minibatch: Minibatch
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """The loss of each row, its derivative in log_prob, and `policy_metrics`; all [M, B]."""
 
     def _value_loss(self, value: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -143,17 +160,18 @@ class OnPolicy(Algorithm):
         return 0.5 * error.square(), error
 
     def _further_gradients(self, rows: int) -> list[Tensor]:
-        """Add the gradients of what else the actor learns from in a step of `rows` rows to the networks'; returns those
-        in log_std, [M, A] each."""
+        """Add the gradients of what else the actor learns from in a step of `rows` rows to the
+        networks'; returns those in log_std, [M, A] each."""
         return []
 
     def _step_rate(self, rate: Tensor, metrics: Mapping[str, Tensor], moved: Tensor) -> Tensor:
-        """The learning rate [M] of a step whose minibatch gave `metrics`, where the schedule says `rate`. Members that
-        have `moved`, bool [M], have learned from this rollout before."""
+        """The learning rate [M] of a step whose minibatch gave `metrics`, where the schedule says
+        `rate`. Members that have `moved`, bool [M], have learned from this rollout before."""
         return rate
 
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
-        """The members that take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
+        """The members that take a step whose minibatch gave `metrics` (weighted means), and go on;
+        bool [M]."""
         return self.active
 
     @torch.no_grad()
@@ -166,7 +184,8 @@ class OnPolicy(Algorithm):
         return metrics
 
     def _learn_from(self, rollout: Rollout, stale: bool) -> dict[str, Tensor]:
-        """The update on the device. `stale`: an older policy than the present one took the rollout."""
+        """The update on the device. `stale`: an older policy than the present one took the
+        rollout."""
         with self.observe("prepare"):
             rows, metrics = self._prepare(rollout, stale)
         rate = scheduled_rate(
@@ -185,7 +204,8 @@ class OnPolicy(Algorithm):
                     self._step(minibatch, rate, learning, totals)
                     if self.halted():
                         break
-        # They count from the next rollout on: this one was collected, and learned from, with the old ones.
+        # They count from the next rollout on: this one was collected, and learned from, with the
+        # old ones.
         self._count_observations(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self._transition_count += rollout.valid.sum((0, 2))
@@ -196,12 +216,14 @@ class OnPolicy(Algorithm):
         return self._preparation.rows(self._rewarded(rollout), self.active, stale=stale)
 
     def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
-        """All gradient steps of an update at the rates [M] by kernels; None where there are none for them. Returns the
-        sums of the metrics over each member's steps, and the number of these, [K + 1, M]."""
+        """All gradient steps of an update at the rates [M] by kernels; None where there are none
+        for them. Returns the sums of the metrics over each member's steps, and the number of these,
+        [K + 1, M]."""
         return None
 
     def _rewarded(self, rollout: Rollout) -> Rollout:
-        """The rollout with the rewards that are learned from. They count in the returns' statistics first."""
+        """The rollout with the rewards that are learned from. They count in the returns' statistics
+        first."""
         if self._rewards is None:
             return rollout
         self._rewards.update(rollout, self._hyperparameters["gamma"], self.active)
@@ -209,9 +231,13 @@ class OnPolicy(Algorithm):
         return replace(rollout, reward=reward.clamp(-_MOST_REWARD, _MOST_REWARD))
 
     def _step(self, minibatch: Minibatch, rate: Tensor, learning: Tensor, totals: Tensor) -> None:
-        """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
+        """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the
+        sums of metrics."""
         self._networks.parameters.zero_gradient()
-        minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
+        minibatch = replace(
+            minibatch,
+            weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8),
+        )
         parts = [self._backward(part) for part in minibatch.split(self._part_rows)]
         further = self._further_gradients(minibatch.weight.shape[1])
         self._networks.parameters.gather_gradient()
@@ -227,8 +253,12 @@ class OnPolicy(Algorithm):
     ) -> None:
         """The step of a gradient that has been gathered, but for the one in log_std."""
         metrics = torch.stack([part for part, _ in parts]).sum(0)
-        self._networks.gather_settings(torch.stack([gradient for _, gradient in parts] + further).sum(0))
-        gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
+        self._networks.gather_settings(
+            torch.stack([gradient for _, gradient in parts] + further).sum(0)
+        )
+        gradient_norm = clip_gradient_(
+            self._optimizer.gradient, self._hyperparameters["max_gradient_norm"]
+        )
         finite = gradient_norm.isfinite() & ~metrics.isnan().any(0)
         # A member that diverges stays as it was before the step that would have broken it.
         self.active &= finite | ~learning
@@ -238,12 +268,14 @@ class OnPolicy(Algorithm):
         learning &= self._goes_on(named)
         self._optimizer.step(rate, learning)
         totals += torch.where(
-            learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0
+            learning,
+            torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]),
+            0.0,
         )
 
     def _backward(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Add the gradient of every member's loss to the networks'; returns the metrics' weighted sums [K, M], and the
-        gradient in log_std [M, A].
+        """Add the gradient of every member's loss to the networks'; returns the metrics' weighted
+        sums [K, M], and the gradient in log_std [M, A].
 
         The derivatives are written out, down to the network's outputs: see `Density`.
         """
@@ -254,8 +286,8 @@ class OnPolicy(Algorithm):
         return metrics, log_std_gradient
 
     def _slopes_of(self, output: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss's derivatives in the networks' `output` [M, 2, B, _] and in log_std [M, A], and the metrics'
-        weighted sums [K, M]."""
+        """The loss's derivatives in the networks' `output` [M, 2, B, _] and in log_std [M, A], and
+        the metrics' weighted sums [K, M]."""
         policy, value = output[:, ACTOR], output[:, CRITIC, :, 0]
         if minibatch.action_mask is not None:
             policy = self._head.allow(policy, minibatch.action_mask)
@@ -266,8 +298,12 @@ class OnPolicy(Algorithm):
 
         gradient = torch.zeros_like(output)
         entropy_slope = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
-        gradient[:, ACTOR], log_std_gradient = density.gradient(weight * policy_slope, entropy_slope)
-        gradient[:, CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * value_slope
+        gradient[:, ACTOR], log_std_gradient = density.gradient(
+            weight * policy_slope, entropy_slope
+        )
+        gradient[:, CRITIC, :, 0] = (
+            self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * value_slope
+        )
         rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
         return gradient, log_std_gradient, (rows * weight).sum(-1)
 
@@ -282,7 +318,11 @@ class OnPolicy(Algorithm):
             **self._networks.member_state(member),
             "optimizer": self._optimizer.member_state(member),
             "normalizer": self._observations.member_state(member)
-            | {f"{part}.{k}": v for part, own in statistics for k, v in own.member_state(member).items()},
+            | {
+                f"{part}.{k}": v
+                for part, own in statistics
+                for k, v in own.member_state(member).items()
+            },
             "algorithm": {"active": self.active[member].clone()},
             # A child has its own: its learning rate does not begin where its parent's has ended.
             "random": {
@@ -302,8 +342,11 @@ class OnPolicy(Algorithm):
             self._observations.load_member_state(member, state["normalizer"])
             for part, own in self._statistics().items():
                 own.load_member_state(member, _part(state["normalizer"], f"{part}."))
-            if any(name.startswith("rewards.") for name in state["normalizer"]) != (self._rewards is not None):
-                self._values.statistics.load_member_state(member, {})  # of another unit: the next targets begin them
+            if any(name.startswith("rewards.") for name in state["normalizer"]) != (
+                self._rewards is not None
+            ):
+                # of another unit: the next targets begin them
+                self._values.statistics.load_member_state(member, {})
             elif not self._shared["normalize_values"]:
                 self._values.denormalize(member)
         if "algorithm" in state:
@@ -343,10 +386,14 @@ class OnPolicy(Algorithm):
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }
 
 
-def _architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead) -> Architecture:
+def _architecture(
+    shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead
+) -> Architecture:
     return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
 
 
@@ -355,7 +402,8 @@ def scheduled_rate(schedule: str, rate: Tensor, transitions: Tensor, schedule_st
 
     constant  the rate itself
     linear    falls to 0 over `schedule_steps` transitions, and stays there
-    cosine    the same as half a wave (Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5, without restarts)
+    cosine    the same as half a wave (Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5,
+              without restarts)
     """
     if schedule == "constant":
         return rate

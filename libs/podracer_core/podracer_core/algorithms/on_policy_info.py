@@ -8,13 +8,23 @@ from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.ranges import Fixed
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
+from podracer_core.catalogue.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+)
 
 _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347"
-_A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
+_A2C_PAPER = (
+    "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
+)
 _DETAILS = "Huang et al. 2022, The 37 Implementation Details of PPO"
 _DIPS = "ours: with 32, agents forget what they could, see docs/algorithms/ppo.md"
-_WEIGHT = "half the squared error, once: as Stable-Baselines3 weighs it; measured in docs/benchmarks/ppo_details.md"
+_WEIGHT = (
+    "half the squared error, once: as Stable-Baselines3 weighs it; measured in "
+    "docs/benchmarks/ppo_details.md"
+)
 _REWARDS = "as VecNormalize of Stable-Baselines3 does; measured in docs/benchmarks/ppo_details.md"
 _RSL_RL = "Schwarke et al. 2025, RSL-RL, arXiv:2509.10771"
 _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05990"
@@ -85,7 +95,8 @@ _SHARED = (
     ),
     Hyperparameter(
         "initial_log_std", "float", 0.0, "network",
-        "logarithm of the first standard deviation, in units in which a bounded action is in [-1, 1]",
+        "logarithm of the first standard deviation, in units in which a bounded action is in [-1, "
+        "1]",
         source=_STUDY, bounds=(-10.0, 3.0),
     ),
     Hyperparameter(
@@ -125,12 +136,14 @@ _PPO = AlgorithmInfo(
         ),
         Hyperparameter(
             "desired_kl", "float", 0.0, "member",
-            "the learning rate falls where the policy moves twice this far, and rises under half of it; 0: neither",
+            "the learning rate falls where the policy moves twice this far, and rises under half "
+            "of it; 0: neither",
             source=_RSL_RL, bounds=(0.0, 10.0),
         ),
         Hyperparameter(
             "minibatch_size", "int", 0, "cohort",
-            "transitions of one member in a minibatch; 0: a quarter of its rollout, on a CPU 2,048 at most",
+            "transitions of one member in a minibatch; 0: a quarter of its rollout, on a CPU 2,048 "
+            "at most",
             source=f"the quarter: {_DETAILS}; the 2,048: ours", bounds=(0, 1 << 24),
         ),
         Hyperparameter(
@@ -162,7 +175,12 @@ _A2C = AlgorithmInfo(
             normalize_rewards=False,
             normalize_advantages=False,
         ),
-        replace(_GAE_LAMBDA, default=1.0, source=_A2C_PAPER, search=SearchRange(0.9, 1.0, logarithmic=True)),
+        replace(
+            _GAE_LAMBDA,
+            default=1.0,
+            source=_A2C_PAPER,
+            search=SearchRange(0.9, 1.0, logarithmic=True),
+        ),
     ),
 )
 

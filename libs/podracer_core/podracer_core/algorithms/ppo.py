@@ -1,4 +1,5 @@
-"""Proximal Policy Optimization of M agents at once: docs/algorithms/ppo.md has the equations and all deviations."""
+"""Proximal Policy Optimization of M agents at once: docs/algorithms/ppo.md has the equations and
+all deviations."""
 
 from __future__ import annotations
 
@@ -19,16 +20,19 @@ from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation
 
 MINIBATCHES = 4
-"""Minibatches of a pass if no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
+"""Minibatches of a pass if no size is given: Huang et al. 2022, The 37 Implementation Details of
+PPO."""
 
 _MOST_CPU_ROWS = 2048
-"""Most rows of such a minibatch on a CPU: larger ones are no faster and give fewer steps for a rollout."""
+"""Most rows of such a minibatch on a CPU: larger ones are no faster and give fewer steps for a
+rollout."""
 
 _LEAST_RATE, _GREATEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5  # of adapted rates: rsl_rl's
 
 
 class PPO(OnPolicy):
-    """Clipped-surrogate PPO for Discrete, MultiDiscrete, MultiBinary and Box actions; see `OnPolicy` for its frame."""
+    """Clipped-surrogate PPO for Discrete, MultiDiscrete, MultiBinary and Box actions; see
+    `OnPolicy` for its frame."""
 
     info = find_algorithm("ppo")
     graph_safe = True
@@ -37,7 +41,8 @@ class PPO(OnPolicy):
     def set_up(self) -> None:
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
-        # Known to the host, so that a run without value clipping or an adaptive rate does not pay for them.
+        # Known to the host, so that a run without value clipping or an adaptive rate does not pay
+        # for them.
         values = self.cohort.member_values(self.info)
         self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
         self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
@@ -53,7 +58,11 @@ class PPO(OnPolicy):
         if self._h_term is not None:
             self._h_term.observe(rollout)
         metrics = super().update(rollout)
-        return metrics | {"rate_factor": self._rate_factor.clone()} if any(self._adapts_rate) else metrics
+        return (
+            metrics | {"rate_factor": self._rate_factor.clone()}
+            if any(self._adapts_rate)
+            else metrics
+        )
 
     def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
         kernels = self._kernels
@@ -97,7 +106,9 @@ class PPO(OnPolicy):
             self._epoch_count += 1
             yield order
 
-    def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def _policy_loss(
+        self, log_prob: Tensor, minibatch: Minibatch
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         log_ratio = log_prob - minibatch.log_prob
         clip_range = self._hyperparameters["clip_range"]
         surrogate, slope = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
@@ -114,12 +125,15 @@ class PPO(OnPolicy):
         return clipped_value_error(value, minibatch.value, minibatch.target, clip_range)
 
     def _further_gradients(self, rows: int) -> list[Tensor]:
-        """Gradients of the H-term: autograd for the log-probabilities, written out for the heads."""
+        """Gradients of the H-term: autograd for the log-probabilities, written out for the
+        heads."""
         if self._h_term is None:
             return []
         windows = self._h_term.draw(rows, self._optimizer.step_count.long())
         with torch.enable_grad():
-            actor = self._networks.both.map(lambda tensor: tensor[ACTOR::2]).narrowed(self._networks.actor_inputs)
+            actor = self._networks.both.map(lambda tensor: tensor[ACTOR::2]).narrowed(
+                self._networks.actor_inputs
+            )
             output = actor(self.actor.normalize(windows.observation))
         policy = output.detach()
         if windows.action_mask is not None:
@@ -134,7 +148,9 @@ class PPO(OnPolicy):
         if not any(self._adapts_rate):
             return rate
         own = self._hyperparameters["learning_rate"]
-        adapted = adapted_rate(own * self._rate_factor, metrics["kl"], self._hyperparameters["desired_kl"])
+        adapted = adapted_rate(
+            own * self._rate_factor, metrics["kl"], self._hyperparameters["desired_kl"]
+        )
         self._rate_factor.copy_(torch.where(moved, adapted / own, self._rate_factor))
         return rate * self._rate_factor
 
@@ -150,7 +166,8 @@ class PPO(OnPolicy):
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         super().load_member_state(member, state)
-        self._rate_factor[member] = state.get("random", {}).get("rate_factor", 1.0)  # a child's, and 0.1 had none
+        # a child's, and 0.1 had none
+        self._rate_factor[member] = state.get("random", {}).get("rate_factor", 1.0)
         if "random" in state:
             self._epoch_count[member] = state["random"]["epoch_count"]
 
@@ -164,17 +181,20 @@ class PPO(OnPolicy):
 
 
 def _order(seeds: Tensor, epoch: Tensor, rows: int) -> Tensor:
-    """The order [M, rows] in which members with these seeds take their rows in their own `epoch` [M]."""
+    """The order [M, rows] in which members with these seeds take their rows in their own `epoch`
+    [M]."""
     return permutation(minibatch_keys(seeds), epoch, rows)
 
 
 # Both objectives are written so that NaN stays NaN, and the member that it belongs to is noticed.
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
-    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in log r.
+def clipped_surrogate(
+    log_ratio: Tensor, advantage: Tensor, clip_range: Tensor
+) -> tuple[Tensor, Tensor]:
+    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in
+    log r.
 
-    log_ratio, advantage [M, B], clip_range [M] -> [M, B] each. The derivative is zero where the ratio has left the
-    range in the direction that the advantage asks for, and r A elsewhere.
-    """
+    log_ratio, advantage [M, B], clip_range [M] -> [M, B] each. The derivative is zero where the
+    ratio has left the range in the direction that the advantage asks for, and r A elsewhere."""
     ratio = log_ratio.exp()
     limit = clip_range.unsqueeze(1)
     free = ratio * advantage
@@ -182,12 +202,15 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) 
     return torch.minimum(free, clipped), torch.where(free > clipped, 0.0, free)
 
 
-def clipped_value_error(value: Tensor, old: Tensor, target: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
-    """max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2 and its derivative in v, as OpenAI's baselines have it.
+def clipped_value_error(
+    value: Tensor, old: Tensor, target: Tensor, clip_range: Tensor
+) -> tuple[Tensor, Tensor]:
+    """max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2 and its derivative in v, as OpenAI's
+    baselines have it.
 
-    value, old, target [M, B], clip_range [M] -> [M, B] each. A member whose range is 0 has (v - R)^2 / 2. The
-    derivative is zero where the clipped error is the larger one, which then does not depend on v, and v - R elsewhere.
-    """
+    value, old, target [M, B], clip_range [M] -> [M, B] each. A member whose range is 0 has (v -
+    R)^2 / 2. The derivative is zero where the clipped error is the larger one, which then does not
+    depend on v, and v - R elsewhere."""
     limit = clip_range.unsqueeze(1)
     error, moved = value - target, value - old
     free = error.square()
@@ -198,11 +221,14 @@ def clipped_value_error(value: Tensor, old: Tensor, target: Tensor, clip_range: 
 
 
 def adapted_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> Tensor:
-    """The learning rate of members whose policy has come as far as `kl` from where it was; all tensors are [M].
+    """The learning rate of members whose policy has come as far as `kl` from where it was; all
+    tensors are [M].
 
-    A factor of 1.5 lower where that is more than twice as far as desired, higher where it is less than half as far, and
-    within 1e-5 and 1e-2 (rsl_rl: Schwarke et al. 2025, arXiv:2509.10771). It stays where `desired_kl` is 0.
-    """
+    A factor of 1.5 lower where that is more than twice as far as desired, higher where it is less
+    than half as far, and within 1e-5 and 1e-2 (rsl_rl: Schwarke et al. 2025, arXiv:2509.10771). It
+    stays where `desired_kl` is 0."""
     lower = torch.where(kl > 2 * desired_kl, rate / _RATE_FACTOR, rate)
-    changed = torch.where(kl < desired_kl / 2, rate * _RATE_FACTOR, lower).clamp(_LEAST_RATE, _GREATEST_RATE)
+    changed = torch.where(kl < desired_kl / 2, rate * _RATE_FACTOR, lower).clamp(
+        _LEAST_RATE, _GREATEST_RATE
+    )
     return torch.where(desired_kl > 0, changed, rate)

@@ -1,4 +1,5 @@
-"""The way from a rollout to what a policy gradient learns from: advantages, targets and weights of all its rows."""
+"""The way from a rollout to what a policy gradient learns from: advantages, targets and weights of
+all its rows."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class StateValues:
         members: int,
         rewards: ReturnScale | None = None,
     ) -> None:
-        self._critic, self._normalize, self._part_rows, self._rewards = critic, normalize, part_rows, rewards
+        self._critic = critic
+        self._normalize = normalize
+        self._part_rows = part_rows
+        self._rewards = rewards
         self.statistics = RunningNormalizer(members, 1, critic.weights[0].device)
 
     def __call__(self, observation: Tensor) -> Tensor:
@@ -41,14 +45,19 @@ class StateValues:
         values = []
         for part in torch.split(observation, max(1, self._part_rows // observation.shape[2])):
             value = self._critic(self._normalize(part.transpose(0, 1).flatten(1, 2)))[..., 0]
-            values.append((value * scale + mean).view(part.shape[1], part.shape[0], part.shape[2]).transpose(0, 1))
+            values.append(
+                (value * scale + mean)
+                .view(part.shape[1], part.shape[0], part.shape[2])
+                .transpose(0, 1)
+            )
         return torch.cat(values)
 
     def of(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """V of every observation and V of every true successor, [T, M, E] each."""
         value = self(rollout.observation)
         value, next_value = value[:-1], value[1:]
-        # The next row is the true successor except where an episode ended; of these only cut-off ones have a future.
+        # The next row is the true successor except where an episode ended; of these only cut-off
+        # ones have a future.
         cut_off = rollout.truncated & ~rollout.terminated
         if value.device.type == "cpu":
             steps = cut_off.flatten(1).any(1).nonzero().squeeze(1)
@@ -59,20 +68,22 @@ class StateValues:
         return value, torch.where(cut_off, final_value, next_value)
 
     def reward_head(self) -> tuple[Tensor, Tensor]:
-        """Weight [M, in, 1] and bias [M, 1, 1] of the critic's last layer in units of reward, float64."""
+        """Weight [M, in, 1] and bias [M, 1, 1] of the critic's last layer in units of reward,
+        float64."""
         scale, mean = self._units()
         weight, bias = self._critic.weights[-1][..., :1], self._critic.biases[-1][..., :1]
         return weight * scale, bias * scale + mean
 
     def load_reward_head(self, weight: Tensor, bias: Tensor) -> None:
-        """Have the critic predict with such a last layer, whatever the statistics are now; shapes as of
-        `reward_head`."""
+        """Have the critic predict with such a last layer, whatever the statistics are now; shapes
+        as of `reward_head`."""
         scale, mean = self._units()
         self._critic.weights[-1][..., :1].copy_(weight.to(scale.device) / scale)
         self._critic.biases[-1][..., :1].copy_((bias.to(scale.device) - mean) / scale)
 
     def denormalize(self, member: int) -> None:
-        """Give the member's last layer the units of its targets: for a critic that has been normalized before."""
+        """Give the member's last layer the units of its targets: for a critic that has been
+        normalized before."""
         weight, bias = (head[member] for head in self.reward_head())
         self.statistics.load_member_state(member, {})
         unit = self._units()[0][member]
@@ -84,24 +95,32 @@ class StateValues:
         unit = 1.0 if self._rewards is None else self._rewards.divisor().double()[:, None, None]
         return self.statistics.scale().unsqueeze(2) * unit, self.statistics.mean.unsqueeze(2) * unit
 
-    def renew(self, target: Tensor, value: Tensor, valid: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """Take targets into the statistics; no prediction changes (Pop-Art). Returns targets and values normalized.
+    def renew(
+        self, target: Tensor, value: Tensor, valid: Tensor, active: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Take targets into the statistics; no prediction changes (Pop-Art). Returns targets and
+        values normalized.
 
-        target, value (predicted before) and valid are [M, B]; members that are not `active` [M] keep their statistics.
-        """
+        target, value (predicted before) and valid are [M, B]; members that are not `active` [M]
+        keep their statistics."""
         statistics = self.statistics
         mean, scale, started = statistics.mean.clone(), statistics.scale(), statistics.count > 0
         statistics.update(target.unsqueeze(-1), valid, active)
         new_mean, new_scale = statistics.mean, statistics.scale()
-        # van Hasselt et al., 2016, equation 9: W' = W scale / scale', b' = (scale b + mean - mean') / scale'.
+        # van Hasselt et al., 2016, equation 9: W' = W scale / scale', b' = (scale b + mean - mean')
+        # / scale'.
         weight = self._critic.weights[-1][..., :1]
         bias = self._critic.biases[-1][..., 0]
-        # Before the first targets the predictions mean nothing, and are left where they are: around the new mean.
+        # Before the first targets the predictions mean nothing, and are left where they are: around
+        # the new mean.
         column = started.unsqueeze(1)
         weight.mul_(torch.where(column, scale / new_scale, 1.0).float().unsqueeze(-1))
         bias.copy_(torch.where(column, (scale * bias + mean - new_mean) / new_scale, bias))
-        own_mean, own_scale = torch.where(column, new_mean, mean), torch.where(column, new_scale, scale)
-        return (target - new_mean.float()) / new_scale.float(), (value - own_mean.float()) / own_scale.float()
+        own_mean = torch.where(column, new_mean, mean)
+        own_scale = torch.where(column, new_scale, scale)
+        return (target - new_mean.float()) / new_scale.float(), (
+            value - own_mean.float()
+        ) / own_scale.float()
 
 
 def generalized_advantages(
@@ -120,15 +139,16 @@ def generalized_advantages(
     Schulman et al., 2016 (arXiv:1506.02438), equations 11, 12 and 16:
         delta[t] = r[t] + gamma * (1 - terminated[t]) * V(s'[t]) - V(s[t])
         A[t]     = delta[t] + gamma * lambda * (1 - ended[t]) * A[t + 1]
-    next_value is V of the true successor s', before any reset, so an episode that a time limit cut off bootstraps
-    from where it was; only a terminated one has no future. The sum stops at both. A row that is not valid has the
-    advantage 0, and the rows before it do not look past it.
+    next_value is V of the true successor s', before any reset, so an episode that a time limit cut
+    off bootstraps from where it was; only a terminated one has no future. The sum stops at both. A
+    row that is not valid has the advantage 0, and the rows before it do not look past it.
 
-    importance [T, M, E] is rho = min(1, pi / mu) of a rollout that an older policy mu took: then this is V-trace
-    (Espeholt et al., 2018, arXiv:1802.01561, section 4.1) with c = lambda * rho, which is the above where pi = mu:
+    importance [T, M, E] is rho = min(1, pi / mu) of a rollout that an older policy mu took: then
+    this is V-trace (Espeholt et al., 2018, arXiv:1802.01561, section 4.1) with c = lambda * rho,
+    which is the above where pi = mu:
         A[t] = delta[t] + gamma * lambda * (1 - ended[t]) * rho[t + 1] * A[t + 1]
-    The policy's gradient weighs A[t] with rho[t], and the value's target is V(s[t]) + rho[t] * A[t].
-    """
+    The policy's gradient weighs A[t] with rho[t], and the value's target is V(s[t]) + rho[t] *
+    A[t]."""
     discount = gamma.view(-1, 1)
     delta = reward + discount * torch.where(terminated, 0.0, next_value) - value
     decay = (discount * gae_lambda.view(-1, 1)).expand_as(delta)
@@ -141,9 +161,12 @@ def generalized_advantages(
 
 
 def normalized_advantages(advantages: Tensor, valid: Tensor) -> Tensor:
-    """Advantages [M, B] with mean 0 and standard deviation 1 over each member's valid rows, by valid [M, B]."""
+    """Advantages [M, B] with mean 0 and standard deviation 1 over each member's valid rows, by
+    valid [M, B]."""
     count = valid.sum(1, keepdim=True).clamp(min=1)
-    centred = torch.where(valid, advantages - torch.where(valid, advantages, 0.0).sum(1, keepdim=True) / count, 0.0)
+    centred = torch.where(
+        valid, advantages - torch.where(valid, advantages, 0.0).sum(1, keepdim=True) / count, 0.0
+    )
     deviation = (centred.square().sum(1, keepdim=True) / count).sqrt()
     return centred / (deviation + 1e-8)
 
@@ -168,14 +191,18 @@ class Preparation:
         self._shared, self._hyperparameters = shared, hyperparameters
         self._sees_images = actor.network.architecture.image is not None
 
-    def rows(self, rollout: Rollout, active: Tensor, *, stale: bool) -> tuple[RolloutRows, dict[str, Tensor]]:
-        """All rows of a rollout, and first metrics. `stale`: the actor that took it was not the present one.
+    def rows(
+        self, rollout: Rollout, active: Tensor, *, stale: bool
+    ) -> tuple[RolloutRows, dict[str, Tensor]]:
+        """All rows of a rollout, and first metrics. `stale`: the actor that took it was not the
+        present one.
 
         The statistics of the targets change with it, but for members that are not `active` [M].
         """
         value, next_value = self._values.of(rollout)
         observation = by_member(rollout.observation[:-1])
-        if not self._sees_images:  # whose pixels become numbers when they are needed: they take four times the memory
+        # whose pixels become numbers when they are needed: they take four times the memory
+        if not self._sees_images:
             observation = self._actor.normalize(observation)
         action_mask = None if rollout.action_mask is None else by_member(rollout.action_mask[:-1])
         proximal, importance = rollout.log_prob, None
@@ -199,22 +226,29 @@ class Preparation:
         target = torch.where(rollout.valid, value + error, 0.0)
 
         tensors = (rollout.valid, proximal, advantage, target, value, weight, error)
-        valid, proximal, advantage, target, value, weight, error = (by_member(rows).squeeze(-1) for rows in tensors)
+        valid, proximal, advantage, target, value, weight, error = (
+            by_member(rows).squeeze(-1) for rows in tensors
+        )
         explained = 1 - _variance(error, valid) / _variance(target, valid)
         if self._shared["normalize_values"]:
             target, value = self._values.renew(target, value, valid, active)
         if self._shared["normalize_advantages"]:
             advantage = normalized_advantages(advantage, valid)
         numbers = [proximal, advantage, target, value, weight]
-        rows = RolloutRows(self._head, observation, by_member(rollout.action), action_mask, numbers, valid)
+        rows = RolloutRows(
+            self._head, observation, by_member(rollout.action), action_mask, numbers, valid
+        )
         return rows, {"explained_variance": explained}
 
     def seen(self, observation: Tensor) -> Tensor:
         """Inputs of the networks from rows [M, B, obs]."""
         return self._actor.normalize(observation) if self._sees_images else observation
 
-    def _log_prob(self, observation: Tensor, rollout: Rollout, action_mask: Tensor | None) -> Tensor:
-        """Log-probability [T, M, E] of the actions by the present policy: the proximal one of a stale rollout."""
+    def _log_prob(
+        self, observation: Tensor, rollout: Rollout, action_mask: Tensor | None
+    ) -> Tensor:
+        """Log-probability [T, M, E] of the actions by the present policy: the proximal one of a
+        stale rollout."""
         parts = torch.split(observation, self._part_rows, 1)
         output = torch.cat([self._actor.output(self.seen(part)) for part in parts], 1)
         if action_mask is not None:

@@ -1,4 +1,5 @@
-"""Quantile Regression DQN of M agents at once: docs/algorithms/qr_dqn.md has the equations and all deviations."""
+"""Quantile Regression DQN of M agents at once: docs/algorithms/qr_dqn.md has the equations and all
+deviations."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from podracer_core.networks import ValueHead
 
 
 class QRDQN(DQN):
-    """Dabney et al., 2018 (arXiv:1710.10044): DQN whose network gives K equally likely returns of each action."""
+    """Dabney et al., 2018 (arXiv:1710.10044): DQN whose network gives K equally likely returns of
+    each action."""
 
     graph_safe = True
 
@@ -34,15 +36,19 @@ class QRDQN(DQN):
     def taken(self, output: Tensor, action: Tensor) -> Tensor:
         """The quantiles of the actions taken, [M, N, B, K]."""
         quantiles = torch.unflatten(output, -1, (self.head.actions, -1))
-        chosen = action.view(self.members, 1, -1, 1, 1).expand(-1, output.shape[1], -1, -1, quantiles.shape[-1])
+        chosen = action.view(self.members, 1, -1, 1, 1).expand(
+            -1, output.shape[1], -1, -1, quantiles.shape[-1]
+        )
         return quantiles.gather(3, chosen).squeeze(3)
 
     def error(self, values: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Towards r + γ θ̄_j(s', a*), a* = argmax_a mean_j θ̄_j(s', a) (equation 11); of an ensemble θ̄ is the network
-        with the smallest mean."""
+        """Towards r + γ θ̄_j(s', a*), a* = argmax_a mean_j θ̄_j(s', a) (equation 11); of an
+        ensemble θ̄ is the network with the smallest mean."""
         following = ensemble_outputs(self.policy.target, batch.next_observation)
         quantiles = self.taken(following, self.head.combine(following).argmax(-1))
-        least = quantiles.mean(-1).argmin(1)[:, None, :, None].expand(-1, 1, -1, quantiles.shape[-1])
+        least = (
+            quantiles.mean(-1).argmin(1)[:, None, :, None].expand(-1, 1, -1, quantiles.shape[-1])
+        )
         following = quantiles.gather(1, least).squeeze(1)
         target = batch.reward.unsqueeze(-1) + batch.discount.unsqueeze(-1) * following
         return quantile_error(values, target, batch.weight, self.hyperparameters["huber_threshold"])
@@ -51,17 +57,20 @@ class QRDQN(DQN):
 def quantile_error(
     quantiles: Tensor, target: Tensor, weight: Tensor, threshold: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equation 10 of quantiles [M, N, B, K] against target [M, B, K'], rows weighted by weight [M, B], with
-    κ = `threshold` [M].
+    """Equation 10 of quantiles [M, N, B, K] against target [M, B, K'], rows weighted by weight [M,
+    B], with κ = `threshold` [M].
 
-    Returns as `squared_error`: the loss [M], a sum over quantiles of means over the target; its derivative in the
-    quantiles; how far the means are apart, [M, B]. Raises InvalidInput for other shapes.
-    """
+    Returns as `squared_error`: the loss [M], a sum over quantiles of means over the target; its
+    derivative in the quantiles; how far the means are apart, [M, B]. Raises InvalidInput for other
+    shapes."""
     members, _, rows, count = quantiles.shape
     if target.shape[:2] != (members, rows) or weight.shape != (members, rows):
-        raise InvalidInput(f"quantiles {list(quantiles.shape)} do not fit targets {list(target.shape)}")
+        raise InvalidInput(
+            f"quantiles {list(quantiles.shape)} do not fit targets {list(target.shape)}"
+        )
     quantiles, row = quantiles.detach(), weight.view(members, 1, rows, 1)
-    target = target + 0.0 * target  # NaN if it is infinite: otherwise its slope would be that of a large loss
+    # NaN if it is infinite: otherwise its slope would be that of a large loss
+    target = target + 0.0 * target
     error = target[:, None, :, None, :] - quantiles.unsqueeze(-1)  # [M, N, B, K, K']
     middle = (torch.arange(count, device=error.device) + 0.5) / count
     share = (middle.unsqueeze(-1) - (error < 0).float()).abs()
@@ -69,4 +78,8 @@ def quantile_error(
     bounded = torch.minimum(torch.maximum(error, -limit), limit) / limit
     slope = -(share * bounded).mean(-1) * row
     loss = (share * bounded * (error - 0.5 * limit * bounded)).mean(-1) * row
-    return loss.sum((1, 2, 3)), slope, (target.mean(-1).unsqueeze(1) - quantiles.mean(-1)).abs().mean(1)
+    return (
+        loss.sum((1, 2, 3)),
+        slope,
+        (target.mean(-1).unsqueeze(1) - quantiles.mean(-1)).abs().mean(1),
+    )

@@ -1,4 +1,5 @@
-"""Randomized Ensembled Double Q-learning of M agents at once: docs/algorithms/redq.md has the equations."""
+"""Randomized Ensembled Double Q-learning of M agents at once: docs/algorithms/redq.md has the
+equations."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from podracer_core.random_numbers import permutation, subset_keys
 
 
 class REDQ(SAC):
-    """Chen et al., 2021 (arXiv:2101.05982), algorithm 1: SAC with N critics, of which a random M give each target, G
-    gradient steps for each transition, and one step of the actor after every G of them.
+    """Chen et al., 2021 (arXiv:2101.05982), algorithm 1: SAC with N critics, of which a random M
+    give each target, G gradient steps for each transition, and one step of the actor after every G
+    of them.
 
     N is `ensemble_size`, M `subset_size`, G `updates_per_step`.
     """
@@ -28,11 +30,13 @@ class REDQ(SAC):
         super().set_up(observation_space)
         if self.shared["subset_size"] > self.critic_count:
             message = (
-                f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
+                f"subset_size must be at most ensemble_size, {self.critic_count}, not "
+                f"{self.shared['subset_size']}"
             )
             raise InvalidInput(message, field="subset_size")
         self.slow_interval = max(1, round(self.shared["updates_per_step"]))
-        self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
+        # of the last step that the actor took
+        self._actor_metrics = torch.zeros(3, self.members, device=self.device)
 
     @property
     def critic_count(self) -> int:
@@ -48,7 +52,8 @@ class REDQ(SAC):
         return critic_loss, *self._actor_metrics, self.temperature.value
 
     def pessimistic(self, values: Tensor) -> Tensor:
-        """The least of M of the N values, drawn anew for each gradient step and member (equation 1)."""
+        """The least of M of the N values, drawn anew for each gradient step and member (equation
+        1)."""
         order = permutation(subset_keys(self.seeds), self.update_count, self.critic_count)
         chosen = order[:, : self.shared["subset_size"], None].expand(-1, -1, values.shape[2])
         return values.gather(1, chosen).amin(1)

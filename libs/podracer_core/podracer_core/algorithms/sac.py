@@ -1,4 +1,5 @@
-"""Soft Actor-Critic of M agents at once: docs/algorithms/sac.md has the equations and all deviations."""
+"""Soft Actor-Critic of M agents at once: docs/algorithms/sac.md has the equations and all
+deviations."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ from podracer_core.optimizers import StackedAdam
 
 
 class Temperature:
-    """alpha [M] of Haarnoja et al., 2018 (arXiv:1812.05905), equation 18: J(alpha) = E[-alpha (log pi + target)].
+    """alpha [M] of Haarnoja et al., 2018 (arXiv:1812.05905), equation 18: J(alpha) = E[-alpha (log
+    pi + target)].
 
-    Its logarithm is what Adam moves, so it stays above zero; J's derivative in log alpha is taken with alpha = 1 in
-    front, as in the authors' code: the step does not shrink with alpha.
+    Its logarithm is what Adam moves, so it stays above zero; J's derivative in log alpha is taken
+    with alpha = 1 in front, as in the authors' code: the step does not shrink with alpha.
 
     log      float32 [M, 1], of what is learned
     learns   otherwise alpha is `initial`, also when that is changed
@@ -37,23 +39,35 @@ class Temperature:
         """alpha, [M]."""
         return self.log[:, 0].exp() if self.learns else self._initial
 
-    def update(self, entropy: Tensor, target: Tensor, learning_rate: Tensor, active: Tensor) -> None:
-        """One step: up where the policy's entropy [M] is below `target` [M], down where it is above."""
+    def update(
+        self, entropy: Tensor, target: Tensor, learning_rate: Tensor, active: Tensor
+    ) -> None:
+        """One step: up where the policy's entropy [M] is below `target` [M], down where it is
+        above."""
         if self.learns:
             self._gradient[:, 0] = entropy - target
             self.optimizer.step(learning_rate, active & entropy.isfinite())
 
 
 class SAC(OffPolicy):
-    """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the interface."""
+    """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the
+    interface."""
 
     graph_safe = True
     box_head = SquashedGaussianHead
-    metrics: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
+    metrics: ClassVar[tuple[str, ...]] = (
+        "critic_loss",
+        "actor_loss",
+        "value",
+        "entropy",
+        "temperature",
+    )
 
     def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("SquashedGaussianHead", self.actor.head)
-        self.critic = self.add_critic("critic", observation_space, self.critic_count, action_size=self.head.action_size)
+        self.critic = self.add_critic(
+            "critic", observation_space, self.critic_count, action_size=self.head.action_size
+        )
         self.temperature = Temperature(
             self.hyperparameters["initial_temperature"], learns=self.shared["learn_temperature"]
         )
@@ -75,22 +89,31 @@ class SAC(OffPolicy):
         return critic_loss, actor_loss, value, entropy, self.temperature.value
 
     def act(self, batch: Batch) -> EnsemblePass:
-        """The actor's outputs for s, to learn from, and for s', the `rest`: one pass for a whole gradient step."""
+        """The actor's outputs for s, to learn from, and for s', the `rest`: one pass for a whole
+        gradient step."""
         both = torch.cat([batch.observation, batch.next_observation], 1)
         return EnsemblePass(self.policy.network, both, rows=batch.reward.shape[1])
 
-    def learn_critic(self, batch: Batch, noise: Tensor, actors: EnsemblePass | None = None) -> tuple[Tensor, Tensor]:
+    def learn_critic(
+        self, batch: Batch, noise: Tensor, actors: EnsemblePass | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Equations 5 and 6: towards r + γ (min_i Q̄_i(s', a') - α log π(a' | s')), a' ~ π(s').
 
         `actors`: what `act` gave, where it did. Returns the loss [M] and the targets [M, B].
         """
-        output = self.policy.frozen(batch.next_observation) if actors is None else actors.rest.squeeze(1)
+        output = (
+            self.policy.frozen(batch.next_observation) if actors is None else actors.rest.squeeze(1)
+        )
         next_action, log_prob = self.head.sample_with_log_prob(output, noise)
         critics, following = self.values_of(batch, next_action)
         next_value = self.pessimistic(following)
-        target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
+        target = batch.reward + batch.discount * (
+            next_value - self.temperature.value.unsqueeze(1) * log_prob
+        )
         loss, slope, error = squared_error(critics.output.squeeze(-1), target, batch.weight)
-        self.minimize(self.critic, critics, slope.unsqueeze(-1), self.hyperparameters["learning_rate"])
+        self.minimize(
+            self.critic, critics, slope.unsqueeze(-1), self.hyperparameters["learning_rate"]
+        )
         self.set_priorities(batch, error)
         return loss, target
 
@@ -107,11 +130,11 @@ class SAC(OffPolicy):
         scale: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Equation 9: down α log π(a | s) - Q(s, a), a ~ π(s) by the reparametrization trick; then the temperature.
+        """Equation 9: down α log π(a | s) - Q(s, a), a ~ π(s) by the reparametrization trick; then
+        the temperature.
 
-        `actors`: what `act` gave, where it did. The loss is multiplied by `scale` [M]; only members in `mask` bool [M]
-        move. Returns loss, value, entropy, [M] each.
-        """
+        `actors`: what `act` gave, where it did. The loss is multiplied by `scale` [M]; only members
+        in `mask` bool [M] move. Returns loss, value, entropy, [M] each."""
         alpha, further = self.temperature.value.unsqueeze(1), self.h_term_loss()
         if actors is None:
             actors = EnsemblePass(self.policy.network, batch.observation, by_batch=True)
@@ -126,7 +149,9 @@ class SAC(OffPolicy):
         loss = ((alpha * log_prob - value) * weight).sum(1)
         entropy = -(log_prob * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1e-8)
         learning = self.active if mask is None else self.active & mask
-        self.temperature.update(entropy, self.target_entropy, self.hyperparameters["learning_rate"], learning)
+        self.temperature.update(
+            entropy, self.target_entropy, self.hyperparameters["learning_rate"], learning
+        )
         total = loss if further is None else loss + further.detach()
         return total, (value * batch.weight).sum(1), entropy
 
@@ -135,7 +160,8 @@ class SAC(OffPolicy):
         return values.amin(1)
 
     def optimistic(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The actor's objective [M, B] from values [M, N, B] of the critics, and its derivative in them [M, N, B]."""
+        """The actor's objective [M, B] from values [M, N, B] of the critics, and its derivative in
+        them [M, N, B]."""
         least = values.amin(1)
         share = (values == least.unsqueeze(1)).float()
         return least, share / share.sum(1, keepdim=True)  # NaN where a value is
@@ -148,4 +174,7 @@ class SAC(OffPolicy):
     @property
     def actor_rate(self) -> Tensor:
         """The actor's step size, [M]."""
-        return self.hyperparameters["learning_rate"] * self.hyperparameters["actor_learning_rate_scale"]
+        return (
+            self.hyperparameters["learning_rate"]
+            * self.hyperparameters["actor_learning_rate_scale"]
+        )

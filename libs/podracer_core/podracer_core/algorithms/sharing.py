@@ -1,4 +1,5 @@
-"""An algorithm's part in fusions: what several learners of one cohort share, and how they take it over."""
+"""An algorithm's part in fusions: what several learners of one cohort share, and how they take it
+over."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from podracer_core.networks import RunningNormalizer
 class Shared:
     """An algorithm's own tensors and statistics, which go on changing while it learns.
 
-    parameters   name -> view [M, …] of what gradient steps and targets move; to write into it is to change it
+    parameters   name -> view [M, …] of what gradient steps and targets move; to write into it is to
+                 change it
     normalizers  by name
     transitions  int64 [M]
     active       bool [M]
@@ -36,26 +38,28 @@ class Shared:
 class Sharing:
     """Gives what a learner brings to a fusion, and takes the result over.
 
-    Moments of optimizers stay each learner's own and go on over a fusion, as in DiLoCo: to average them is two times
-    the parameters more to send, and to reset them is a warm-up after each. What else only one learner knows (replay,
-    random streams, counters of its own) stays with it.
+    Moments of optimizers stay each learner's own and go on over a fusion, as in DiLoCo: to average
+    them is two times the parameters more to send, and to reset them is a warm-up after each. What
+    else only one learner knows (replay, random streams, counters of its own) stays with it.
 
-    A critic whose rewards or targets are normalized comes with its last layer in units of reward (float64): each
-    learner's units are its own, and weights of different units have no mean.
-    """
+    A critic whose rewards or targets are normalized comes with its last layer in units of reward
+    (float64): each learner's units are its own, and weights of different units have no mean."""
 
     def __init__(self, shared: Shared, loaded: Callable[[], None]) -> None:
-        """`loaded` is called after each `load`. From now on normalizers keep account of their growth; the observations'
-        changes by `load` alone, since weights that act on differently normalized inputs have no mean."""
+        """`loaded` is called after each `load`. From now on normalizers keep account of their
+        growth; the observations' changes by `load` alone, since weights that act on differently
+        normalized inputs have no mean."""
         self._shared, self._loaded = shared, loaded
         self._growths = {
-            name: normalizer.share(frozen=name == "observations") for name, normalizer in shared.normalizers.items()
+            name: normalizer.share(frozen=name == "observations")
+            for name, normalizer in shared.normalizers.items()
         }
         self._taken = shared.transitions.clone()
 
     @property
     def transitions(self) -> Tensor:
-        """int64 [M], copied: environment steps of each agent, this learner's since the last `load` included."""
+        """int64 [M], copied: environment steps of each agent, this learner's since the last `load`
+        included."""
         return self._shared.transitions.clone()
 
     @torch.no_grad()
@@ -63,11 +67,14 @@ class Sharing:
         """A copy of the learner's state, from which all others begin."""
         stands = self._stands()
         parameters = {name: tensor.clone() for name, tensor in stands.parameters.items()}
-        return FusionState(parameters, stands.statistics, stands.transitions.clone(), stands.active.clone())
+        return FusionState(
+            parameters, stands.statistics, stands.transitions.clone(), stands.active.clone()
+        )
 
     @torch.no_grad()
     def growth(self) -> FusionState:
-        """A learner's contribution: its parameters, and the growth of its statistics and transitions."""
+        """A learner's contribution: its parameters, and the growth of its statistics and
+        transitions."""
         stands = self._stands()
         return FusionState(
             {name: tensor.clone() for name, tensor in stands.parameters.items()},
@@ -80,9 +87,8 @@ class Sharing:
     def load(self, state: FusionState) -> None:
         """Go on from `state`. Raises InvalidInput for another cohort's.
 
-        Call it between two updates, before the weights of the former update are given out: the policy version is that
-        of the update.
-        """
+        Call it between two updates, before the weights of the former update are given out: the
+        policy version is that of the update."""
         self._stands().require_like(state)
         shared = self._shared
         for name, normalizer in shared.normalizers.items():
@@ -100,8 +106,9 @@ class Sharing:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Have all statistics take in their growth, at the end of a round: what is not fused is the learner's own, and
-        belongs into its checkpoint. What `growth` gives does not change, and more than once is as once."""
+        """Have all statistics take in their growth, at the end of a round: what is not fused is the
+        learner's own, and belongs into its checkpoint. What `growth` gives does not change, and
+        more than once is as once."""
         for normalizer in self._shared.normalizers.values():
             normalizer.settle()
         self._loaded()

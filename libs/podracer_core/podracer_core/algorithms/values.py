@@ -1,8 +1,7 @@
 """Networks that learn, and the error of action values against a target.
 
-A network has parameters, an optimizer and, where wanted, a copy that follows it slowly. Shapes are checked, so that
-nothing broadcasts unnoticed.
-"""
+A network has parameters, an optimizer and, where wanted, a copy that follows it slowly. Shapes are
+checked, so that nothing broadcasts unnoticed."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ class TrainedNetwork:
     """N networks of one shape for each of M members; member m's are number m * N … m * N + N - 1.
 
     network   M * N networks with gradients
-    frozen    the same without: a view, which shows other networks the way and learns nothing from it
+    frozen    the same without: a view, which shows other networks the way and learns nothing from
+              it
     first     of these only the first of each member
     target    the slow copy, without gradients; the networks themselves unless asked for
     """
@@ -45,10 +45,14 @@ class TrainedNetwork:
         rows = self._parameters.flat.view(members, -1)
         self._gradients = self._parameters.gradient.view(members, -1)
         slopes = {name: self._parameters.gradient_of(name) for name in architecture.shapes()}
-        self._layer_gradients = StackedNetwork(architecture, slopes).dense if architecture.is_mlp else None
+        self._layer_gradients = (
+            StackedNetwork(architecture, slopes).dense if architecture.is_mlp else None
+        )
         self.optimizer = StackedAdam(rows, self._gradients, epsilon=_ADAM_EPSILON)
         self._target = (
-            StackedParameters(members * count, architecture.shapes(), device) if with_target else self._parameters
+            StackedParameters(members * count, architecture.shapes(), device)
+            if with_target
+            else self._parameters
         )
         self._with_target = with_target
         self.target = StackedNetwork.of(architecture, self._target).every()
@@ -56,8 +60,8 @@ class TrainedNetwork:
     def initialize(self, seeds: Tensor, identity: int) -> None:
         """Fresh weights from the agents' seeds int64 [M], and a target equal to them.
 
-        `identity` tells an algorithm's networks apart: an ensemble takes `identity` … `identity + N - 1`.
-        """
+        `identity` tells an algorithm's networks apart: an ensemble takes `identity` … `identity + N
+        - 1`."""
         for index in range(self.count):
             self.frozen.every(index, self.count).initialize(seeds, identity + index, "fan_in")
         self._target.flat.copy_(self._parameters.flat)
@@ -72,12 +76,11 @@ class TrainedNetwork:
         max_norm: Tensor | None,
         further: Tensor | None = None,
     ) -> Tensor:
-        """One step of Adam down a loss whose derivative in `output` is `slope` (None: output is the loss itself, [M]),
-        plus a loss `further` [M] of autograd's.
+        """One step of Adam down a loss whose derivative in `output` is `slope` (None: output is the
+        loss itself, [M]), plus a loss `further` [M] of autograd's.
 
-        Returns which members could take it, bool [M]: those that are `active` and whose gradient is finite. max_norm
-        [M]: gradients are scaled down to it where it is above 0.
-        """
+        Returns which members could take it, bool [M]: those that are `active` and whose gradient is
+        finite. max_norm [M]: gradients are scaled down to it where it is above 0."""
         if isinstance(output, EnsemblePass):
             assert slope is not None, "a pass is no loss"
             output.fill_gradient(slope, self._parameters, self._layer_gradients)
@@ -106,26 +109,36 @@ class TrainedNetwork:
         target.lerp_(source, rate.unsqueeze(1))
 
     def shared(self) -> dict[str, Tensor]:
-        """Views of all members' networks, [M, N, …] each ([M, …] where N is 1), and of targets as `target.NAME`: to
-        write into them is to change them."""
+        """Views of all members' networks, [M, N, …] each ([M, …] where N is 1), and of targets as
+        `target.NAME`: to write into them is to change them."""
         views = self._stacked(self._parameters)
         if self._with_target:
-            views |= {_TARGET + name: tensor for name, tensor in self._stacked(self._target).items()}
+            views |= {
+                _TARGET + name: tensor for name, tensor in self._stacked(self._target).items()
+            }
         return views
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copies of one member's networks, [N, …] each ([…] where N is 1), and of its targets as `target.NAME`."""
+        """Copies of one member's networks, [N, …] each ([…] where N is 1), and of its targets as
+        `target.NAME`."""
         state = self._group(self._parameters, member)
         if self._with_target:
-            state |= {_TARGET + name: tensor for name, tensor in self._group(self._target, member).items()}
+            state |= {
+                _TARGET + name: tensor for name, tensor in self._group(self._target, member).items()
+            }
         return state
 
     def load_member_state(self, member: int, state: Mapping[str, Tensor]) -> None:
-        """Overwrite one member with what `member_state` gave. Raises InvalidInput for other names or shapes."""
+        """Overwrite one member with what `member_state` gave. Raises InvalidInput for other names
+        or shapes."""
         own = {name: tensor for name, tensor in state.items() if not name.startswith(_TARGET)}
         self._load_group(self._parameters, member, own)
         if self._with_target:
-            target = {n.removeprefix(_TARGET): tensor for n, tensor in state.items() if n.startswith(_TARGET)}
+            target = {
+                n.removeprefix(_TARGET): tensor
+                for n, tensor in state.items()
+                if n.startswith(_TARGET)
+            }
             self._load_group(self._target, member, target)
 
     def _stacked(self, parameters: StackedParameters) -> dict[str, Tensor]:
@@ -136,30 +149,49 @@ class TrainedNetwork:
         }
 
     def _group(self, parameters: StackedParameters, member: int) -> dict[str, Tensor]:
-        groups = [parameters.group_state(member * self.count + index) for index in range(self.count)]
-        return groups[0] if self.count == 1 else {name: torch.stack([g[name] for g in groups]) for name in groups[0]}
+        groups = [
+            parameters.group_state(member * self.count + index) for index in range(self.count)
+        ]
+        return (
+            groups[0]
+            if self.count == 1
+            else {name: torch.stack([g[name] for g in groups]) for name in groups[0]}
+        )
 
-    def _load_group(self, parameters: StackedParameters, member: int, state: Mapping[str, Tensor]) -> None:
+    def _load_group(
+        self, parameters: StackedParameters, member: int, state: Mapping[str, Tensor]
+    ) -> None:
         for index in range(self.count):
-            one = state if self.count == 1 else {name: tensor[index] for name, tensor in state.items()}
+            one = (
+                state
+                if self.count == 1
+                else {name: tensor[index] for name, tensor in state.items()}
+            )
             parameters.load_group_state(member * self.count + index, one)
 
 
 def ensemble_outputs(
-    network: StackedNetwork, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False
+    network: StackedNetwork,
+    observation: Tensor,
+    action: Tensor | None = None,
+    *,
+    by_batch: bool = False,
 ) -> Tensor:
-    """The outputs of N networks a member: observation [M, B, obs], action [M, B, A] -> [M, N, B, outputs]."""
+    """The outputs of N networks a member: observation [M, B, obs], action [M, B, A] -> [M, N, B,
+    outputs]."""
     members = observation.shape[0]
     count = network.weights[0].shape[0] // members
     output = network(
-        _repeated(observation, count), None if action is None else _repeated(action, count), by_batch=by_batch
+        _repeated(observation, count),
+        None if action is None else _repeated(action, count),
+        by_batch=by_batch,
     )
     return output.view(members, count, *output.shape[1:])
 
 
 class EnsemblePass:
-    """A forward pass of N networks a member, as `ensemble_outputs`, and what its gradients are made of: written out
-    where the networks are multilayer perceptrons, else autograd's.
+    """A forward pass of N networks a member, as `ensemble_outputs`, and what its gradients are made
+    of: written out where the networks are multilayer perceptrons, else autograd's.
 
     output   [M, N, B, outputs], without a graph
     rest     where only the first `rows` count as B, the outputs of the others
@@ -190,9 +222,12 @@ class EnsemblePass:
             output = outputs.detach()
         self.output, self.rest = output.tensor_split([every if rows is None else rows], 2)
 
-    def fill_gradient(self, slope: Tensor, parameters: StackedParameters, gradients: StackedMLP | None) -> None:
-        """Write into the gradient of `parameters`, the networks', that of a loss whose derivative in `output` is
-        `slope`. `gradients`: the same as layers, where the networks are multilayer perceptrons."""
+    def fill_gradient(
+        self, slope: Tensor, parameters: StackedParameters, gradients: StackedMLP | None
+    ) -> None:
+        """Write into the gradient of `parameters`, the networks', that of a loss whose derivative
+        in `output` is `slope`. `gradients`: the same as layers, where the networks are multilayer
+        perceptrons."""
         if self._written is None:
             parameters.zero_gradient()
             torch.autograd.backward(self._graph, slope)
@@ -226,22 +261,23 @@ def squared_error(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """values [M, N, B] against target [M, B], rows weighted by weight [M, B].
 
-    Returns the loss [M], half the weighted squares summed over rows and networks, its derivative in the values
-    [M, N, B], and the mean size of the networks' errors [M, B]. Beyond a `threshold` [M] above 0 the loss goes on
-    straight (Huber, 1964): k (|δ| - k / 2). Raises InvalidInput for other shapes: a [B] against a [B, 1] would become
-    a [B, B].
-    """
+    Returns the loss [M], half the weighted squares summed over rows and networks, its derivative in
+    the values [M, N, B], and the mean size of the networks' errors [M, B]. Beyond a `threshold` [M]
+    above 0 the loss goes on straight (Huber, 1964): k (|δ| - k / 2). Raises InvalidInput for other
+    shapes: a [B] against a [B, 1] would become a [B, B]."""
     members, _, rows = values.shape
     if target.shape != (members, rows) or weight.shape != (members, rows):
         raise InvalidInput(
-            f"values [M, N, B] {list(values.shape)} do not fit targets {list(target.shape)} and weights "
-            f"{list(weight.shape)}"
+            f"values [M, N, B] {list(values.shape)} do not fit targets {list(target.shape)} and "
+            f"weights {list(weight.shape)}"
         )
     error = values.detach() - target.unsqueeze(1)
     size, bounded = error.abs(), error
     if threshold is not None:
         limit = torch.where(threshold > 0, threshold, torch.inf).view(-1, 1, 1)
         # NaN if it is infinite: otherwise the slope of a broken member would look valid.
-        bounded = torch.where(error.isinf(), torch.nan, torch.minimum(torch.maximum(error, -limit), limit))
+        bounded = torch.where(
+            error.isinf(), torch.nan, torch.minimum(torch.maximum(error, -limit), limit)
+        )
     slope = bounded * weight.unsqueeze(1)
     return (slope * (error - 0.5 * bounded)).sum((1, 2)), slope, size.mean(1)

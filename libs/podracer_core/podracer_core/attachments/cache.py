@@ -1,17 +1,19 @@
 """Files by hash in a bounded folder of this machine, which several processes use at the same time.
 
-    <root>                  `podracer-<user id>` in the given folder, owned by this user: a cluster's volume is root's,
-                            and open to a group
-    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified on arrival and whenever it is handed out
-    <root>/<sha256>-code/   an archive's files, compared with the archive whenever they are handed out: on a machine
-                            without a whole box, code of an earlier session may have changed them
+    <root>                  `podracer-<user id>` in the given folder, owned by this user: a
+                            cluster's volume is root's, and open to a group
+    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified on arrival and
+                            whenever it is handed out
+    <root>/<sha256>-code/   an archive's files, compared with the archive whenever they are handed
+                            out: on a machine without a whole box, code of an earlier session may
+                            have changed them
     <root>/.drafts/         entries that are being written or removed
     <root>/.lock            held while entries are added or removed
 
-A user of an entry holds a shared lock on it. The kernel releases the lock when the process ends, even after a kill.
-When room is needed, unlocked entries are removed, least recently used first. An entry appears whole or not at all. A
-draft is locked by its writer; an unlocked draft belongs to a dead process and is removed.
-"""
+A user of an entry holds a shared lock on it. The kernel releases the lock when the process ends,
+even after a kill. When room is needed, unlocked entries are removed, least recently used first. An
+entry appears whole or not at all. A draft is locked by its writer; an unlocked draft belongs to a
+dead process and is removed."""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from typing import Self
 from podracer_core.attachments.limits import mebibytes
 from podracer_core.attachments.unpack import announced_bytes, is_unpacked, unpack_code
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.errors import DataCorrupted, Exhausted, PermissionRefused, PodracerError, Unavailable
+from podracer_core.errors import (
+    DataCorrupted,
+    Exhausted,
+    PermissionRefused,
+    PodracerError,
+    Unavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +48,8 @@ _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Held:
-    """An entry that is kept until `close`; closing twice is harmless. `path` is its file or folder."""
+    """An entry that is kept until `close`; closing twice is harmless. `path` is its file or
+    folder."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -60,11 +69,12 @@ class Held:
 
 
 class FileCache:
-    """See the module. Every method raises Exhausted without room, Unavailable if the disk fails, and PermissionRefused
-    if other users can write the folder. Safe in any thread."""
+    """See the module. Every method raises Exhausted without room, Unavailable if the disk fails,
+    and PermissionRefused if other users can write the folder. Safe in any thread."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """The cache is a folder in `folder`, created at first use; it holds at most `limit_bytes`."""
+        """The cache is a folder in `folder`, created at first use; it holds at most
+        `limit_bytes`."""
         self._folder, self._limit_bytes = folder, limit_bytes
         self._root = folder / f"podracer-{os.geteuid()}"
         self._drafts = self._root / _DRAFTS
@@ -73,7 +83,9 @@ class FileCache:
         """The file, or None if it is not in the cache."""
         with self._mapped_errors():
             self._open_root()
-            return self._hold(self._root / file.local_name, lambda held: _has_hash(held, file.sha256))
+            return self._hold(
+                self._root / file.local_name, lambda held: _has_hash(held, file.sha256)
+            )
 
     def add(self, file: StoredFile, chunks: Iterable[bytes]) -> Held:
         """Add the file's bytes. Raises DataCorrupted if they do not match its hash and size."""
@@ -88,8 +100,8 @@ class FileCache:
                     target.write(chunk)
             if (received, digest.hexdigest()) != (file.size_bytes, file.sha256):
                 raise DataCorrupted(
-                    f"{file.key} has {received} bytes with SHA-256 {digest.hexdigest()}, expected {file.size_bytes} "
-                    f"with {file.sha256}",
+                    f"{file.key} has {received} bytes with SHA-256 {digest.hexdigest()}, expected "
+                    f"{file.size_bytes} with {file.sha256}",
                     key=file.key,
                 )
             return self._publish(draft, file.local_name)
@@ -104,7 +116,9 @@ class FileCache:
             if (archive := self.hold(file)) is None:
                 return None
             with archive:
-                folder = self._hold(self._root / name, lambda held: is_unpacked(archive.path, held.path))
+                folder = self._hold(
+                    self._root / name, lambda held: is_unpacked(archive.path, held.path)
+                )
                 if folder is not None:
                     return folder
                 with self._draft(announced_bytes(archive.path), is_folder=True) as draft:
@@ -125,7 +139,9 @@ class FileCache:
                     os.utime(descriptor)  # it has been used now
                     if is_whole(held):
                         return held
-                    logger.warning("%s was changed after it had been brought here; it is made again", path)
+                    logger.warning(
+                        "%s was changed after it had been brought here; it is made again", path
+                    )
                     with self._alone():
                         if os.path.samestat(path.stat(), os.fstat(descriptor)):
                             self._bury(path)
@@ -133,7 +149,8 @@ class FileCache:
 
     @contextlib.contextmanager
     def _draft(self, size_bytes: int, *, is_folder: bool = False) -> Iterator[Held]:
-        """A file or folder to write, with room for `size_bytes`; removed at the end unless it was published."""
+        """A file or folder to write, with room for `size_bytes`; removed at the end unless it was
+        published."""
         self._open_root()
         path = self._drafts / uuid.uuid4().hex
         with self._alone():
@@ -166,7 +183,9 @@ class FileCache:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold a lock under which no other process adds or removes entries."""
-        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(
+            self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -174,7 +193,8 @@ class FileCache:
             os.close(descriptor)
 
     def _open_root(self) -> None:
-        """Open the root and check its permissions: code runs from here, so no other user may be able to write it."""
+        """Open the root and check its permissions: code runs from here, so no other user may be
+        able to write it."""
         self._folder.mkdir(0o700, parents=True, exist_ok=True)
         self._require(self._folder, {0, os.geteuid()}, 0)
         self._root.mkdir(0o700, exist_ok=True)
@@ -183,10 +203,15 @@ class FileCache:
 
     def _require(self, folder: Path, owners: Collection[int], closed: int) -> None:
         status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners or status.st_mode & closed:
+        if (
+            not stat.S_ISDIR(status.st_mode)
+            or status.st_uid not in owners
+            or status.st_mode & closed
+        ):
             raise PermissionRefused(
-                f"the cache {folder} must belong to this user, with no write permission for others, or be a "
-                "volume of root's that holds such a folder; choose another (PODRACER_CACHE_DIR)",
+                f"the cache {folder} must belong to this user, with no write permission for "
+                "others, or be a volume of root's that holds such a folder; choose another "
+                "(PODRACER_CACHE_DIR)",
                 folder=folder,
             )
 
@@ -201,8 +226,9 @@ class FileCache:
                 total -= sizes[path]
         if total + needed_bytes > self._limit_bytes:
             raise Exhausted(
-                f"the cache {self._root} has no room for {mebibytes(needed_bytes)}: {mebibytes(total)} of "
-                f"{mebibytes(self._limit_bytes)} are in use (PODRACER_CACHE_SIZE)",
+                f"the cache {self._root} has no room for {mebibytes(needed_bytes)}: "
+                f"{mebibytes(total)} of {mebibytes(self._limit_bytes)} are in use "
+                "(PODRACER_CACHE_SIZE)",
                 reason="CACHE_FULL",
                 retry_after_s=1,
             )
@@ -241,15 +267,19 @@ class FileCache:
             yield
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            hint = "; free some space, or choose another folder (PODRACER_CACHE_DIR)" if full else ""
+            hint = (
+                "; free some space, or choose another folder (PODRACER_CACHE_DIR)" if full else ""
+            )
             place = f" ({error.filename})" if error.filename else ""
-            kind: type[PodracerError] = PermissionRefused if isinstance(error, PermissionError) else Unavailable
+            kind: type[PodracerError] = (
+                PermissionRefused if isinstance(error, PermissionError) else Unavailable
+            )
             raise kind(f"the cache {self._root}: {error.strerror}{place}{hint}") from error
 
 
 def _open(path: Path) -> int:
-    """Open an entry in order to lock it. User code runs as the same user: if it has removed an entry's permissions,
-    they are restored."""
+    """Open an entry in order to lock it. User code runs as the same user: if it has removed an
+    entry's permissions, they are restored."""
     try:
         return os.open(path, _OPENING)
     except PermissionError:
@@ -267,7 +297,9 @@ def _size_bytes(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):  # a draft that has just ended
         if not path.is_dir():
             return path.stat().st_size
-        return sum(Path(place, name).stat().st_size for place, _, names in os.walk(path) for name in names)
+        return sum(
+            Path(place, name).stat().st_size for place, _, names in os.walk(path) for name in names
+        )
     return 0
 
 

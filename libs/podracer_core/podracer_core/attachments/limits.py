@@ -36,7 +36,11 @@ def is_plain_path(path: str) -> bool:
     if _BAD_CHARACTER.search(path) or _DRIVE.match(path):
         return False
     names = path.split("/")
-    if {"", ".", ".."} & set(names) or len(names) > _MAX_DEPTH or len(path.encode()) > _MAX_PATH_BYTES:
+    if (
+        {"", ".", ".."} & set(names)
+        or len(names) > _MAX_DEPTH
+        or len(path.encode()) > _MAX_PATH_BYTES
+    ):
         return False
     return max(len(name.encode()) for name in names) <= _MAX_NAME_BYTES
 

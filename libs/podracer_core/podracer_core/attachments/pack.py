@@ -24,7 +24,8 @@ from podracer_core.attachments.limits import (
 from podracer_core.errors import InvalidInput
 
 _SHOWN = 5
-_STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")  # what marks one of Podracer's, such as runs/
+# what marks one of Podracer's, such as runs/
+_STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,26 @@ class CodeFile:
 
 
 def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
-    """The files of a code folder, or the one file of a module, by their path in the archive, in order.
+    """The files of a code folder, or the one file of a module, by their path in the archive, in
+    order.
 
-    A folder with an `__init__.py` is a package itself, and stands in the archive by its name; any other holds packages.
-    Hidden files, `__pycache__`, compiled Python and a state folder of Podracer are left out. Raises InvalidInput
-    (`environment.code`) if the folder is too large, cannot be read, has a link to the outside, or does not hold the
-    module of `entry_point`.
-    """
+    A folder with an `__init__.py` is a package itself, and stands in the archive by its name; any
+    other holds packages. Hidden files, `__pycache__`, compiled Python and a state folder of
+    Podracer are left out. Raises InvalidInput (`environment.code`) if the folder is too large,
+    cannot be read, has a link to the outside, or does not hold the module of `entry_point`."""
     try:
         root = folder.resolve(strict=True)
         prefix = f"{root.name}/" if (root / "__init__.py").is_file() else ""
         found: list[CodeFile] = []
-        for file in [_file(root.name, root, root, root.stat())] if root.is_file() else _walk(root, prefix):
+        for file in (
+            [_file(root.name, root, root, root.stat())] if root.is_file() else _walk(root, prefix)
+        ):
             found.append(file)
             if len(found) > MAX_FILES:
-                raise refuse_code(f"{folder} has more than {MAX_FILES:_} files, which is the limit; {_largest(found)}")
+                raise refuse_code(
+                    f"{folder} has more than {MAX_FILES:_} files, which is the limit; "
+                    f"{_largest(found)}"
+                )
     except OSError as error:
         raise refuse_code(f"cannot read {error.filename or folder}: {error.strerror}") from error
     size_bytes = sum(file.size_bytes for file in found)
@@ -69,12 +75,16 @@ def refuse_code(problem: str) -> InvalidInput:
 
 def size_problem(what: str, size_bytes: int, limit_bytes: int, files: Sequence[CodeFile]) -> str:
     """The error for a folder that is too large."""
-    return f"{what} {mebibytes(size_bytes)}, the limit is {mebibytes(limit_bytes)}; {_largest(files)}"
+    return (
+        f"{what} {mebibytes(size_bytes)}, the limit is {mebibytes(limit_bytes)}; {_largest(files)}"
+    )
 
 
 def _largest(files: Sequence[CodeFile]) -> str:
     largest = sorted(files, key=lambda file: file.size_bytes, reverse=True)[:_SHOWN]
-    return "its largest files: " + ", ".join(f"{file.path} ({mebibytes(file.size_bytes)})" for file in largest)
+    return "its largest files: " + ", ".join(
+        f"{file.path} ({mebibytes(file.size_bytes)})" for file in largest
+    )
 
 
 def _walk(root: Path, prefix: str) -> Iterator[CodeFile]:
@@ -96,7 +106,10 @@ def _walk(root: Path, prefix: str) -> Iterator[CodeFile]:
                 continue
             path = folder / name
             if not is_plain_path(prefix + name):
-                raise refuse_code(f"{folder}: the name {name!r} cannot stand in an archive, or is too deep or too long")
+                raise refuse_code(
+                    f"{folder}: the name {name!r} cannot stand in an archive, or is too deep or "
+                    "too long"
+                )
             real = _inside(path, root) if path.is_symlink() else path
             status = real.stat()
             if not stat.S_ISDIR(status.st_mode):
@@ -121,7 +134,9 @@ def _inside(link: Path, root: Path) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
         raise refuse_code(f"{link} is a link to nothing") from error
     if not real.is_relative_to(root):
-        raise refuse_code(f"{link} is a link to {real}, outside of {root}: copy what it points to into the folder")
+        raise refuse_code(
+            f"{link} is a link to {real}, outside of {root}: copy what it points to into the folder"
+        )
     return real
 
 
@@ -129,8 +144,8 @@ def _require_module(folder: Path, entry_point: str, files: Sequence[CodeFile]) -
     module = re.split(r"[.:]", entry_point, maxsplit=1)[0]
     if not any(re.split(r"[./]", file.path, maxsplit=1)[0] == module for file in files):
         raise refuse_code(
-            f"{folder} does not hold the module {module} of {entry_point}: expected {module}/ or {module}.py in it, or "
-            f"the package folder {module} itself, with an __init__.py"
+            f"{folder} does not hold the module {module} of {entry_point}: expected {module}/ or "
+            f"{module}.py in it, or the package folder {module} itself, with an __init__.py"
         )
 
 
@@ -139,8 +154,9 @@ _UNIX = 3
 
 
 def pack_code(folder: Path, entry_point: str) -> bytes:
-    """A zip of a code folder, in order of path, without times and owners. Raises InvalidInput as `code_files` does,
-    if the archive becomes too large, and if a file becomes shorter during the call."""
+    """A zip of a code folder, in order of path, without times and owners. Raises InvalidInput as
+    `code_files` does, if the archive becomes too large, and if a file becomes shorter during the
+    call."""
     files = code_files(folder, entry_point)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

@@ -18,20 +18,22 @@ from podracer_core.errors import PreconditionFailed
 from podracer_core.service.process import ServiceSettings
 
 FILES_MISSING = "FILES_MISSING"
-"""Reason of the error that asks the caller to send the environment's files (PutFile) and to repeat the call."""
+"""Reason of the error that asks the caller to send the environment's files (PutFile) and to repeat
+the call."""
 
 
 @dataclass(frozen=True)
 class PodSettings(ServiceSettings):
     """
-    cache_dir   folder for users' code and data sets, created if it is missing; several processes may share
-                it. Unset: one of this user's in the folder for temporary files
+    cache_dir   folder for users' code and data sets, created if it is missing; several processes
+                may share it. Unset: one of this user's in the folder for temporary files
     cache_size  the most it may hold; a single data set may take 1 GiB
-    shm_dir     folder in memory through which services of one machine hand tensors to each other, the same for all of
-                them. Unset: /dev/shm where there is one. Without it tensors travel inside the messages
-    advertise   address at which learners call this one. Unset: where it listens. A learner's wildcard address (0.0.0.0)
-                becomes its host's name; a worker or an evaluator that listens there may be called by any address of
-                its machine
+    shm_dir     folder in memory through which services of one machine hand tensors to each other,
+                the same for all of them. Unset: /dev/shm where there is one. Without it tensors
+                travel inside the messages
+    advertise   address at which learners call this one. Unset: where it listens. A learner's
+                wildcard address (0.0.0.0) becomes its host's name; a worker or an evaluator that
+                listens there may be called by any address of its machine
     """
 
     cache_dir: Path | None = None
@@ -52,7 +54,8 @@ class PodSettings(ServiceSettings):
 
 
 class PlacedEnvironment:
-    """An environment with local paths only. The files are kept until `close`; closing twice is harmless."""
+    """An environment with local paths only. The files are kept until `close`; closing twice is
+    harmless."""
 
     def __init__(self, spec: EnvironmentSpec, holds: ExitStack) -> None:
         self.spec = spec
@@ -72,9 +75,8 @@ class PlacedEnvironment:
 def place_environment(spec: EnvironmentSpec, cache: FileCache) -> PlacedEnvironment:
     """`spec` with the folder of its code and the paths of its data sets.
 
-    Raises PreconditionFailed (FILES_MISSING) if one is not in the cache, InvalidInput (INVALID_CODE_ARCHIVE) for
-    an invalid code archive, and the cache's errors.
-    """
+    Raises PreconditionFailed (FILES_MISSING) if one is not in the cache, InvalidInput
+    (INVALID_CODE_ARCHIVE) for an invalid code archive, and the cache's errors."""
     with ExitStack() as holds:
         code_path = spec.code_path
         if spec.code is not None:
@@ -89,5 +91,7 @@ def place_environment(spec: EnvironmentSpec, cache: FileCache) -> PlacedEnvironm
 
 def _path_of(held: Held | None, file: StoredFile, holds: ExitStack) -> str:
     if held is None:
-        raise PreconditionFailed(f"the file {file.sha256} has not been brought here", reason=FILES_MISSING)
+        raise PreconditionFailed(
+            f"the file {file.sha256} has not been brought here", reason=FILES_MISSING
+        )
     return str(holds.enter_context(held).path)

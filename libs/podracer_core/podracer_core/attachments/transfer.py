@@ -40,9 +40,8 @@ class FileReceiver:
     def receive(self, requests: Iterator[PutRequest]) -> bool:
         """Receive one file. Returns whether the cache had it already; then its bytes are not read.
 
-        Raises InvalidInput for an invalid header and for bytes that do not match it, Exhausted with too many transfers
-        at a time, and the cache's errors.
-        """
+        Raises InvalidInput for an invalid header and for bytes that do not match it, Exhausted with
+        too many transfers at a time, and the cache's errors."""
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput("a file begins with its header", reason="INVALID_FILE")
@@ -60,11 +59,14 @@ class FileReceiver:
         return False
 
 
-def put_file(put: Callable[..., Any], request: Callable[..., Any], file: StoredFile, path: Path) -> None:
-    """The caller's end: send the file at `path`. `put` is a stub's PutFile, `request` makes its messages.
+def put_file(
+    put: Callable[..., Any], request: Callable[..., Any], file: StoredFile, path: Path
+) -> None:
+    """The caller's end: send the file at `path`. `put` is a stub's PutFile, `request` makes its
+    messages.
 
-    Repeats the call while the server is busy, for as long as a slow network would need for the file.
-    """
+    Repeats the call while the server is busy, for as long as a slow network would need for the
+    file."""
     deadline = time.monotonic() + _LEAST_TIMEOUT_S + file.size_bytes / _SLOWEST_BYTES_PER_S
     waits = Backoff(*_RETRY_S)
     while True:
@@ -92,7 +94,9 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _requests(request: Callable[..., Any], header: file_pb2.FileHeader, path: Path) -> Iterator[Any]:
+def _requests(
+    request: Callable[..., Any], header: file_pb2.FileHeader, path: Path
+) -> Iterator[Any]:
     yield request(header=header)
     for data in file_pieces(path):
         yield request(data=data)
@@ -101,14 +105,18 @@ def _requests(request: Callable[..., Any], header: file_pb2.FileHeader, path: Pa
 def _announced(header: file_pb2.FileHeader) -> StoredFile:
     file = StoredFile(header.sha256, header.sha256, header.size_bytes, header.name)
     if file.size_bytes > MAX_DATA_BYTES:
-        raise InvalidInput(f"{file.size_bytes} bytes are too many: at most {MAX_DATA_BYTES}", reason="INVALID_FILE")
+        raise InvalidInput(
+            f"{file.size_bytes} bytes are too many: at most {MAX_DATA_BYTES}", reason="INVALID_FILE"
+        )
     return file
 
 
 def _pieces(requests: Iterator[PutRequest]) -> Iterator[bytes]:
     for request in requests:
         if request.WhichOneof("part") != "data" or len(request.data) > CHUNK_BYTES:
-            raise InvalidInput(f"expected data of at most {CHUNK_BYTES} bytes a message", reason="INVALID_FILE")
+            raise InvalidInput(
+                f"expected data of at most {CHUNK_BYTES} bytes a message", reason="INVALID_FILE"
+            )
         yield request.data
 
 
@@ -117,11 +125,12 @@ def receive_artifact(
 ) -> artifact_service_pb2.Artifact:
     """Write the files of a Download stream below `target`, a folder that must be missing or empty.
 
-    `target` appears complete, or not at all. Raises AlreadyExists if it is not empty, DataCorrupted if a
-    file does not match its header, InvalidInput when the folder cannot be written.
-    """
+    `target` appears complete, or not at all. Raises AlreadyExists if it is not empty, DataCorrupted
+    if a file does not match its header, InvalidInput when the folder cannot be written."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise AlreadyExists(f"{target} is there already and not empty; choose another place", path=target)
+        raise AlreadyExists(
+            f"{target} is there already and not empty; choose another place", path=target
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -134,7 +143,9 @@ def receive_artifact(
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        raise InvalidInput(f"cannot write {target}: {error.strerror}", reason="UNWRITABLE_FOLDER") from error
+        raise InvalidInput(
+            f"cannot write {target}: {error.strerror}", reason="UNWRITABLE_FOLDER"
+        ) from error
     return artifact
 
 
@@ -167,8 +178,15 @@ def _receive_files(
 class _IncomingFile:
     def __init__(self, header: artifact_service_pb2.ArtifactFile, folder: Path) -> None:
         relative = PurePosixPath(header.path)
-        if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in header.path:
-            raise DataCorrupted(f"the download holds the path {header.path!r}, expected one below its folder")
+        if (
+            relative.is_absolute()
+            or not relative.parts
+            or ".." in relative.parts
+            or "\0" in header.path
+        ):
+            raise DataCorrupted(
+                f"the download holds the path {header.path!r}, expected one below its folder"
+            )
         path = folder.joinpath(*relative.parts)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._header = header
@@ -187,8 +205,9 @@ class _IncomingFile:
         self._file.close()
         if self._size != self._header.size_bytes or self._digest.hexdigest() != self._header.sha256:
             raise DataCorrupted(
-                f"{self._header.path} arrived with {self._size} bytes and SHA-256 {self._digest.hexdigest()}, expected "
-                f"{self._header.size_bytes} and {self._header.sha256}",
+                f"{self._header.path} arrived with {self._size} bytes and SHA-256 "
+                f"{self._digest.hexdigest()}, expected {self._header.size_bytes} and "
+                f"{self._header.sha256}",
                 path=self._header.path,
             )
 

@@ -29,13 +29,21 @@ _END_MAGIC = b"PK\x05\x06"
 _LARGE_MAGIC, _LARGE_BYTES = b"PK\x06\x07", 20  # the locator of zip64, which stands before it
 _MAX_DIRECTORY_BYTES = 16 << 20  # MAX_FILES of the longest paths
 _ENCRYPTED = 0x1
-_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def announced_bytes(archive: Path) -> int:
-    """The unpacked size according to the archive; `unpack_code` writes no more than that. Raises InvalidInput as it
-    does."""
+    """The unpacked size according to the archive; `unpack_code` writes no more than that. Raises
+    InvalidInput as it does."""
     with _opened(archive) as opened:
         return sum(entry.file_size for entry in _checked(opened))
 
@@ -43,17 +51,18 @@ def announced_bytes(archive: Path) -> int:
 def unpack_code(archive: Path, target: Path) -> None:
     """Write the files of a zip below `target`, an empty folder: readable, not writable.
 
-    Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a duplicate path,
-    too many files or folders, more bytes than it announces or than are allowed, encryption, and for a file that is not
-    a zip.
-    """
+    Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a
+    duplicate path, too many files or folders, more bytes than it announces or than are allowed,
+    encryption, and for a file that is not a zip."""
     with _opened(archive) as opened:
         for entry in _checked(opened):
             path = target / entry.filename
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 mode = 0o555 if entry.external_attr >> 16 & stat.S_IXUSR else 0o444
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+                descriptor = os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode
+                )
             except (FileExistsError, NotADirectoryError) as error:
                 raise _refused(f"{entry.filename!r} is a file and a folder") from error
             with os.fdopen(descriptor, "wb") as file:
@@ -93,7 +102,11 @@ def _is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> b
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
-    with os.fdopen(descriptor, "rb") as file, _refusing("it is damaged"), archive.open(entry) as source:
+    with (
+        os.fdopen(descriptor, "rb") as file,
+        _refusing("it is damaged"),
+        archive.open(entry) as source,
+    ):
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return False
         while data := source.read(CHUNK_BYTES):
@@ -115,18 +128,29 @@ def _refusing(problem: str) -> Iterator[None]:
 
 
 def _opened(archive: Path) -> zipfile.ZipFile:
-    """The opened archive. Raises InvalidInput before a large directory is read: zipfile reads it as a whole."""
+    """The opened archive. Raises InvalidInput before a large directory is read: zipfile reads it as
+    a whole."""
     size_bytes = archive.stat().st_size
     if size_bytes > MAX_PACKED_BYTES:
-        raise _refused(f"it has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_PACKED_BYTES)}")
+        raise _refused(
+            f"it has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_PACKED_BYTES)}"
+        )
     with archive.open("rb") as file:
         file.seek(max(0, size_bytes - _END.size - _LARGE_BYTES))
         tail = file.read()
     if len(tail) < _END.size or not tail[-_END.size :].startswith(_END_MAGIC):
         raise _refused("it is not a zip file without a comment")
     *_, count, directory_bytes, _, comment_bytes = _END.unpack(tail[-_END.size :])
-    if comment_bytes or tail.startswith(_LARGE_MAGIC) or directory_bytes > _MAX_DIRECTORY_BYTES or count > MAX_FILES:
-        raise _refused(f"it has a comment, a directory of more than {mebibytes(_MAX_DIRECTORY_BYTES)}, or {_many()}")
+    if (
+        comment_bytes
+        or tail.startswith(_LARGE_MAGIC)
+        or directory_bytes > _MAX_DIRECTORY_BYTES
+        or count > MAX_FILES
+    ):
+        raise _refused(
+            f"it has a comment, a directory of more than {mebibytes(_MAX_DIRECTORY_BYTES)}, or "
+            f"{_many()}"
+        )
     with _refusing("it is not a zip file"):
         return zipfile.ZipFile(archive)
 
@@ -146,7 +170,9 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         raise _refused(f"it has more than {MAX_FILES:_} folders")
     size_bytes = sum(entry.file_size for entry in files)
     if size_bytes > MAX_UNPACKED_BYTES:
-        raise _refused(f"it unpacks to {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_UNPACKED_BYTES)}")
+        raise _refused(
+            f"it unpacks to {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_UNPACKED_BYTES)}"
+        )
     return files
 
 
@@ -158,7 +184,8 @@ def _is_folder(entry: zipfile.ZipInfo) -> bool:
         raise _refused(f"{name[:200]!r} is an absolute path")
     if ".." in parts:
         raise _refused(f"{name[:200]!r} leads out of its folder")
-    # The other name is what stood there before `zipfile` cut it off at a NUL, or took that of an extra field.
+    # The other name is what stood there before `zipfile` cut it off at a NUL, or took that of an
+    # extra field.
     if not all(is_plain_path(one.removesuffix("/")) for one in (name, entry.orig_filename)):
         raise _refused(f"{name[:200]!r} is not a plain relative path")
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR and not entry.is_dir()):

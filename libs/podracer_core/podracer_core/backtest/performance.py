@@ -1,9 +1,9 @@
-"""The usual statistics of an account, from its daily returns. Nothing here is drawn at random, nothing needs torch.
+"""The usual statistics of an account, from its daily returns. Nothing here is drawn at random,
+nothing needs torch.
 
-The conventions are empyrical's: simple returns, 252 days a year, no riskless rate, deviations divided by n - 1 (the
-downside deviation by n). A ratio whose denominator is zero says nothing: it is NaN, but Sharpe's is 0 for an account
-that never moves, so that such policies can be ranked.
-"""
+The conventions are empyrical's: simple returns, 252 days a year, no riskless rate, deviations
+divided by n - 1 (the downside deviation by n). A ratio whose denominator is zero says nothing: it
+is NaN, but Sharpe's is 0 for an account that never moves, so that such policies can be ranked."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Performance:
 
 @dataclass(frozen=True, slots=True)
 class Drawdown:
-    """The largest fall: `depth` (0 or negative) from `values[peak]` to `values[trough]`, made good at `recovery`
-    (None: not by the end)."""
+    """The largest fall: `depth` (0 or negative) from `values[peak]` to `values[trough]`, made good
+    at `recovery` (None: not by the end)."""
 
     depth: float
     peak: int
@@ -57,17 +57,25 @@ class Drawdown:
     recovery: int | None
 
 
-def daily_returns(times: NDArray[np.datetime64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Simple returns [D] from an account's values [T] at `times` [T], rising; bars within a day are compounded.
+def daily_returns(
+    times: NDArray[np.datetime64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Simple returns [D] from an account's values [T] at `times` [T], rising; bars within a day are
+    compounded.
 
-    The first value is what the account began with: its own day counts where further bars follow in it. Raises
-    InvalidInput where the two lengths differ, fewer than two values are given, or one is not above 0.
-    """
+    The first value is what the account began with: its own day counts where further bars follow in
+    it. Raises InvalidInput where the two lengths differ, fewer than two values are given, or one is
+    not above 0."""
     if len(times) != len(values) or len(values) < 2:
-        raise InvalidInput(f"returns need two values or more, a time each; not {len(values)} and {len(times)} times")
+        raise InvalidInput(
+            f"returns need two values or more, a time each; not {len(values)} and {len(times)} "
+            "times"
+        )
     if not (np.isfinite(values) & (values > 0)).all():
         bad = int(np.argmin(np.isfinite(values) & (values > 0)))
-        raise InvalidInput(f"an account's values must be above 0; at {times[bad]} it is {values[bad]:g}")
+        raise InvalidInput(
+            f"an account's values must be above 0; at {times[bad]} it is {values[bad]:g}"
+        )
     days = times[1:].astype("datetime64[D]")
     last_of_day = np.append(days[1:] != days[:-1], True)
     at_end = np.concatenate([values[:1], values[1:][last_of_day]])
@@ -92,13 +100,17 @@ def largest_drawdown(values: NDArray[np.float64]) -> Drawdown:
     trough = int(np.argmin(falls))
     peak = int(np.argmax(values[: trough + 1]))
     after = np.flatnonzero(values[trough:] >= values[peak])
-    return Drawdown(float(falls[trough]), peak, trough, trough + int(after[0]) if len(after) else None)
+    return Drawdown(
+        float(falls[trough]), peak, trough, trough + int(after[0]) if len(after) else None
+    )
 
 
 def performance(returns: NDArray[np.float64]) -> Performance:
     """The performance of daily simple returns [D], D ≥ 1. Raises InvalidInput for another shape."""
     if returns.ndim != 1 or not len(returns):
-        raise InvalidInput(f"performance needs daily returns [D], one at least, not {list(returns.shape)}")
+        raise InvalidInput(
+            f"performance needs daily returns [D], one at least, not {list(returns.shape)}"
+        )
     growth = np.cumprod(1 + returns)
     cumulative = float(growth[-1] - 1)
     annual = float(growth[-1]) ** (DAYS_A_YEAR / len(returns)) - 1
@@ -118,7 +130,8 @@ def performance(returns: NDArray[np.float64]) -> Performance:
 
 
 def drawdowns(values: NDArray[np.float64]) -> list[Drawdown]:
-    """Drawdowns of an account's values [T], above 0: each from its peak until it is made good, the deepest first."""
+    """Drawdowns of an account's values [T], above 0: each from its peak until it is made good, the
+    deepest first."""
     peaks = np.maximum.accumulate(values)
     below = values < peaks
     starts = np.flatnonzero(below & ~np.append(False, below[:-1]))
@@ -127,13 +140,18 @@ def drawdowns(values: NDArray[np.float64]) -> list[Drawdown]:
     for start, end in zip(starts, ends, strict=True):
         recovery = int(end) if end < len(values) else None
         trough = int(start + np.argmin(values[start:end]))
-        found.append(Drawdown(float(values[trough] / peaks[start] - 1), int(start) - 1, trough, recovery))
+        found.append(
+            Drawdown(float(values[trough] / peaks[start] - 1), int(start) - 1, trough, recovery)
+        )
     return sorted(found, key=lambda fall: fall.depth)
 
 
-def monthly_returns(times: NDArray[np.datetime64], values: NDArray[np.float64]) -> dict[tuple[int, int], float]:
-    """Simple returns by (year, month), from an account's values [T] at `times` [T], rising; a month begins with the
-    last value of the month before. The first value is what the account began with."""
+def monthly_returns(
+    times: NDArray[np.datetime64], values: NDArray[np.float64]
+) -> dict[tuple[int, int], float]:
+    """Simple returns by (year, month), from an account's values [T] at `times` [T], rising; a month
+    begins with the last value of the month before. The first value is what the account began
+    with."""
     months = times.astype("datetime64[M]").astype(int)
     last = np.append(months[1:] != months[:-1], True)
     at_end, of = values[last], months[last]

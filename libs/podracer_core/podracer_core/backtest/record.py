@@ -20,7 +20,8 @@ _TRADES = ("decided", "filled", "ticker", "shares", "price", "cost")
 
 @dataclass(frozen=True, slots=True)
 class BacktestRecord:
-    """One account over T bars of K stocks, T ≥ 2; T - 1 decisions. Money is in the table's currency.
+    """One account over T bars of K stocks, T ≥ 2; T - 1 decisions. Money is in the table's
+    currency.
 
     tickers   [K]
     times     [T] datetime64[us]
@@ -59,7 +60,8 @@ class BacktestRecord:
 
     @property
     def turnover(self) -> float:
-        """Bought and sold value together, by twice the mean account value: 1 is everything exchanged once."""
+        """Bought and sold value together, by twice the mean account value: 1 is everything
+        exchanged once."""
         return float((np.abs(self.traded) * self.price).sum() / (2 * self.value.mean()))
 
 
@@ -71,12 +73,15 @@ def equity_csv(record: BacktestRecord) -> str:
 
 def holdings_csv(record: BacktestRecord) -> str:
     """time, then the shares of each ticker."""
-    rows = ((str(time), *held) for time, held in zip(record.times, record.shares.tolist(), strict=True))
+    rows = (
+        (str(time), *held) for time, held in zip(record.times, record.shares.tolist(), strict=True)
+    )
     return _csv(("time", *record.tickers), rows)
 
 
 def trades_csv(record: BacktestRecord) -> str:
-    """Every fill: decided, filled, ticker, shares, price, cost, in the order of time and of the tickers."""
+    """Every fill: decided, filled, ticker, shares, price, cost, in the order of time and of the
+    tickers."""
     rows = (
         (
             str(record.times[bar]),
@@ -100,8 +105,8 @@ def replay(
 ) -> NDArray[np.float64]:
     """The account's values [T] from its trade CSV and the closes [T, K] alone.
 
-    Raises InvalidInput for another file, and for a trade of a ticker or at a time that is not there.
-    """
+    Raises InvalidInput for another file, and for a trade of a ticker or at a time that is not
+    there."""
     reader = csv.DictReader(io.StringIO(trades))
     if tuple(reader.fieldnames or ()) != _TRADES:
         raise InvalidInput(f"not a trade CSV: expected the columns {', '.join(_TRADES)}")
@@ -109,13 +114,21 @@ def replay(
     bar = {str(time): index for index, time in enumerate(times)}
     bought, paid = np.zeros(close.shape), np.zeros(len(times))
     for number, row in enumerate(reader, 1):
-        if row["ticker"] not in stock or row["decided"] not in bar or bar[row["decided"]] + 1 >= len(times):
-            raise InvalidInput(f"trade {number}: no bars for {row['ticker']} after {row['decided']}")
+        if (
+            row["ticker"] not in stock
+            or row["decided"] not in bar
+            or bar[row["decided"]] + 1 >= len(times)
+        ):
+            raise InvalidInput(
+                f"trade {number}: no bars for {row['ticker']} after {row['decided']}"
+            )
         shares, price, cost = (float(row[name]) for name in ("shares", "price", "cost"))
         after = bar[row["decided"]] + 1
         bought[after, stock[row["ticker"]]] += shares
         paid[after] += shares * price + cost
-    values: NDArray[np.float64] = initial_cash - paid.cumsum() + (bought.cumsum(axis=0) * close).sum(axis=1)
+    values: NDArray[np.float64] = (
+        initial_cash - paid.cumsum() + (bought.cumsum(axis=0) * close).sum(axis=1)
+    )
     return values
 
 
@@ -138,28 +151,43 @@ def record_to_messages(account: int, record: BacktestRecord) -> Iterator[Bars]:
     """All bars of a record, at most 1 MiB of numbers a message."""
     bars = len(record.times)
     step = max(1, _NUMBERS // (4 + 6 * max(1, len(record.tickers))))
-    times, filled = (moments.astype("datetime64[us]").astype(np.int64) for moments in (record.times, record.filled))
+    times, filled = (
+        moments.astype("datetime64[us]").astype(np.int64)
+        for moments in (record.times, record.filled)
+    )
     for start in range(0, bars, step):
         part = slice(start, start + step)
-        message = Bars(account=account, time_us=times[part].tolist(), filled_us=filled[part].tolist())
+        message = Bars(
+            account=account, time_us=times[part].tolist(), filled_us=filled[part].tolist()
+        )
         for name in (*_BY_BAR, *_BY_STOCK, *_OF_DECISIONS):
             getattr(message, name).extend(getattr(record, name)[part].reshape(-1).tolist())
         yield message
 
 
-def record_from_messages(messages: Iterable[Bars], tickers: Sequence[str], bars: int) -> BacktestRecord:
-    """The record of one account, of as many bars as were announced. Raises DataCorrupted where it has others."""
+def record_from_messages(
+    messages: Iterable[Bars], tickers: Sequence[str], bars: int
+) -> BacktestRecord:
+    """The record of one account, of as many bars as were announced. Raises DataCorrupted where it
+    has others."""
     kept = list(messages)
 
     def joined(name: str, rows: int, columns: int | None) -> NDArray[np.float64]:
-        numbers = np.concatenate([np.empty(0), *(np.fromiter(getattr(each, name), np.float64) for each in kept)])
+        numbers = np.concatenate(
+            [np.empty(0), *(np.fromiter(getattr(each, name), np.float64) for each in kept)]
+        )
         shape = (rows,) if columns is None else (rows, columns)
         if numbers.size != np.prod(shape):
-            raise DataCorrupted(f"a back-test came with {numbers.size} numbers of {name}, not {np.prod(shape):.0f}")
+            raise DataCorrupted(
+                f"a back-test came with {numbers.size} numbers of {name}, not {np.prod(shape):.0f}"
+            )
         return numbers.reshape(shape)
 
     def moments(name: str, rows: int) -> NDArray[np.datetime64]:
-        return np.array([moment for message in kept for moment in getattr(message, name)][:rows], "datetime64[us]")
+        return np.array(
+            [moment for message in kept for moment in getattr(message, name)][:rows],
+            "datetime64[us]",
+        )
 
     stocks = len(tickers)
     return BacktestRecord(
@@ -183,9 +211,16 @@ def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
     """
     for number, (before, after) in enumerate(itertools.pairwise(records), 2):
         if before.tickers != after.tickers:
-            raise InvalidInput(f"policy {number} trades other stocks than the one before; a walk needs the same of all")
-        if before.times[-1] != after.times[0] or not np.isclose(before.value[-1], after.value[0], rtol=1e-9):
-            raise InvalidInput(f"policy {number} does not begin where the one before ends: at {before.times[-1]}")
+            raise InvalidInput(
+                f"policy {number} trades other stocks than the one before; a walk needs the same "
+                "of all"
+            )
+        if before.times[-1] != after.times[0] or not np.isclose(
+            before.value[-1], after.value[0], rtol=1e-9
+        ):
+            raise InvalidInput(
+                f"policy {number} does not begin where the one before ends: at {before.times[-1]}"
+            )
 
     def joined(name: str, first: int) -> NDArray[np.float64]:
         parts = [getattr(record, name) for record in records]

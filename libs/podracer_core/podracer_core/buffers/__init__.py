@@ -1,7 +1,8 @@
 """Storage of experience.
 
 rollout        T steps of a cohort, for on-policy updates and on the wire
-replay         the last transitions of every member; replay_parts: cut for checkpoints; priorities: drawn by these
+replay         the last transitions of every member; replay_parts: cut for checkpoints; priorities:
+               drawn by these
 trajectories   episodes and segments in their order
 memory         whether a device has room
 """

@@ -14,9 +14,11 @@ _GROUP_LIMIT, _GROUP_USE = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgro
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that may still be allocated on `device`, within the container's limit; None if unknown."""
+    """Bytes that may still be allocated on `device`, within the container's limit; None if
+    unknown."""
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, and free
+        # by torch, and free
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + int(held)
     known = [number for number in (_available_bytes(), _group_bytes()) if number is not None]
     return min(known, default=None)
@@ -41,7 +43,8 @@ def require_memory(
     unit_bytes: float | None = None,
     reason: str = "REPLAY_TOO_LARGE",
 ) -> None:
-    """Raises InvalidInput (`reason`), naming the hyperparameter `field`, unless `size_bytes` are free.
+    """Raises InvalidInput (`reason`), naming the hyperparameter `field`, unless `size_bytes` are
+    free.
 
     unit_bytes   what one more in `field` takes: then the message says how many would fit
     """
@@ -51,7 +54,8 @@ def require_memory(
         if unit_bytes:
             advice += f", such as {_rounded_down(0.7 * free / unit_bytes):_}"
         message = (
-            f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.type}; {advice}"
+            f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on "
+            f"{device.type}; {advice}"
         )
         raise InvalidInput(message, field=field, reason=reason)
 
@@ -69,7 +73,9 @@ def _available_bytes() -> int | None:
         lines = _MEMORY_INFO.read_text().splitlines()
     except OSError:  # not Linux
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def _group_bytes() -> int | None:

@@ -1,4 +1,5 @@
-"""Replay for off-policy algorithms: the last transitions of every member, on the learner's device."""
+"""Replay for off-policy algorithms: the last transitions of every member, on the learner's
+device."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ class Transitions:
     observation       [M, B, *obs]  raw
     action            [M, B, *action]
     reward            [M, B]  sum of gamma^k r[t + k] over the steps that are summed
-    discount          [M, B]  gamma^steps, 0 where the episode terminated: a target is reward + discount * V(next)
+    discount          [M, B]  gamma^steps, 0 where the episode terminated: a target is reward +
+                              discount * V(next)
     next_observation  [M, B, *obs]  raw, the true successor of the last of these steps
-    weight            [M, B]  0 where a row is not valid, else the importance weight of prioritized sampling, or 1
+    weight            [M, B]  0 where a row is not valid, else the importance weight of prioritized
+                              sampling, or 1
     place             [M, B]  where they lie, for `Replay.set_priorities`
     """
 
@@ -44,86 +47,121 @@ class Transitions:
 
 
 def require_replay(
-    capacity: int, members: int, num_envs: int, horizon: int, item_bytes: tuple[int, int], device: torch.device,
-    *, prioritized: bool,
+    capacity: int, members: int, num_envs: int, horizon: int, item_bytes: tuple[int, int],
+    device: torch.device, *, prioritized: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Rows, cut-off episodes whose last observation is kept, and bytes of a `Replay`; `item_bytes` are those of an
-    observation and an action. Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory."""
+    """Rows, cut-off episodes whose last observation is kept, and bytes of a `Replay`; `item_bytes`
+    are those of an observation and an action. Raises InvalidInput (REPLAY_TOO_LARGE) where the
+    device has not enough free memory."""
     row_bytes = sum(item_bytes) + 15
-    rows = max(-(-(capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // row_bytes)) // num_envs), 2 * horizon)
-    cut_off_room = max(-(-rows * members * num_envs // _CUT_OFF_PART), 2 * horizon * members * num_envs)
+    rows = max(
+        -(-(capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // row_bytes)) // num_envs), 2 * horizon
+    )
+    cut_off_room = max(
+        -(-rows * members * num_envs // _CUT_OFF_PART), 2 * horizon * members * num_envs
+    )
     leaves = (rows + 1) * num_envs  # of a member
     size_bytes = members * leaves * row_bytes + cut_off_room * item_bytes[0]
     if prioritized:
         size_bytes += PriorityTree.size_bytes(members, leaves)
     what = f"a replay buffer of {rows * num_envs:,} transitions for each of {members} members"
-    require_memory(size_bytes, device, what, field="replay_capacity", unit_bytes=size_bytes / (rows * num_envs))
+    require_memory(
+        size_bytes, device, what, field="replay_capacity", unit_bytes=size_bytes / (rows * num_envs)
+    )
     return rows, cut_off_room, size_bytes
 
 
 class Replay:
-    """A ring of `rows` steps of M members in E environments: tensors [T, M, E, …], T being rows + 1.
+    """A ring of `rows` steps of M members in E environments: tensors [T, M, E, …], T being rows +
+    1.
 
-    Every observation is stored once: the successor of row t is row t + 1, and only of episodes that were cut off
-    (where it is the next episode's) the true one lies in a ring aside. Nothing here waits for the device.
+    Every observation is stored once: the successor of row t is row t + 1, and only of episodes that
+    were cut off (where it is the next episode's) the true one lies in a ring aside. Nothing here
+    waits for the device.
 
-    size        int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
+    size        int64 [M]: rows that each member may draw from (a loaded member may have more than a
+                fresh one)
     least_rows  the least of these, on the host
-    own_part    the part of each batch that is the member's own, rounded up to whole rows; the rest is all members'
+    own_part    the part of each batch that is the member's own, rounded up to whole rows; the rest
+                is all members'
     shared      whether members draw from the transitions of all members
     """
 
-    def __init__(self, capacity: int, example: Rollout, *, own_part: float = 1.0, prioritized: bool = False) -> None:
-        """Room for `capacity` transitions of each member, of the shapes of `example`, but at least for two rollouts.
+    def __init__(
+        self, capacity: int, example: Rollout, *, own_part: float = 1.0, prioritized: bool = False
+    ) -> None:
+        """Room for `capacity` transitions of each member, of the shapes of `example`, but at least
+        for two rollouts.
 
-        A capacity of 0 is automatic: 1,000,000, or what 256 MiB hold where that is less. It depends on nothing but the
-        size of a transition, so that an agent keeps as many in any cohort and on any machine.
+        A capacity of 0 is automatic: 1,000,000, or what 256 MiB hold where that is less. It depends
+        on nothing but the size of a transition, so that an agent keeps as many in any cohort and on
+        any machine.
 
         Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory for it.
         """
         members, num_envs = example.members, example.num_envs
         item_bytes = example.observation[0, 0, 0].nbytes, example.action[0, 0, 0].nbytes
-        self.own_part, self.shared, self.members, self.num_envs = own_part, own_part < 1, members, num_envs
+        self.own_part = own_part
+        self.shared = own_part < 1
+        self.members = members
+        self.num_envs = num_envs
         self.device = example.reward.device
         self.rows, self._cut_off_room, _ = require_replay(
-            capacity, members, num_envs, example.horizon, item_bytes, self.device, prioritized=prioritized
+            capacity,
+            members,
+            num_envs,
+            example.horizon,
+            item_bytes,
+            self.device,
+            prioritized=prioritized,
         )
         flat = (self.rows + 1) * members * num_envs
 
         def empty(like: Tensor, dtype: torch.dtype | None = None, count: int = flat) -> Tensor:
-            return torch.zeros(count, *like.shape[3:], dtype=dtype or like.dtype, device=self.device)
+            return torch.zeros(
+                count, *like.shape[3:], dtype=dtype or like.dtype, device=self.device
+            )
 
         self._observation, self._action = empty(example.observation), empty(example.action)
         self._reward = empty(example.reward)
         self._terminated, self._truncated = empty(example.terminated), empty(example.truncated)
         self._valid = empty(example.valid)
-        # Of a cut-off row: the number of its true successor, counted from the first that was ever stored.
+        # Of a cut-off row: the number of its true successor, counted from the first that was ever
+        # stored.
         self._cut_off = torch.full((flat,), _NOT_CUT_OFF, dtype=torch.int64, device=self.device)
-        self._final_observation = empty(example.observation, count=self._cut_off_room + 1)  # the last is a bin
+        # the last is a bin
+        self._final_observation = empty(example.observation, count=self._cut_off_room + 1)
         self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self._next_row = 0  # of the next transition; its observation, the newest, is there already
-        self._row_of_next = torch.zeros((), dtype=torch.int64, device=self.device)  # the same, where graphs read it
+        # the same, where graphs read it
+        self._row_of_next = torch.zeros((), dtype=torch.int64, device=self.device)
         self._stored = 0  # rows ever
-        self._stored_before = [0] * members  # rows that each had ever stored, elsewhere, when it came here
+        # rows that each had ever stored, elsewhere, when it came here
+        self._stored_before = [0] * members
         self.least_rows = 0
         self.size = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._member = torch.arange(members, device=self.device).view(-1, 1)
-        self.priorities = PriorityTree(members, (self.rows + 1) * num_envs, self.device) if prioritized else None
+        self.priorities = (
+            PriorityTree(members, (self.rows + 1) * num_envs, self.device) if prioritized else None
+        )
 
     def __len__(self) -> int:
         """Rows that are stored now."""
         return min(self._stored, self.rows)
 
     def add(self, rollout: Rollout) -> None:
-        """Append a rollout. A row whose stored successor is not what came next leaves the losses (a lost worker)."""
+        """Append a rollout. A row whose stored successor is not what came next leaves the losses (a
+        lost worker)."""
         if rollout.members != self.members or rollout.num_envs != self.num_envs:
             raise InvalidInput(
-                f"a rollout of {rollout.members} x {rollout.num_envs} environments does not fit a replay buffer of "
-                f"{self.members} x {self.num_envs}"
+                f"a rollout of {rollout.members} x {rollout.num_envs} environments does not fit a "
+                f"replay buffer of {self.members} x {self.num_envs}"
             )
         horizon = rollout.horizon
         if horizon > self.rows:
-            raise InvalidInput(f"a rollout of {horizon} steps does not fit a replay buffer of {self.rows} rows")
+            raise InvalidInput(
+                f"a rollout of {horizon} steps does not fit a replay buffer of {self.rows} rows"
+            )
         self._check_join(_finite(rollout.observation[0]))
         rows = (self._next_row + torch.arange(horizon + 1, device=self.device)) % (self.rows + 1)
         valid = rollout.valid
@@ -152,14 +190,21 @@ class Replay:
         self.size.add_(horizon).clamp_(max=self.rows)
 
     def sample(
-        self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1, batches: int = 1
+        self,
+        batch_size: int,
+        key: Tensor,
+        counter: Tensor,
+        gamma: Tensor,
+        steps: int = 1,
+        batches: int = 1,
     ) -> Transitions:
-        """`batches` batches of every member, one after the other: B = `batch_size` · `batches` transitions, with
-        replacement, evenly. The first `own_part` of each batch is the member's own.
+        """`batches` batches of every member, one after the other: B = `batch_size` · `batches`
+        transitions, with replacement, evenly. The first `own_part` of each batch is the member's
+        own.
 
-        key, counter int64 [M]: each member's own random numbers, counter … counter + B - 1. gamma [M]. `steps` is n of
-        n-step returns: rewards of up to n steps are summed, fewer where an episode ends or the stored rows do.
-        """
+        key, counter int64 [M]: each member's own random numbers, counter … counter + B - 1. gamma
+        [M]. `steps` is n of n-step returns: rewards of up to n steps are summed, fewer where an
+        episode ends or the stored rows do."""
         number = torch.arange(batch_size * batches, device=self.device)
         bits = random_bits(key.view(-1, 1), counter.view(-1, 1) + number)
         own = number % batch_size < math.ceil(self.own_part * batch_size)
@@ -174,16 +219,27 @@ class Replay:
         return self._gather(place, age, gamma, steps, torch.ones_like(place, dtype=torch.float32))
 
     def sample_prioritized(
-        self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int, exponent: Tensor
+        self,
+        batch_size: int,
+        key: Tensor,
+        counter: Tensor,
+        gamma: Tensor,
+        steps: int,
+        exponent: Tensor,
     ) -> Transitions:
-        """Like `sample`, with the probabilities P(i) of Schaul et al., 2016 (arXiv:1511.05952), equation 1.
+        """Like `sample`, with the probabilities P(i) of Schaul et al., 2016 (arXiv:1511.05952),
+        equation 1.
 
-        The weights are (N P(i))^-exponent over their greatest in the batch (section 3.4); exponent is beta [M], N the
-        transitions that the member has. One draw from each of B equal parts of the whole, as in algorithm 1.
-        """
-        assert self.priorities is not None, "sample_prioritized needs a replay buffer made with prioritized=True"
+        The weights are (N P(i))^-exponent over their greatest in the batch (section 3.4); exponent
+        is beta [M], N the transitions that the member has. One draw from each of B equal parts of
+        the whole, as in algorithm 1."""
+        assert self.priorities is not None, (
+            "sample_prioritized needs a replay buffer made with prioritized=True"
+        )
         draws = counter.view(-1, 1) + torch.arange(batch_size, device=self.device)
-        part = (torch.arange(batch_size, device=self.device) + uniform(key.view(-1, 1), draws)) / batch_size
+        part = (
+            torch.arange(batch_size, device=self.device) + uniform(key.view(-1, 1), draws)
+        ) / batch_size
         leaf, probability = self.priorities.find(part)
         row, environment = leaf.div(self.num_envs, rounding_mode="floor"), leaf % self.num_envs
         age = (self._row_of_next - 1 - row) % (self.rows + 1)
@@ -192,27 +248,37 @@ class Replay:
         weight = torch.where(probability > 0, weight, 0.0)
         place = (row * self.members + self._member) * self.num_envs + environment
         drawn = self._gather(place, age, gamma, steps, weight)
-        return replace(drawn, weight=drawn.weight / drawn.weight.amax(1, keepdim=True).clamp(min=1e-12))
+        return replace(
+            drawn, weight=drawn.weight / drawn.weight.amax(1, keepdim=True).clamp(min=1e-12)
+        )
 
     def set_priorities(self, place: Tensor, priority: Tensor) -> None:
-        """New priorities [M, B], already to the power of alpha, of transitions at `place` [M, B]."""
-        assert self.priorities is not None, "set_priorities needs a replay buffer made with prioritized=True"
+        """New priorities [M, B], already to the power of alpha, of transitions at `place` [M,
+        B]."""
+        assert self.priorities is not None, (
+            "set_priorities needs a replay buffer made with prioritized=True"
+        )
         row = place.div(self.members * self.num_envs, rounding_mode="floor")
         self.priorities.set(row * self.num_envs + place % self.num_envs, priority)
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T + 1, E, …].
+        """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T +
+        1, E, …].
 
-        first_row []: how many rows it had stored, here and before, when it stored the oldest of these.
-        """
+        first_row []: how many rows it had stored, here and before, when it stored the oldest of
+        these."""
         rows = int(self.size[member])
-        order = (self._next_row - rows + torch.arange(rows + 1, device=self.device)) % (self.rows + 1)
+        order = (self._next_row - rows + torch.arange(rows + 1, device=self.device)) % (
+            self.rows + 1
+        )
         state = {"observation": self._by_row(self._observation)[order, member]}
         for name in ("action", "reward", "terminated", "truncated"):
             state[name] = self._by_row(getattr(self, f"_{name}"))[order[:-1], member]
         cut_off = self._by_row(self._cut_off)[order[:-1], member]
         there = self._still_there(cut_off)
-        state["valid"] = self._by_row(self._valid)[order[:-1], member] & (there | (cut_off == _NOT_CUT_OFF))
+        state["valid"] = self._by_row(self._valid)[order[:-1], member] & (
+            there | (cut_off == _NOT_CUT_OFF)
+        )
         state["final_rows"] = self._final_observation[cut_off[there] % self._cut_off_room]
         state["cut_off"] = there
         state["first_row"] = torch.tensor(self._stored_before[member] + self._stored - rows)
@@ -221,20 +287,24 @@ class Replay:
         return state
 
     def load_member_states(self, states: list[Mapping[str, Tensor] | None]) -> None:
-        """Fill an empty buffer with what `member_state` gave, the newest rows last; None: this member has none.
+        """Fill an empty buffer with what `member_state` gave, the newest rows last; None: this
+        member has none.
 
         Raises InvalidInput where a state does not fit.
         """
         if self._stored:
             raise InvalidInput("transitions are loaded into an empty replay buffer only")
-        kept = [0 if state is None else min(state["reward"].shape[0], self.rows) for state in states]
+        kept = [
+            0 if state is None else min(state["reward"].shape[0], self.rows) for state in states
+        ]
         if not any(kept):
             return
         rows = max(kept)
         for member, (state, count) in enumerate(zip(states, kept, strict=True)):
             if state is not None and not self.fits(state):
                 raise InvalidInput(
-                    f"member {member}'s transitions are of another number of environments or other shapes"
+                    f"member {member}'s transitions are of another number of environments or other "
+                    "shapes"
                 )
             if state is not None and count:
                 self._load_member(member, state, rows - count, count)
@@ -250,11 +320,15 @@ class Replay:
         """Whether transitions of one member are of as many environments, and of the same shapes."""
         names = ("observation", "action", "reward", "terminated", "truncated", "valid")
         return all(
-            name in state and state[name].shape[1:] == self._by_row(own)[0, 0].shape and state[name].dtype == own.dtype
+            name in state
+            and state[name].shape[1:] == self._by_row(own)[0, 0].shape
+            and state[name].dtype == own.dtype
             for name, own in ((name, getattr(self, f"_{name}")) for name in names)
         )
 
-    def _load_member(self, member: int, state: Mapping[str, Tensor], first: int, count: int) -> None:
+    def _load_member(
+        self, member: int, state: Mapping[str, Tensor], first: int, count: int
+    ) -> None:
         for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
             part = state[name][-(count + (name == "observation")) :]
             own = self._by_row(getattr(self, f"_{name}"))[first : first + part.shape[0], member]
@@ -265,7 +339,9 @@ class Replay:
         self._by_row(self._cut_off)[first : first + count, member] = numbers
         newest = numbers[cut_off][-self._cut_off_room :]
         finals = state["final_rows"].to(self.device)
-        self._final_observation[newest % self._cut_off_room] = finals[finals.shape[0] - newest.shape[0] :]
+        self._final_observation[newest % self._cut_off_room] = finals[
+            finals.shape[0] - newest.shape[0] :
+        ]
         self._cut_off_count += int(cut_off.sum())
         if self.priorities is not None:
             leaves = self._leaves(torch.arange(first, first + count, device=self.device))
@@ -279,7 +355,9 @@ class Replay:
 
     def _leaves(self, rows: Tensor) -> Tensor:
         """The priority leaves of whole rows, [R * E]."""
-        return (rows.unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=self.device)).flatten()
+        return (
+            rows.unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=self.device)
+        ).flatten()
 
     def _check_join(self, observation: Tensor) -> None:
         """The rows before must lead to `observation` [M, E, *obs], unless they ended an episode."""
@@ -289,11 +367,15 @@ class Replay:
         newest = self._by_row(self._observation)[self._next_row]
         same = (newest == observation).flatten(2).all(2)
         joined = (
-            same | self._by_row(self._terminated)[previous] | (self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF)
+            same
+            | self._by_row(self._terminated)[previous]
+            | (self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF)
         )
         self._by_row(self._valid)[previous] &= joined
         if self.priorities is not None:
-            self.priorities.clear(self._leaves(torch.arange(previous, previous + 1, device=self.device)), joined)
+            self.priorities.clear(
+                self._leaves(torch.arange(previous, previous + 1, device=self.device)), joined
+            )
 
     def _store_cut_off(self, rollout: Rollout) -> Tensor:
         """Put the true successors of cut-off rows aside; returns their numbers [T, M, E]."""
@@ -306,7 +388,9 @@ class Replay:
                 self._final_observation[numbers[cut_off] % self._cut_off_room] = final
         else:
             slots = torch.where(cut_off, numbers % self._cut_off_room, self._cut_off_room)
-            self._final_observation.index_copy_(0, slots.flatten(), _finite(rollout.final_observation.flatten(0, 2)))
+            self._final_observation.index_copy_(
+                0, slots.flatten(), _finite(rollout.final_observation.flatten(0, 2))
+            )
         self._cut_off_count += cut_off.sum()
         return numbers
 
@@ -314,8 +398,11 @@ class Replay:
         """Whether a true successor has been put aside and not overwritten since."""
         return (number != _NOT_CUT_OFF) & (number >= self._cut_off_count - self._cut_off_room)
 
-    def _gather(self, place: Tensor, age: Tensor, gamma: Tensor, steps: int, weight: Tensor) -> Transitions:
-        """place, age, weight [M, B]: where each window of at most `steps` rows begins, and how many rows follow it."""
+    def _gather(
+        self, place: Tensor, age: Tensor, gamma: Tensor, steps: int, weight: Tensor
+    ) -> Transitions:
+        """place, age, weight [M, B]: where each window of at most `steps` rows begins, and how many
+        rows follow it."""
         shape, stride = place.shape, self.members * self.num_envs
 
         def take(tensor: Tensor, where: Tensor) -> Tensor:
@@ -341,8 +428,12 @@ class Replay:
         next_observation = take(self._observation, (last + stride) % self._reward.shape[0])
         if not _looks_cost_nothing(self.device) or bool((cut_off != _NOT_CUT_OFF).any()):
             aside = cut_off != _NOT_CUT_OFF
-            final = take(self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0))
-            next_observation = torch.where(aside.view(*shape, *[1] * (final.dim() - 2)), final, next_observation)
+            final = take(
+                self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0)
+            )
+            next_observation = torch.where(
+                aside.view(*shape, *[1] * (final.dim() - 2)), final, next_observation
+            )
             valid = valid & (self._still_there(cut_off) | ~aside)
         return Transitions(
             observation=take(self._observation, place),
@@ -356,7 +447,8 @@ class Replay:
 
 
 def _looks_cost_nothing(device: torch.device) -> bool:
-    """Whether the host may ask for a value: elsewhere it would wait, and a graph could not be captured."""
+    """Whether the host may ask for a value: elsewhere it would wait, and a graph could not be
+    captured."""
     return device.type == "cpu"
 
 

@@ -1,4 +1,5 @@
-"""The experience of a cohort over T steps: the input of an on-policy update, and the payload of a worker's answer."""
+"""The experience of a cohort over T steps: the input of an on-policy update, and the payload of a
+worker's answer."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from podracer_core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStatistics:
-    """The episodes of every member that ended within a rollout, [M] each; sums, so that rollouts add up.
+    """The episodes of every member that ended within a rollout, [M] each; sums, so that rollouts
+    add up.
 
-    `count` int64, `return_sum` float64 (undiscounted, raw rewards), `length_sum` int64 (steps). Episodes in which a
-    row was not valid are left out.
-    """
+    `count` int64, `return_sum` float64 (undiscounted, raw rewards), `length_sum` int64 (steps).
+    Episodes in which a row was not valid are left out."""
 
     count: Tensor
     return_sum: Tensor
@@ -28,21 +29,27 @@ class EpisodeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """T steps of M members in E environments each. The tensors are the collector's: it overwrites them next time.
+    """T steps of M members in E environments each. The tensors are the collector's: it overwrites
+    them next time.
 
-    observation         [T + 1, M, E, *obs]  raw; row t is what action t saw, row T is where the next rollout starts
+    observation         [T + 1, M, E, *obs]  raw; row t is what action t saw, row T is where the
+                                             next rollout starts
     final_observation   [T, M, E, *obs]      raw; the true successor of row t, before any reset
-    action              [T, M, E, *action]   as the policy sampled it (see `ActionHead.to_environment`)
+    action              [T, M, E, *action]   as the policy sampled it (see
+                                             `ActionHead.to_environment`)
     log_prob            [T, M, E]            of that action under the policy that took it
     reward              [T, M, E]            float32
     terminated, truncated, valid  [T, M, E]  bool, as in `Step`
-    first_step          [M]                  int64, the members' step counters before row 0 (steps per environment)
+    first_step          [M]                  int64, the members' step counters before row 0 (steps
+                                             per environment)
     episodes                                 of the episodes that ended in these rows
     policy_version                           the version of the actor state that acted
-    action_mask         [T + 1, M, E, n]     bool, as in `Step`; row t is what action t had to obey, row T is for where
-                                             the next rollout starts. None where the environment has no masks
-    answered                                 environments of each member that sent their rows; where fewer than E, no
-                                             row of the others is valid. None: all of them
+    action_mask         [T + 1, M, E, n]     bool, as in `Step`; row t is what action t had to obey,
+                                             row T is for where the next rollout starts. None where
+                                             the environment has no masks
+    answered                                 environments of each member that sent their rows; where
+                                             fewer than E, no row of the others is valid. None: all
+                                             of them
     """
 
     observation: Tensor
@@ -95,7 +102,15 @@ class Rollout:
         """The first `steps` of its T steps, in the same memory."""
         if steps == self.horizon:
             return self
-        rows = ("final_observation", "action", "log_prob", "reward", "terminated", "truncated", "valid")
+        rows = (
+            "final_observation",
+            "action",
+            "log_prob",
+            "reward",
+            "terminated",
+            "truncated",
+            "valid",
+        )
         return replace(
             self,
             observation=self.observation[: steps + 1],
@@ -104,7 +119,8 @@ class Rollout:
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """A flat dict for a wire. Of the final observations it holds only the rows that end an episode.
+        """A flat dict for a wire. Of the final observations it holds only the rows that end an
+        episode.
 
         The others equal the next row of `observation`; `from_tensors` puts them back bit for bit.
         """
@@ -119,28 +135,41 @@ class Rollout:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], policy_version: int = 0) -> Rollout:
-        """The inverse of `to_tensors`. Raises InvalidInput where a tensor is missing or the shapes do not fit."""
+        """The inverse of `to_tensors`. Raises InvalidInput where a tensor is missing or the shapes
+        do not fit."""
         try:
             plain = {name: tensors[name] for name in _PLAIN}
-            episodes = EpisodeStatistics(**{f.name: tensors[f"episodes.{f.name}"] for f in fields(EpisodeStatistics)})
+            episodes = EpisodeStatistics(
+                **{f.name: tensors[f"episodes.{f.name}"] for f in fields(EpisodeStatistics)}
+            )
             final_rows = tensors["final_rows"]
         except KeyError as error:
             raise InvalidInput(f"a rollout needs the tensor {error.args[0]!r}") from None
         shape = plain["reward"].shape
         for name in ("action", "log_prob", "terminated", "truncated", "valid"):
             if len(shape) != 3 or plain[name].shape[:3] != shape:
-                raise InvalidInput(f"{name} has shape {tuple(plain[name].shape)}, the rewards {tuple(shape)}")
+                raise InvalidInput(
+                    f"{name} has shape {tuple(plain[name].shape)}, the rewards {tuple(shape)}"
+                )
         for name in ("observation", "action_mask"):
             if name in tensors and tensors[name].shape[:3] != (shape[0] + 1, *shape[1:]):
-                raise InvalidInput(f"{name} has shape {tuple(tensors[name].shape)}, the rewards {tuple(shape)}")
+                raise InvalidInput(
+                    f"{name} has shape {tuple(tensors[name].shape)}, the rewards {tuple(shape)}"
+                )
         action_mask = tensors.get("action_mask")
         if action_mask is not None and (action_mask.dim() != 4 or action_mask.dtype != torch.bool):
-            raise InvalidInput(f"action_mask is {action_mask.dtype} with {action_mask.dim()} axes, not bool with 4")
+            raise InvalidInput(
+                f"action_mask is {action_mask.dtype} with {action_mask.dim()} axes, not bool with 4"
+            )
         ended = (plain["terminated"] | plain["truncated"]).flatten()
         final_observation = plain["observation"][1:].clone()
-        if final_rows.shape[0] != int(ended.sum()) or final_rows.shape[1:] != final_observation.shape[3:]:
+        if (
+            final_rows.shape[0] != int(ended.sum())
+            or final_rows.shape[1:] != final_observation.shape[3:]
+        ):
             raise InvalidInput(
-                f"final_rows has shape {tuple(final_rows.shape)}, {int(ended.sum())} rows end an episode"
+                f"final_rows has shape {tuple(final_rows.shape)}, {int(ended.sum())} rows end an "
+                "episode"
             )
         final_observation.view(-1, *final_observation.shape[3:])[ended] = final_rows
         return cls(
@@ -153,7 +182,16 @@ class Rollout:
         )
 
 
-_PLAIN = ("observation", "action", "log_prob", "reward", "terminated", "truncated", "valid", "first_step")
+_PLAIN = (
+    "observation",
+    "action",
+    "log_prob",
+    "reward",
+    "terminated",
+    "truncated",
+    "valid",
+    "first_step",
+)
 _PLAIN_STEP_BYTES = 11  # log-probability, reward and three flags
 
 
@@ -168,9 +206,8 @@ def allocate_rollout(
 ) -> Rollout:
     """An empty rollout to collect into. observation, action: shape and dtype of a single one.
 
-    mask_size: flags in an action mask; 0 for no masks. Masks start true. Raises InvalidInput (ROLLOUT_TOO_LARGE) where
-    the device has not enough free memory for it.
-    """
+    mask_size: flags in an action mask; 0 for no masks. Masks start true. Raises InvalidInput
+    (ROLLOUT_TOO_LARGE) where the device has not enough free memory for it."""
     rows = (horizon, members, num_envs)
     observed, acted = (math.prod(shape) * dtype.itemsize for shape, dtype in (observation, action))
     step_bytes = members * num_envs * (2 * observed + acted + mask_size + _PLAIN_STEP_BYTES)
@@ -197,7 +234,11 @@ def allocate_rollout(
         valid=torch.ones(*rows, dtype=torch.bool, device=device),
         first_step=zeros(members, dtype=torch.int64),
         episodes=EpisodeStatistics(
-            zeros(members, dtype=torch.int64), zeros(members, dtype=torch.float64), zeros(members, dtype=torch.int64)
+            zeros(members, dtype=torch.int64),
+            zeros(members, dtype=torch.float64),
+            zeros(members, dtype=torch.int64),
         ),
-        action_mask=~zeros(horizon + 1, members, num_envs, mask_size, dtype=torch.bool) if mask_size else None,
+        action_mask=~zeros(horizon + 1, members, num_envs, mask_size, dtype=torch.bool)
+        if mask_size
+        else None,
     )

@@ -1,11 +1,13 @@
-"""Staging slots in a CUDA allocation that another process on the same GPU has mapped: tensors stay on the device.
+"""Staging slots in a CUDA allocation that another process on the same GPU has mapped: tensors stay
+on the device.
 
-The sender makes the allocation and exports it as a cudaIpcMemHandle_t, which every message repeats; the receiver maps
-it with the first one. Both sides synchronize their stream before they speak of a slot, so no events cross.
+The sender makes the allocation and exports it as a cudaIpcMemHandle_t, which every message repeats;
+the receiver maps it with the first one. Both sides synchronize their stream before they speak of a
+slot, so no events cross.
 
-The runtime's own calls are used instead of torch's storage sharing: that pickles, keeps reference counters in files of
-/dev/shm that a killed process leaves behind, and cannot export what its allocator makes from expandable segments.
-"""
+The runtime's own calls are used instead of torch's storage sharing: that pickles, keeps reference
+counters in files of /dev/shm that a killed process leaves behind, and cannot export what its
+allocator makes from expandable segments."""
 
 from __future__ import annotations
 
@@ -33,16 +35,18 @@ def device_uuid(device: torch.device) -> str:
 
 
 class DeviceMemory(ABC):
-    """The calls of the CUDA runtime that are needed. Memory lives as long as the tensors that view it."""
+    """The calls of the CUDA runtime that are needed. Memory lives as long as the tensors that view
+    it."""
 
     @abstractmethod
     def allocate(self, size_bytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
-        """Memory as uint8 [size_bytes], and its handle of HANDLE_BYTES. Raises Exhausted where there is none left,
-        CarrierFailed where it cannot be exported."""
+        """Memory as uint8 [size_bytes], and its handle of HANDLE_BYTES. Raises Exhausted where
+        there is none left, CarrierFailed where it cannot be exported."""
 
     @abstractmethod
     def open(self, handle: bytes, size_bytes: int, device: torch.device) -> torch.Tensor:
-        """Another process's memory. Raises CarrierFailed where the handle is of none, or cannot be mapped."""
+        """Another process's memory. Raises CarrierFailed where the handle is of none, or cannot be
+        mapped."""
 
     @abstractmethod
     def synchronize(self, device: torch.device) -> None:
@@ -50,11 +54,14 @@ class DeviceMemory(ABC):
 
 
 class CudaIpc(Staging):
-    """The sender's memory (`export`), or the receiver's view of it (`receiving`), which the first message opens."""
+    """The sender's memory (`export`), or the receiver's view of it (`receiving`), which the first
+    message opens."""
 
     kind = tensor_pb2.CARRIER_KIND_CUDA_IPC
 
-    def __init__(self, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory) -> None:
+    def __init__(
+        self, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory
+    ) -> None:
         """See `export` and `receiving`."""
         self.layout, self.device = layout, device
         self._device_memory = device_memory
@@ -63,14 +70,19 @@ class CudaIpc(Staging):
         self._handle = b""
 
     @classmethod
-    def export(cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory) -> CudaIpc:
-        """New memory. Raises Exhausted where the device has none left, CarrierFailed where it exports none."""
+    def export(
+        cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory
+    ) -> CudaIpc:
+        """New memory. Raises Exhausted where the device has none left, CarrierFailed where it
+        exports none."""
         staging = cls(layout, device, device_memory)
         staging._memory, staging._handle = device_memory.allocate(layout.size_bytes, device)
         return staging
 
     @classmethod
-    def receiving(cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory) -> CudaIpc:
+    def receiving(
+        cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory
+    ) -> CudaIpc:
         """The receiving side, for the memory that the other side exports."""
         return cls(layout, device, device_memory)
 
@@ -92,22 +104,32 @@ class CudaIpc(Staging):
         reference = message.cuda_ipc
         if message.WhichOneof("data") != "cuda_ipc" or reference.device_uuid != self._uuid:
             raise InvalidInput(
-                f"a tensor came by {message.WhichOneof('data')} of device {reference.device_uuid[:100]!r}, the "
-                f"stream's is {self._uuid}",
+                f"a tensor came by {message.WhichOneof('data')} of device "
+                f"{reference.device_uuid[:100]!r}, the stream's is {self._uuid}",
                 reason="CARRIER_NOT_CHOSEN",
             )
         if reference.event_handle:
-            raise InvalidInput("events are not waited for: synchronize before sending", reason="BAD_SLOT")
+            raise InvalidInput(
+                "events are not waited for: synchronize before sending", reason="BAD_SLOT"
+            )
         if self._memory is None:
             if len(reference.memory_handle) != HANDLE_BYTES:
                 raise InvalidInput(
-                    f"a memory handle has {HANDLE_BYTES} bytes, {len(reference.memory_handle)} came", reason="BAD_SLOT"
+                    f"a memory handle has {HANDLE_BYTES} bytes, {len(reference.memory_handle)} "
+                    "came",
+                    reason="BAD_SLOT",
                 )
-            self._memory = self._device_memory.open(reference.memory_handle, self.layout.size_bytes, self.device)
+            self._memory = self._device_memory.open(
+                reference.memory_handle, self.layout.size_bytes, self.device
+            )
             self._handle = reference.memory_handle
         elif reference.memory_handle != self._handle:
-            raise InvalidInput("a stream has one allocation, and another one came", reason="BAD_SLOT")
-        return Place(reference.slot, reference.offset_bytes, reference.size_bytes, reference.generation)
+            raise InvalidInput(
+                "a stream has one allocation, and another one came", reason="BAD_SLOT"
+            )
+        return Place(
+            reference.slot, reference.offset_bytes, reference.size_bytes, reference.generation
+        )
 
     def synchronize(self) -> None:
         self._device_memory.synchronize(self.device)
@@ -123,7 +145,8 @@ class _IpcHandle(ctypes.Structure):
 
 
 class _Allocation:
-    """Device memory in the form in which torch takes it without a copy, keeping this object for as long as it does."""
+    """Device memory in the form in which torch takes it without a copy, keeping this object for as
+    long as it does."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -137,15 +160,17 @@ class _Allocation:
 class RuntimeMemory(DeviceMemory):
     """CUDA's runtime, the very library that torch has loaded.
 
-    The exporter of a handle belongs to the same pod, so its allocation size is trusted: the runtime does not report it.
-    """
+    The exporter of a handle belongs to the same pod, so its allocation size is trusted: the runtime
+    does not report it."""
 
     def allocate(self, size_bytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
         runtime, address, handle = _runtime(), ctypes.c_void_p(), _IpcHandle()
         with torch.cuda.device(device):
             code = runtime.cudaMalloc(ctypes.byref(address), size_bytes)
             if code or address.value is None:
-                raise Exhausted(f"no {size_bytes} bytes on {device}: {_text(code)}", reason="DEVICE_MEMORY_FULL")
+                raise Exhausted(
+                    f"no {size_bytes} bytes on {device}: {_text(code)}", reason="DEVICE_MEMORY_FULL"
+                )
             tensor = _tensor_at(address.value, size_bytes, device, runtime.cudaFree)
             code = runtime.cudaIpcGetMemHandle(ctypes.byref(handle), address)
             if code:
@@ -158,7 +183,9 @@ class RuntimeMemory(DeviceMemory):
             given = _IpcHandle.from_buffer_copy(handle)
             code = runtime.cudaIpcOpenMemHandle(ctypes.byref(address), given, _LAZY_PEER_ACCESS)
             if code or address.value is None:
-                raise CarrierFailed(f"cannot map the other side's memory on {device}: {_text(code)}")
+                raise CarrierFailed(
+                    f"cannot map the other side's memory on {device}: {_text(code)}"
+                )
             return _tensor_at(address.value, size_bytes, device, runtime.cudaIpcCloseMemHandle)
 
     def synchronize(self, device: torch.device) -> None:
@@ -167,7 +194,8 @@ class RuntimeMemory(DeviceMemory):
 
 def _tensor_at(address: int, size_bytes: int, device: torch.device, release: Any) -> torch.Tensor:
     allocation = _Allocation(address, size_bytes)
-    # At the end of the process the driver takes it back by itself, and the runtime may have gone before.
+    # At the end of the process the driver takes it back by itself, and the runtime may have gone
+    # before.
     weakref.finalize(allocation, release, ctypes.c_void_p(address)).atexit = False
     tensor = torch.as_tensor(allocation, device=device)
     if tensor.data_ptr() != address:
@@ -176,7 +204,8 @@ def _tensor_at(address: int, size_bytes: int, device: torch.device, release: Any
 
 
 def _text(code: int) -> str:
-    """Message of an error code; clears the runtime's last error, so that torch's next check does not find it."""
+    """Message of an error code; clears the runtime's last error, so that torch's next check does
+    not find it."""
     runtime = _runtime()
     runtime.cudaGetLastError()
     return f"{bytes(runtime.cudaGetErrorString(code)).decode(errors='replace')} ({code})"
@@ -197,7 +226,11 @@ def _runtime() -> Any:
     runtime.cudaMalloc.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t)
     runtime.cudaFree.argtypes = (ctypes.c_void_p,)
     runtime.cudaIpcGetMemHandle.argtypes = (ctypes.POINTER(_IpcHandle), ctypes.c_void_p)
-    runtime.cudaIpcOpenMemHandle.argtypes = (ctypes.POINTER(ctypes.c_void_p), _IpcHandle, ctypes.c_uint)
+    runtime.cudaIpcOpenMemHandle.argtypes = (
+        ctypes.POINTER(ctypes.c_void_p),
+        _IpcHandle,
+        ctypes.c_uint,
+    )
     runtime.cudaIpcCloseMemHandle.argtypes = (ctypes.c_void_p,)
     runtime.cudaGetErrorString.argtypes = (ctypes.c_int,)
     runtime.cudaGetErrorString.restype = ctypes.c_char_p

@@ -1,14 +1,15 @@
-"""Choice of a stream's carrier: the opener offers what it can do, and the other side takes the best that both have.
+"""Choice of a stream's carrier: the opener offers what it can do, and the other side takes the best
+that both have.
 
     cuda_ipc        both compute on the same GPU, which its UUID tells
-    shared_memory   both see the same folder, which a nonce file proves: two containers may well use the same path for
-                    different folders
+    shared_memory   both see the same folder, which a nonce file proves: two containers may well use
+                    the same path for different folders
     inline          always
 
-Where the better one cannot be had after all (a full tmpfs, no CUDA runtime) the next one is taken, and that is logged
-once. The carrier `reference`, tensors handed over as they are, belongs to a process that both collects and learns: it
-has no stream, so nothing is negotiated and it never crosses a wire.
-"""
+Where the better one cannot be had after all (a full tmpfs, no CUDA runtime) the next one is taken,
+and that is logged once. The carrier `reference`, tensors handed over as they are, belongs to a
+process that both collects and learns: it has no stream, so nothing is negotiated and it never
+crosses a wire."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The contents of one slot, and the number of slots that are filled before the first comes back."""
+    """The contents of one slot, and the number of slots that are filled before the first comes
+    back."""
 
     size_bytes: int
     tensor_count: int
@@ -67,10 +69,12 @@ class Payload:
 
 
 class CarrierOffering:
-    """The opener's offer. It keeps its nonce file until the other side has chosen, or until `close`; one thread may
-    settle and another close."""
+    """The opener's offer. It keeps its nonce file until the other side has chosen, or until
+    `close`; one thread may settle and another close."""
 
-    def __init__(self, endpoint: Endpoint, max_slots: int = _DEFAULT_SLOTS, *, inline_only: bool = False) -> None:
+    def __init__(
+        self, endpoint: Endpoint, max_slots: int = _DEFAULT_SLOTS, *, inline_only: bool = False
+    ) -> None:
         self._endpoint = endpoint
         self._nonce: NamedFile | None = None
         self.message = tensor_pb2.CarrierOffer(max_slots=max_slots)
@@ -80,7 +84,8 @@ class CarrierOffering:
         self.message.kinds.append(INLINE)
 
     def settle(self, choice: tensor_pb2.CarrierChoice) -> Staging | None:
-        """The carrier that the other side has chosen, ready to use; None for inline. The offering is closed.
+        """The carrier that the other side has chosen, ready to use; None for inline. The offering
+        is closed.
 
         Raises CarrierFailed where that was not offered, or does not work here.
         """
@@ -88,17 +93,23 @@ class CarrierOffering:
             if choice.kind in (INLINE, tensor_pb2.CARRIER_KIND_UNSPECIFIED):
                 return None
             if choice.kind not in self.message.kinds:
-                raise CarrierFailed(f"the other side chose {carrier_name(choice.kind)}, which was not offered")
+                raise CarrierFailed(
+                    f"the other side chose {carrier_name(choice.kind)}, which was not offered"
+                )
             layout = SlotLayout(choice.slot_size_bytes, choice.slot_count)
             if layout.slot_count > self.message.max_slots:
-                raise CarrierFailed(f"{layout.slot_count} slots were chosen, {self.message.max_slots} offered")
+                raise CarrierFailed(
+                    f"{layout.slot_count} slots were chosen, {self.message.max_slots} offered"
+                )
             if choice.kind == SHARED_MEMORY:
                 return _shared_memory(self._endpoint, layout, choice.segment)
             return _cuda_ipc(self._endpoint, layout)
         except CarrierFailed:
             raise
         except PodracerError as error:
-            raise CarrierFailed(f"{carrier_name(choice.kind)} does not work here: {error.message}") from error
+            raise CarrierFailed(
+                f"{carrier_name(choice.kind)} does not work here: {error.message}"
+            ) from error
         finally:
             self.close()
 
@@ -117,7 +128,9 @@ class CarrierOffering:
         try:
             self._nonce = self._endpoint.folder.create(NONCE, _NONCE_BYTES)
         except PodracerError as error:
-            self._endpoint.folder.complain_once("offer", f"cannot offer shared memory: {error.message}")
+            self._endpoint.folder.complain_once(
+                "offer", f"cannot offer shared memory: {error.message}"
+            )
             return
         os.pwrite(self._nonce.descriptor, nonce, 0)
         self.message.nonce_file, self.message.nonce = self._nonce.name, nonce
@@ -127,12 +140,15 @@ class CarrierOffering:
 def choose(
     offer: tensor_pb2.CarrierOffer, endpoint: Endpoint, payload: Payload
 ) -> tuple[tensor_pb2.CarrierChoice, Staging | None]:
-    """The answer to an offer, and this side's staging memory (None for inline), which the caller closes.
+    """The answer to an offer, and this side's staging memory (None for inline), which the caller
+    closes.
 
     Small payloads go inline. Raises InvalidInput for a malformed offer.
     """
     if not 0 <= offer.max_slots <= MAX_SLOTS:
-        raise InvalidInput(f"an offer has 0 to {MAX_SLOTS} slots, not {offer.max_slots}", reason="BAD_CARRIER")
+        raise InvalidInput(
+            f"an offer has 0 to {MAX_SLOTS} slots, not {offer.max_slots}", reason="BAD_CARRIER"
+        )
     slot_count = max(1, min(offer.max_slots or _DEFAULT_SLOTS, payload.in_flight))
     layout = SlotLayout.for_payload(payload.size_bytes, payload.tensor_count, slot_count)
     for kind in _common(offer, endpoint, payload):
@@ -142,7 +158,10 @@ def choose(
             staging = _shared_memory(endpoint, layout, "")
             return _choice(kind, layout, staging.segment), staging
         except PodracerError as error:
-            text = f"{carrier_name(kind)} cannot be used, falling back to another carrier: {error.message}"
+            text = (
+                f"{carrier_name(kind)} cannot be used, falling back to another carrier: "
+                f"{error.message}"
+            )
             endpoint.folder.complain_once(f"choose {kind}", text)
     return tensor_pb2.CarrierChoice(kind=INLINE), None
 
@@ -183,7 +202,12 @@ def _shared_memory(endpoint: Endpoint, layout: SlotLayout, segment: str) -> Shar
     return SharedMemory.attach(endpoint.folder, segment, layout)
 
 
-def _choice(kind: tensor_pb2.CarrierKind.ValueType, layout: SlotLayout, segment: str = "") -> tensor_pb2.CarrierChoice:
+def _choice(
+    kind: tensor_pb2.CarrierKind.ValueType, layout: SlotLayout, segment: str = ""
+) -> tensor_pb2.CarrierChoice:
     return tensor_pb2.CarrierChoice(
-        kind=kind, segment=segment, slot_size_bytes=layout.slot_size_bytes, slot_count=layout.slot_count
+        kind=kind,
+        segment=segment,
+        slot_size_bytes=layout.slot_size_bytes,
+        slot_count=layout.slot_count,
     )

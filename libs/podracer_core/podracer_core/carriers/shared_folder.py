@@ -1,10 +1,10 @@
 """The folder in which processes of one machine find each other's files, and its cleanup.
 
-A file has a name only while the other side needs to find it: a segment until it is attached, a nonce until a stream is
-open. Its creator holds a lock (`flock`) on it for that time. The kernel releases the lock when the creator ends, even
-after a kill and across containers, where process ids mean nothing. So a process that can lock a file knows that it is
-abandoned, and removes it: at every start, and whenever it makes a file. Imports no torch.
-"""
+A file has a name only while the other side needs to find it: a segment until it is attached, a
+nonce until a stream is open. Its creator holds a lock (`flock`) on it for that time. The kernel
+releases the lock when the creator ends, even after a kill and across containers, where process ids
+mean nothing. So a process that can lock a file knows that it is abandoned, and removes it: at every
+start, and whenever it makes a file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _ATTEMPTS = 8
 
 
 class NamedFile:
-    """A file that is its creator's until `close`; the other side may have removed its name before."""
+    """A file that is its creator's until `close`; the other side may have removed its name
+    before."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name, self.descriptor = path.name, descriptor
@@ -40,7 +41,8 @@ class NamedFile:
         self._is_open = True
 
     def close(self) -> None:
-        """Remove the name where it is still there, and let go. Closing twice is harmless, from two threads too."""
+        """Remove the name where it is still there, and let go. Closing twice is harmless, from two
+        threads too."""
         with self._closing:
             was_open, self._is_open = self._is_open, False
         if was_open:
@@ -58,13 +60,15 @@ class SharedFolder:
         self._complaints: set[str] = set()
 
     def create(self, kind: str, size_bytes: int) -> NamedFile:
-        """A new file of zeros, SEGMENT or NONCE, for this user alone; its memory is set aside here and now.
+        """A new file of zeros, SEGMENT or NONCE, for this user alone; its memory is set aside here
+        and now.
 
-        A full tmpfs is so an error now instead of a SIGBUS later. Raises Exhausted where there is no room and
-        PreconditionFailed where no file can be made.
-        """
+        A full tmpfs is so an error now instead of a SIGBUS later. Raises Exhausted where there is
+        no room and PreconditionFailed where no file can be made."""
         if not hasattr(os, "posix_fallocate"):
-            raise PreconditionFailed("memory cannot be set aside on this system", reason="NO_SHARED_MEMORY")
+            raise PreconditionFailed(
+                "memory cannot be set aside on this system", reason="NO_SHARED_MEMORY"
+            )
         self.sweep()
         try:
             file = self._lock_new(kind)
@@ -78,8 +82,8 @@ class SharedFolder:
         return file
 
     def open(self, name: str) -> int:
-        """A descriptor to read another process's file. Raises InvalidInput for a malformed name, PreconditionFailed if
-        it cannot be opened."""
+        """A descriptor to read another process's file. Raises InvalidInput for a malformed name,
+        PreconditionFailed if it cannot be opened."""
         path = self._path_of(name)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -91,7 +95,8 @@ class SharedFolder:
         return descriptor
 
     def holds(self, name: str, content: bytes) -> bool:
-        """Whether there is such a file here, with exactly this content: then its writer shares this folder."""
+        """Whether there is such a file here, with exactly this content: then its writer shares this
+        folder."""
         try:
             descriptor = self.open(name)
         except (PreconditionFailed, Exhausted):
@@ -131,7 +136,9 @@ class SharedFolder:
     def _lock_new(self, kind: str) -> NamedFile:
         for _ in range(_ATTEMPTS):
             path = self.path / f"podracer-{kind}-{secrets.token_hex(16)}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             file = NamedFile(path, descriptor)
             # Between the two calls a sweep may have taken it for one that was left behind.
             with contextlib.suppress(BlockingIOError):

@@ -1,11 +1,13 @@
-"""Staging memory: a few slots of equal size that the sender fills and the receiver copies out of, each exactly once.
+"""Staging memory: a few slots of equal size that the sender fills and the receiver copies out of,
+each exactly once.
 
-Where the memory lies and how a message names a place in it differs (shared memory, CUDA); what a slot is does not.
+Where the memory lies and how a message names a place in it differs (shared memory, CUDA); what a
+slot is does not.
 
-Shared memory is a file. The sender creates the segment, allocated up front, and maps it; the receiver attaches it: it
-removes its name where it may, and reads without a mapping, as a file that the other side cuts would end a process that
-has mapped it. So each side writes into its own folder only. The creator's death leaves a file that the next sweep of
-the folder removes (`SharedFolder`).
+Shared memory is a file. The sender creates the segment, allocated up front, and maps it; the
+receiver attaches it: it removes its name where it may, and reads without a mapping, as a file that
+the other side cuts would end a process that has mapped it. So each side writes into its own folder
+only. The creator's death leaves a file that the next sweep of the folder removes (`SharedFolder`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ INLINE_BELOW_BYTES = 16 << 10
 
 
 class CarrierFailed(PreconditionFailed):
-    """The carrier that was agreed on does not work here: the stream has to be opened again without it."""
+    """The carrier that was agreed on does not work here: the stream has to be opened again without
+    it."""
 
     reason = CARRIER_FAILED
 
@@ -52,16 +55,21 @@ class SlotLayout:
     slot_count: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.slot_count <= MAX_SLOTS or self.slot_size_bytes < 1 or self.slot_size_bytes % ALIGNMENT_BYTES:
+        if (
+            not 1 <= self.slot_count <= MAX_SLOTS
+            or self.slot_size_bytes < 1
+            or self.slot_size_bytes % ALIGNMENT_BYTES
+        ):
             raise InvalidInput(
-                f"{self.slot_count} slots of {self.slot_size_bytes} bytes; expected 1 to {MAX_SLOTS} of a multiple of "
-                f"{ALIGNMENT_BYTES}",
+                f"{self.slot_count} slots of {self.slot_size_bytes} bytes; expected 1 to "
+                f"{MAX_SLOTS} of a multiple of {ALIGNMENT_BYTES}",
                 reason="BAD_CARRIER",
             )
 
     @classmethod
     def for_payload(cls, payload_bytes: int, tensor_count: int, slot_count: int) -> SlotLayout:
-        """Slots that hold `tensor_count` tensors of `payload_bytes` together, wherever these begin."""
+        """Slots that hold `tensor_count` tensors of `payload_bytes` together, wherever these
+        begin."""
         size_bytes = payload_bytes + tensor_count * ALIGNMENT_BYTES
         return cls(-(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES, slot_count)
 
@@ -73,8 +81,8 @@ class SlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor: `offset_bytes` from the start of the memory, in a slot that was handed over for the
-    `generation`th time."""
+    """The place of a tensor: `offset_bytes` from the start of the memory, in a slot that was handed
+    over for the `generation`th time."""
 
     slot: int
     offset_bytes: int
@@ -110,7 +118,8 @@ class Staging(ABC):
         _copy(_view(self.memory, place, tensor), tensor)
 
     def read(self, place: Place, target: torch.Tensor) -> None:
-        """Copy what is at a place into a tensor of its dtype and shape. Raises CarrierFailed as `write`."""
+        """Copy what is at a place into a tensor of its dtype and shape. Raises CarrierFailed as
+        `write`."""
         _copy(target, _view(self.memory, place, target))
 
     def synchronize(self) -> None:  # noqa: B027 - on a CPU a copy is done when the call returns
@@ -121,13 +130,16 @@ class Staging(ABC):
 
 
 class SharedMemory(Staging):
-    """A segment. Made by `create` on the side that writes, which maps it, and `attach` on the side that reads."""
+    """A segment. Made by `create` on the side that writes, which maps it, and `attach` on the side
+    that reads."""
 
     kind = tensor_pb2.CARRIER_KIND_SHARED_MEMORY
     device = torch.device("cpu")
     inline_below_bytes = INLINE_BELOW_BYTES
 
-    def __init__(self, layout: SlotLayout, folder: SharedFolder, file: NamedFile | None = None) -> None:
+    def __init__(
+        self, layout: SlotLayout, folder: SharedFolder, file: NamedFile | None = None
+    ) -> None:
         """Raises Exhausted where there is no room in this process's address space."""
         self.layout, self.segment = layout, ""
         self._folder, self._file = folder, file
@@ -135,15 +147,19 @@ class SharedMemory(Staging):
             return
         self.segment = file.name
         try:
-            # Never closed: it would not wait for tensors that still look into it. It goes with the last of them.
+            # Never closed: it would not wait for tensors that still look into it. It goes with the
+            # last of them.
             mapping = mmap.mmap(file.descriptor, layout.size_bytes)
         except (OSError, ValueError) as error:
-            raise Exhausted(f"cannot map {layout.size_bytes} bytes: {error}", reason="SHARED_MEMORY_FULL") from error
+            raise Exhausted(
+                f"cannot map {layout.size_bytes} bytes: {error}", reason="SHARED_MEMORY_FULL"
+            ) from error
         self._memory = torch.frombuffer(mapping, dtype=torch.uint8)
 
     @classmethod
     def create(cls, folder: SharedFolder, layout: SlotLayout) -> SharedMemory:
-        """A new segment. Raises Exhausted where the folder has no room, PreconditionFailed where it takes no files."""
+        """A new segment. Raises Exhausted where the folder has no room, PreconditionFailed where it
+        takes no files."""
         file = folder.create(SEGMENT, layout.size_bytes)
         try:
             return cls(layout, folder, file)
@@ -155,9 +171,8 @@ class SharedMemory(Staging):
     def attach(cls, folder: SharedFolder, segment: str, layout: SlotLayout) -> SharedMemory:
         """The other side's segment; without a name the one that the first tensor names.
 
-        Raises InvalidInput for a name that is none and for a file that is smaller than the layout, PreconditionFailed
-        where there is no such file.
-        """
+        Raises InvalidInput for a name that is none and for a file that is smaller than the layout,
+        PreconditionFailed where there is no such file."""
         attached = cls(layout, folder)
         if segment:
             attached._open(segment)
@@ -168,7 +183,8 @@ class SharedMemory(Staging):
         weakref.finalize(self, os.close, self._descriptor)
         if (size_bytes := os.fstat(self._descriptor).st_size) < self.layout.size_bytes:
             raise InvalidInput(
-                f"segment {segment} has {size_bytes} bytes, the layout {self.layout.size_bytes}", reason="BAD_CARRIER"
+                f"segment {segment} has {size_bytes} bytes, the layout {self.layout.size_bytes}",
+                reason="BAD_CARRIER",
             )
         self._folder.unlink(segment)
         self.segment = segment
@@ -205,10 +221,13 @@ class SharedMemory(Staging):
                 self._open(message.shared_memory.segment)
             except PreconditionFailed as error:
                 raise CarrierFailed(error.message) from error
-        if message.WhichOneof("data") != "shared_memory" or message.shared_memory.segment != self.segment:
+        if (
+            message.WhichOneof("data") != "shared_memory"
+            or message.shared_memory.segment != self.segment
+        ):
             raise InvalidInput(
-                f"a tensor came by {message.WhichOneof('data')} of {message.shared_memory.segment[:100]!r}, the "
-                f"stream's segment is {self.segment}",
+                f"a tensor came by {message.WhichOneof('data')} of "
+                f"{message.shared_memory.segment[:100]!r}, the stream's segment is {self.segment}",
                 reason="CARRIER_NOT_CHOSEN",
             )
         slot = message.shared_memory
@@ -222,9 +241,8 @@ class SharedMemory(Staging):
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy between tensors of one dtype and shape, which overlap nowhere.
 
-    The C library's copy, where it can do it, is quicker than torch's on one thread, and starts no threads: a receiving
-    thread would get a pool of its own.
-    """
+    The C library's copy, where it can do it, is quicker than torch's on one thread, and starts no
+    threads: a receiving thread would get a pool of its own."""
     on_cpu = target.device.type == source.device.type == "cpu"
     if on_cpu and target.is_contiguous() and source.is_contiguous() and not source.is_neg():
         ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)

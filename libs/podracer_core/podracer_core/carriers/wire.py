@@ -36,10 +36,13 @@ _TORCH_DTYPES = {number: dtype for dtype, number in _DTYPES.items()}
 
 
 def header_of(tensor: torch.Tensor) -> tensor_pb2.Tensor:
-    """The message without its bytes. Raises InvalidInput for a dtype or a rank that the wire does not know."""
+    """The message without its bytes. Raises InvalidInput for a dtype or a rank that the wire does
+    not know."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None or tensor.dim() > _MAX_AXES:
-        raise InvalidInput(f"a tensor of {tensor.dtype} with {tensor.dim()} axes has no form on the wire")
+        raise InvalidInput(
+            f"a tensor of {tensor.dtype} with {tensor.dim()} axes has no form on the wire"
+        )
     return tensor_pb2.Tensor(dtype=dtype, shape=tensor.shape)
 
 
@@ -53,7 +56,9 @@ def size_bytes_of(message: tensor_pb2.Tensor) -> int:
         or min(shape, default=0) < 0
         or math.prod([size or 1 for size in shape]) > _MAX_STRIDE
     ):
-        raise InvalidInput(f"not a tensor: dtype {message.dtype}, shape {list(shape)}", reason="BAD_TENSOR")
+        raise InvalidInput(
+            f"not a tensor: dtype {message.dtype}, shape {list(shape)}", reason="BAD_TENSOR"
+        )
     return math.prod(shape) * int(dtype.itemsize)
 
 
@@ -63,14 +68,19 @@ def dtype_of(message: tensor_pb2.Tensor) -> torch.dtype:
 
 
 def empty_for(message: tensor_pb2.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A tensor of the message's dtype and shape. Raises InvalidInput where it cannot be one, or is too large."""
+    """A tensor of the message's dtype and shape. Raises InvalidInput where it cannot be one, or is
+    too large."""
     size = size_bytes_of(message)
     if size > PAYLOAD_BYTES:
-        raise InvalidInput(f"a tensor of {size} bytes is more than {PAYLOAD_BYTES}", reason="PAYLOAD_TOO_LARGE")
+        raise InvalidInput(
+            f"a tensor of {size} bytes is more than {PAYLOAD_BYTES}", reason="PAYLOAD_TOO_LARGE"
+        )
     return torch.empty(tuple(message.shape), dtype=dtype_of(message), device=device)
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """The tensor's bytes, row-major and flat: a view where it lies contiguous on the CPU."""
-    flat: np.ndarray[tuple[int], np.dtype[Any]] = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    flat: np.ndarray[tuple[int], np.dtype[Any]] = (
+        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    )
     return flat

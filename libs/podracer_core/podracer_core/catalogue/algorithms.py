@@ -12,14 +12,21 @@ from typing import Any
 
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
-from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe, seen_by_actor
+from podracer_core.catalogue.spaces import (
+    BoxSpace,
+    MultiBinarySpace,
+    Space,
+    describe,
+    seen_by_actor,
+)
 from podracer_core.config.other_libraries import advice
 from podracer_core.errors import InvalidInput
 
 ENTRY_POINT_GROUP = "podracer.algorithms"
-"""A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an AlgorithmInfo whose
-name is the entry's. The module that has it is imported by services that have no torch, so it must not import torch; the
-class that INFO.implementation names is imported by learner, worker and evaluator only."""
+"""A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an
+AlgorithmInfo whose name is the entry's. The module that has it is imported by services that have no
+torch, so it must not import torch; the class that INFO.implementation names is imported by learner,
+worker and evaluator only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +39,24 @@ class InstalledAlgorithm:
 
 
 def installed_algorithms(built_in: Iterable[str]) -> list[InstalledAlgorithm]:
-    """The algorithms of all installed packages. A broken one has a `problem` and does not affect the others."""
+    """The algorithms of all installed packages. A broken one has a `problem` and does not affect
+    the others."""
     entries = list(entry_points(group=ENTRY_POINT_GROUP))
     taken = set(built_in)
     found = []
     for entry in entries:
-        others = sorted({package_of(other) for other in entries if other.name == entry.name} - {package_of(entry)})
+        others = sorted(
+            {package_of(other) for other in entries if other.name == entry.name}
+            - {package_of(entry)}
+        )
         if entry.name in taken:
             found.append(_broken(entry, "the name is a built-in algorithm's; choose another"))
         elif others:
-            found.append(_broken(entry, f"{', '.join(others)} offers one of the same name; remove one of them"))
+            found.append(
+                _broken(
+                    entry, f"{', '.join(others)} offers one of the same name; remove one of them"
+                )
+            )
         else:
             found.append(_load(entry))
     return found
@@ -53,14 +68,20 @@ def _load(entry: EntryPoint) -> InstalledAlgorithm:
     except Exception as error:  # noqa: BLE001 - another package's code may raise anything; it is reported, not hidden
         return _broken(entry, f"{entry.value} cannot be loaded: {type(error).__name__}: {error}")
     if not isinstance(info, AlgorithmInfo):
-        return _broken(entry, f"{entry.value} is a {type(info).__name__}; expected an AlgorithmInfo")
+        return _broken(
+            entry, f"{entry.value} is a {type(info).__name__}; expected an AlgorithmInfo"
+        )
     if info.name != entry.name:
-        return _broken(entry, f"{entry.value} is named {info.name!r}; the entry point must have the same name")
+        return _broken(
+            entry, f"{entry.value} is named {info.name!r}; the entry point must have the same name"
+        )
     return InstalledAlgorithm(entry.name, replace(info, package=package_of(entry)))
 
 
 def _broken(entry: EntryPoint, problem: str) -> InstalledAlgorithm:
-    return InstalledAlgorithm(entry.name, None, f"algorithm {entry.name!r} of package {package_of(entry)}: {problem}")
+    return InstalledAlgorithm(
+        entry.name, None, f"algorithm {entry.name!r} of package {package_of(entry)}: {problem}"
+    )
 
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,7 +95,8 @@ class AlgorithmInfo:
     name             lower case, digits and _; the name in a job file
     paper            "Authors year, title, where"; of several papers with "; " between them
     action_spaces    the kinds of space (BoxSpace, DiscreteSpace, …) in which it can act
-    implementation   "package.module:Class", a podracer_core.algorithms.algorithm.Algorithm; imported where torch is
+    implementation   "package.module:Class", a podracer_core.algorithms.algorithm.Algorithm;
+                     imported where torch is
     bounded_actions  of Box spaces only those with finite bounds
     automatic        takes part in `search.algorithms: auto`
     summary          one sentence on its distinguishing feature
@@ -95,19 +117,27 @@ class AlgorithmInfo:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise InvalidInput(f"{self.name!r} is no name of an algorithm: lower-case letters, digits and _ are")
+            raise InvalidInput(
+                f"{self.name!r} is no name of an algorithm: lower-case letters, digits and _ are"
+            )
         if not _IMPLEMENTATION.fullmatch(self.implementation):
-            raise InvalidInput(f"{self.name}: implementation {self.implementation!r} is not package.module:Class")
+            raise InvalidInput(
+                f"{self.name}: implementation {self.implementation!r} is not package.module:Class"
+            )
         names = [knob.name for knob in self.hyperparameters]
         for knob in self.hyperparameters:
             knob.check(knob.default)
             if names.count(knob.name) > 1:
                 raise InvalidInput(f"{self.name} has two hyperparameters {knob.name}")
             if knob.scope == "member" and knob.kind != "float":
-                raise InvalidInput(f"{self.name}.{knob.name}: members differ in real numbers only, not in {knob.kind}")
+                raise InvalidInput(
+                    f"{self.name}.{knob.name}: members differ in real numbers only, not in "
+                    f"{knob.kind}"
+                )
 
     def hyperparameter(self, name: str) -> Hyperparameter:
-        """The hyperparameter `name`. Raises InvalidInput with the nearest names if there is none."""
+        """The hyperparameter `name`. Raises InvalidInput with the nearest names if there is
+        none."""
         for candidate in self.hyperparameters:
             if candidate.name == name:
                 return candidate
@@ -117,11 +147,18 @@ class AlgorithmInfo:
 
     def defaults(self, *scopes: Scope) -> dict[str, Any]:
         """Name → default of the hyperparameters in `scopes`, or of all."""
-        return {knob.name: knob.default for knob in self.hyperparameters if not scopes or knob.scope in scopes}
+        return {
+            knob.name: knob.default
+            for knob in self.hyperparameters
+            if not scopes or knob.scope in scopes
+        }
 
     def former_defaults(self) -> dict[str, Any]:
         """Name → what an agent had, that was made before there was this hyperparameter."""
-        return {knob.name: knob.default if knob.former is None else knob.former for knob in self.hyperparameters}
+        return {
+            knob.name: knob.default if knob.former is None else knob.former
+            for knob in self.hyperparameters
+        }
 
 
 BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
@@ -145,7 +182,8 @@ def broken_algorithms() -> list[str]:
 
 
 def find_algorithm(name: str) -> AlgorithmInfo:
-    """The algorithm `name`. Raises InvalidInput with the nearest names if there is none, or if it is broken."""
+    """The algorithm `name`. Raises InvalidInput with the nearest names if there is none, or if it
+    is broken."""
     if name in BUILT_IN:  # without a look at what is installed: most jobs need no more
         return BUILT_IN[name]
     known = known_algorithms()
@@ -154,7 +192,9 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     problem = next((found.problem for found in _installed() if found.name == name), "")
     if problem:
         raise _refused(problem, "BROKEN_ALGORITHM", name)
-    raise _refused(f"unknown algorithm {name!r}; {advice(name, known, most=3)}", "UNKNOWN_ALGORITHM", name)
+    raise _refused(
+        f"unknown algorithm {name!r}; {advice(name, known, most=3)}", "UNKNOWN_ALGORITHM", name
+    )
 
 
 def automatic_algorithms(space: Space | None) -> list[str]:
@@ -174,9 +214,13 @@ def check_action_space(algorithm: str, space: Space) -> None:
 
 
 def check_observation_space(algorithm: str, space: Space) -> None:
-    """Raises InvalidInput where the critic is to see more than the actor, and `algorithm` does not support it."""
+    """Raises InvalidInput where the critic is to see more than the actor, and `algorithm` does not
+    support it."""
     if seen_by_actor(space) is not space and not find_algorithm(algorithm).on_policy:
-        message = f"in this environment the critic sees more than the actor: use ppo or a2c, {algorithm} is not able to"
+        message = (
+            "in this environment the critic sees more than the actor: use ppo or a2c, "
+            f"{algorithm} is not able to"
+        )
         raise _refused(message, "OBSERVATION_SPACE_UNSUPPORTED", algorithm)
 
 
@@ -192,11 +236,17 @@ def _problem(info: AlgorithmInfo, space: Space) -> str:
         return f"{cannot} {describe(space)}; it acts in {_spaces(info)}"
     match space:
         case BoxSpace(dtype=dtype) if not dtype.startswith("float"):
-            return f"{cannot} a Box of {dtype}; it acts in a Box of float, or whole numbers as a MultiDiscrete"
+            return (
+                f"{cannot} a Box of {dtype}; it acts in a Box of float, or whole numbers as a "
+                "MultiDiscrete"
+            )
         case BoxSpace(size=0):
             return f"{cannot} an empty {describe(space)}; an action has one number or more"
         case BoxSpace(bounded=False) if info.bounded_actions:
-            return f"{cannot} {describe(space)} without bounds; it needs finite bounds, low and high, of every action"
+            return (
+                f"{cannot} {describe(space)} without bounds; it needs finite bounds, low and "
+                "high, of every action"
+            )
         case MultiBinarySpace(shape=shape) if len(shape) != 1:
             return f"{cannot} {describe(space)}; it acts in a vector of bits"
     return ""

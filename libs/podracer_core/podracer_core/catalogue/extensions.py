@@ -1,8 +1,8 @@
 """Built-in and installed extensions by name; no torch.
 
-Descriptions of algorithms and environments stand beside the code. Evaluators and fusions are known by name; a package
-adds one with an entry point in `podracer.evaluators` or `podracer.fusions`. Learners and evaluators load the class.
-"""
+Descriptions of algorithms and environments stand beside the code. Evaluators and fusions are known
+by name; a package adds one with an entry point in `podracer.evaluators` or `podracer.fusions`.
+Learners and evaluators load the class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ EVALUATOR_GROUP, FUSION_GROUP = "podracer.evaluators", "podracer.fusions"
 GREEDY_EPISODES, BACKTEST = "greedy_episodes", "backtest"
 
 BUILT_IN_EVALUATORS = (
-    EntryPoint(GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP),
+    EntryPoint(
+        GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP
+    ),
     EntryPoint(BACKTEST, "podracer_core.evaluate.backtesting:BacktestEvaluator", EVALUATOR_GROUP),
 )
 
@@ -33,8 +35,8 @@ BUILT_IN_FUSIONS = ("mean", "weighted", OUTER)
 
 
 class BuiltIn(Mapping[str, Info]):
-    """Name → description, from the tuples BUILT_IN in `modules`. These import no torch. They import the catalogue,
-    which therefore imports them at the first lookup."""
+    """Name → description, from the tuples BUILT_IN in `modules`. These import no torch. They import
+    the catalogue, which therefore imports them at the first lookup."""
 
     def __init__(self, name: str, *modules: str) -> None:
         """`name`: the attribute of a description that is its key."""
@@ -60,12 +62,14 @@ def package_of(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
-def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Sequence[EntryPoint] = ()) -> type[Kind]:
-    """The subclass `name` of `kind` in `group`, built in or installed; `field`: the job's field with the name.
+def load_class(
+    group: str, name: str, kind: type[Kind], field: str, built_in: Sequence[EntryPoint] = ()
+) -> type[Kind]:
+    """The subclass `name` of `kind` in `group`, built in or installed; `field`: the job's field
+    with the name.
 
-    Raises InvalidInput if there is none, if several packages offer one, if it cannot be imported, or if it is not a
-    subclass of `kind`.
-    """
+    Raises InvalidInput if there is none, if several packages offer one, if it cannot be imported,
+    or if it is not a subclass of `kind`."""
 
     def refused(problem: str) -> InvalidInput:
         return InvalidInput(problem, field=field, reason="UNKNOWN_EXTENSION")
@@ -78,11 +82,14 @@ def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Se
         raise refused(f"no {called} {name!r} is installed; there are: {known}")
     packages = sorted({package_of(entry) for entry in found})
     if len(packages) > 1:
-        raise refused(f"{called} {name!r} is offered by {', '.join(packages)}; remove all but one of them")
+        raise refused(
+            f"{called} {name!r} is offered by {', '.join(packages)}; remove all but one of them"
+        )
     described = f"{called} {name!r} of package {packages[0]}: {found[0].value}"
     try:
         loaded = found[0].load()
-    except Exception as error:  # what an installed package does when it is imported is not ours to foresee
+    except Exception as error:
+        # what an installed package does when it is imported is not ours to foresee
         raise refused(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
         raise refused(f"{described} is no {kind.__module__}.{kind.__name__}")
@@ -91,7 +98,9 @@ def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Se
 
 def evaluator_names() -> list[str]:
     """The built-in evaluators and those of packages that are installed here."""
-    return sorted({entry.name for entry in [*BUILT_IN_EVALUATORS, *entry_points(group=EVALUATOR_GROUP)]})
+    return sorted(
+        {entry.name for entry in [*BUILT_IN_EVALUATORS, *entry_points(group=EVALUATOR_GROUP)]}
+    )
 
 
 def fusion_names() -> list[str]:

@@ -30,7 +30,8 @@ class Hyperparameter:
     bounds  inclusive; of every element if kind is "sizes"
     search  the range of an automatic search. None: the default, unless the job has a range
     source  the paper or code that the default is from
-    near_one  the distance from 1 matters, as for a discount: logarithm and perturbation are of 1 − x
+    near_one  the distance from 1 matters, as for a discount: logarithm and perturbation are of 1 −
+              x
     former    of agents that were made before there was this hyperparameter; None: the default
     """
 
@@ -63,7 +64,9 @@ class Hyperparameter:
         if problem:
             problem = f"{problem}, not {value!r}{schedule_advice(value)}"
             violation = FieldViolation(self.name, problem)
-            raise InvalidInput(f"{self.name} {problem}", violations=[violation], hyperparameter=self.name)
+            raise InvalidInput(
+                f"{self.name} {problem}", violations=[violation], hyperparameter=self.name
+            )
 
     def _problem(self, value: object) -> str:
         match self.kind:
@@ -76,7 +79,9 @@ class Hyperparameter:
                     return "must be a list of whole numbers"
                 if len(value) > _MOST_SIZES:
                     return f"must be a list of at most {_MOST_SIZES} whole numbers"
-                problems = (problem for size in value if (problem := self._number_problem(size, int)))
+                problems = (
+                    problem for size in value if (problem := self._number_problem(size, int))
+                )
                 return next((f"must be a list each of which {problem}" for problem in problems), "")
             case "int":
                 return self._number_problem(value, int)

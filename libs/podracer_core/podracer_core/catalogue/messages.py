@@ -39,7 +39,9 @@ _DTYPES = {
     "uint32": tensor_pb2.DATA_TYPE_UINT32,
     "uint64": tensor_pb2.DATA_TYPE_UINT64,
 }
-_DTYPE_NAMES = {number: name for name, number in _DTYPES.items()} | {tensor_pb2.DATA_TYPE_UNSPECIFIED: "float32"}
+_DTYPE_NAMES = {number: name for name, number in _DTYPES.items()} | {
+    tensor_pb2.DATA_TYPE_UNSPECIFIED: "float32"
+}
 
 
 def space_to_message(space: Space) -> environment_pb2.Space:
@@ -81,7 +83,9 @@ def space_from_message(message: environment_pb2.Space) -> Space:
             box = message.box
             if box.dtype not in _DTYPE_NAMES:
                 raise InvalidInput(f"a Box of data type {box.dtype} is not known")
-            return BoxSpace(_bound(box.low), _bound(box.high), tuple(box.shape), _DTYPE_NAMES[box.dtype])
+            return BoxSpace(
+                _bound(box.low), _bound(box.high), tuple(box.shape), _DTYPE_NAMES[box.dtype]
+            )
         case "discrete":
             return DiscreteSpace(message.discrete.n, message.discrete.start)
         case "multi_discrete":
@@ -90,7 +94,9 @@ def space_from_message(message: environment_pb2.Space) -> Space:
         case "multi_binary":
             return MultiBinarySpace(tuple(message.multi_binary.shape))
         case "dict":
-            return DictSpace(tuple((part.name, space_from_message(part.space)) for part in message.dict.spaces))
+            return DictSpace(
+                tuple((part.name, space_from_message(part.space)) for part in message.dict.spaces)
+            )
         case "tuple":
             return TupleSpace(tuple(space_from_message(part) for part in message.tuple.spaces))
         case _:
@@ -127,7 +133,9 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         entry_point=message.entry_point,
         kwargs=arguments_from_message(message.kwargs, "environment.kwargs"),
         max_episode_steps=message.max_episode_steps or None,
-        code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
+        code=file_from_message(message.code, "environment.code")
+        if message.HasField("code")
+        else None,
         data=files_from_messages(message.data),
         isolation=cast("Isolation", message.isolation),  # the spec checks it
         evaluation_steps=message.evaluation_steps or None,
@@ -136,22 +144,31 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
     )
 
 
-def files_to_messages(files: Mapping[str, str | StoredFile]) -> dict[str, tensor_pb2.ObjectReference]:
-    """Data sets by name. Raises InvalidInput for one that is a local file: it has to be uploaded first."""
+def files_to_messages(
+    files: Mapping[str, str | StoredFile],
+) -> dict[str, tensor_pb2.ObjectReference]:
+    """Data sets by name. Raises InvalidInput for one that is a local file: it has to be uploaded
+    first."""
     local = [name for name, file in files.items() if isinstance(file, str)]
     if local:
         raise InvalidInput(f"the data set {local[0]} is a local file; upload it first")
-    return {name: file_to_message(file) for name, file in files.items() if isinstance(file, StoredFile)}
+    return {
+        name: file_to_message(file) for name, file in files.items() if isinstance(file, StoredFile)
+    }
 
 
-def files_from_messages(messages: Mapping[str, tensor_pb2.ObjectReference]) -> dict[str, StoredFile]:
+def files_from_messages(
+    messages: Mapping[str, tensor_pb2.ObjectReference],
+) -> dict[str, StoredFile]:
     """The inverse of `files_to_messages`. Raises InvalidInput that names `data.<name>`."""
     return {name: file_from_message(message, f"data.{name}") for name, message in messages.items()}
 
 
 def file_to_message(file: StoredFile) -> tensor_pb2.ObjectReference:
     """A file in the object store as a message."""
-    return tensor_pb2.ObjectReference(key=file.key, sha256=file.sha256, size_bytes=file.size_bytes, name=file.name)
+    return tensor_pb2.ObjectReference(
+        key=file.key, sha256=file.sha256, size_bytes=file.size_bytes, name=file.name
+    )
 
 
 def file_from_message(message: tensor_pb2.ObjectReference, field: str) -> StoredFile:
@@ -159,20 +176,22 @@ def file_from_message(message: tensor_pb2.ObjectReference, field: str) -> Stored
     try:
         return StoredFile(message.key, message.sha256, message.size_bytes, message.name)
     except InvalidInput as error:
-        violations = [FieldViolation(f"{field}.{one.field}", one.message) for one in error.violations]
+        violations = [
+            FieldViolation(f"{field}.{one.field}", one.message) for one in error.violations
+        ]
         text = "; ".join(map(str, violations))
         raise InvalidInput(text, violations=violations, reason=error.reason) from error
 
 
 def description_to_message(
-    spec: EnvironmentSpec, observation_space: Space, action_space: Space, max_episode_steps: int | None, *,
-    preparation: str = "", start_s: float = 0.0, step_s: float = 0.0, **flags: Any,
+    spec: EnvironmentSpec, observation_space: Space, action_space: Space,
+    max_episode_steps: int | None, *, preparation: str = "", start_s: float = 0.0,
+    step_s: float = 0.0, **flags: Any,
 ) -> environment_pb2.EnvironmentDescription:  # fmt: skip
     """The description of a started environment as a message, with `flags` of it.
 
-    A `preparation` that is too long for the message is cut. `start_s`, `step_s`: of one start and step; 0: not
-    measured.
-    """
+    A `preparation` that is too long for the message is cut. `start_s`, `step_s`: of one start and
+    step; 0: not measured."""
     description = environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
@@ -219,7 +238,8 @@ def hyperparameters_from_message(
 
 
 def _shortened(preparation: str) -> str:
-    """The text, as long as the contract allows at most, in characters that protobuf takes (a path may have others)."""
+    """The text, as long as the contract allows at most, in characters that protobuf takes (a path
+    may have others)."""
     text = preparation.strip().encode(errors="replace").decode()
     return text if len(text) <= _PREPARATION_LENGTH else f"{text[: _PREPARATION_LENGTH - 2]} …"
 
@@ -229,7 +249,8 @@ def _bound(values: Any) -> Bound:
 
 
 def arguments_from_message(message: struct_pb2.Struct, field: str) -> dict[str, Any]:
-    """The arguments of a Struct, which has only doubles: whole numbers become integers again, as constructors expect.
+    """The arguments of a Struct, which has only doubles: whole numbers become integers again, as
+    constructors expect.
 
     Raises InvalidInput that names `field`.
     """

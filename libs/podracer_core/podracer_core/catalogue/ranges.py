@@ -12,8 +12,8 @@ HyperparameterValue = float | int | bool | str | tuple[int, ...]
 class Interval:
     """Real numbers from `low` to `high`, even in themselves or in their logarithm.
 
-    near_one  logarithm and perturbation are of 1 − x, as for a discount; x ≤ 1. Set from the hyperparameter, never in
-              a job file
+    near_one  logarithm and perturbation are of 1 − x, as for a discount; x ≤ 1. Set from the
+              hyperparameter, never in a job file
     """
 
     low: float
@@ -28,12 +28,17 @@ class Interval:
 
     def contains(self, value: HyperparameterValue) -> bool:
         """Whether `value` is one of the range."""
-        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and self.low <= value <= self.high
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerInterval:
-    """Whole numbers from `low` to `high`, both included, even in themselves or in their logarithm."""
+    """Whole numbers from `low` to `high`, both included, even in themselves or in their
+    logarithm."""
 
     low: int
     high: int
@@ -46,12 +51,17 @@ class IntegerInterval:
 
     def contains(self, value: HyperparameterValue) -> bool:
         """Whether `value` is one of the range."""
-        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and self.low <= value <= self.high
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several values. Each further value of a shared hyperparameter makes another shape of cohort."""
+    """One of several values. Each further value of a shared hyperparameter makes another shape of
+    cohort."""
 
     values: tuple[HyperparameterValue, ...]
 

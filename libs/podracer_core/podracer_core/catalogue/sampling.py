@@ -1,21 +1,31 @@
-"""Drawing from a search range, and mutating a value inside it. Every result is a value of the range."""
+"""Drawing from a search range, and mutating a value inside it. Every result is a value of the
+range."""
 
 from __future__ import annotations
 
 import math
 from random import Random
 
-from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import (
+    Choice,
+    Fixed,
+    HyperparameterValue,
+    IntegerInterval,
+    Interval,
+    Range,
+)
 
 FACTORS = (0.8, 1.2)
-"""The factors of a perturbation: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, 4.1."""
+"""The factors of a perturbation: Jaderberg et al. 2017, Population Based Training,
+arXiv:1711.09846, 4.1."""
 
 RESAMPLE_PROBABILITY = 0.25
 """The probability that a mutation draws anew instead of perturbing, from the same paper."""
 
 
 def sample(search: Range, random: Random) -> HyperparameterValue:
-    """A value drawn from the range; uses only `random.random()`, which is the same in every version of Python."""
+    """A value drawn from the range; uses only `random.random()`, which is the same in every version
+    of Python."""
     match search:
         case Fixed(value):
             return value
@@ -23,7 +33,9 @@ def sample(search: Range, random: Random) -> HyperparameterValue:
             return values[_index(len(values), random)]
         case Interval(low, high, logarithmic, near_one):
             if logarithmic and near_one:
-                return _clipped(search, 1.0 - _between(_least_distance(search), 1.0 - low, True, random))
+                return _clipped(
+                    search, 1.0 - _between(_least_distance(search), 1.0 - low, True, random)
+                )
             return _between(low, high, logarithmic, random)
         case IntegerInterval(low, high, False):
             return low + _index(high - low + 1, random)
@@ -36,10 +48,10 @@ def sample(search: Range, random: Random) -> HyperparameterValue:
 def perturb(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
     """A neighbour of `value`, which may be outside the range: founders come from other jobs.
 
-    A number is multiplied by 0.8 or 1.2 (a whole one moves at least one step; for `near_one` it is the distance from
-    1), whichever stays inside. If neither does, a real one is clipped and a whole one moves one step. A choice moves to
-    the value before or after it in the list, or is drawn if it is not in the list.
-    """
+    A number is multiplied by 0.8 or 1.2 (a whole one moves at least one step; for `near_one` it is
+    the distance from 1), whichever stays inside. If neither does, a real one is clipped and a whole
+    one moves one step. A choice moves to the value before or after it in the list, or is drawn if
+    it is not in the list."""
     match search:
         case Fixed(fixed):
             return fixed
@@ -69,11 +81,16 @@ def perturb(search: Range, value: HyperparameterValue, random: Random) -> Hyperp
 
 def mutate(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
     """A neighbour of `value`, or sometimes one drawn anew."""
-    return sample(search, random) if random.random() < RESAMPLE_PROBABILITY else perturb(search, value, random)
+    return (
+        sample(search, random)
+        if random.random() < RESAMPLE_PROBABILITY
+        else perturb(search, value, random)
+    )
 
 
 def _least_distance(search: Interval) -> float:
-    """The least distance from 1, whose own logarithm is infinite: a hundredth of the greatest stands for it."""
+    """The least distance from 1, whose own logarithm is infinite: a hundredth of the greatest
+    stands for it."""
     return max(1.0 - search.high, 0.0) or (1.0 - search.low) / 100.0
 
 
@@ -87,5 +104,9 @@ def _index(length: int, random: Random) -> int:
 
 def _between(low: float, high: float, logarithmic: bool, random: Random) -> float:
     u = random.random()
-    drawn = math.exp(math.log(low) + u * (math.log(high) - math.log(low))) if logarithmic else low + u * (high - low)
+    drawn = (
+        math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
+        if logarithmic
+        else low + u * (high - low)
+    )
     return min(max(drawn, low), high)  # rounding may step over an end

@@ -1,12 +1,13 @@
 """The hyperparameters that several algorithms share.
 
-Only hyperparameters that members may differ in have a search range, and of these only those that have an effect while
-all others are at their default: the priority exponent has none while replay is uniform.
+Only hyperparameters that members may differ in have a search range, and of these only those that
+have an effect while all others are at their default: the priority exponent has none while replay is
+uniform.
 
-A shared hyperparameter has at most one value in an automatic search, which may differ from the default of its source.
-Two values would make two shapes, so twice as many cohorts of half the agents each, and a population of 8 would need
-twice as long for its first round. Those values were measured: see "What auto looks at" in docs/job-file.md.
-"""
+A shared hyperparameter has at most one value in an automatic search, which may differ from the
+default of its source. Two values would make two shapes, so twice as many cohorts of half the agents
+each, and a population of 8 would need twice as long for its first round. Those values were
+measured: see "What auto looks at" in docs/job-file.md."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ OFF_POLICY = (
     ),
     Hyperparameter(
         "max_gradient_norm", "float", 0.0, "member",
-        "the gradient of a member's actor, and of all its critics together, is scaled down to this norm; 0: never",
+        "the gradient of a member's actor, and of all its critics together, is scaled down to this "
+        "norm; 0: never",
         source=_SAC_PAPER, bounds=(0.0, 1e6),
     ),
     Hyperparameter(
@@ -69,12 +71,14 @@ OFF_POLICY = (
     ),
     Hyperparameter(
         "replay_capacity", "int", 0, "cohort",
-        "transitions that a member keeps; 0: 1,000,000, or what 256 MiB hold where that is less, as of images",
+        "transitions that a member keeps; 0: 1,000,000, or what 256 MiB hold where that is less, "
+        "as of images",
         source=f"{_SAC_PAPER}; the 256 MiB: ours", bounds=(0, (1 << 31) - 1),
     ),
     Hyperparameter(
         "replay", "choice", "member", "cohort",
-        "member: each learns from its own transitions; shared: from all members'; mixed: half and half",
+        "member: each learns from its own transitions; shared: from all members'; mixed: half and "
+        "half",
         source=_OURS, choices=("member", "mixed", "shared"),
     ),
     Hyperparameter(
@@ -132,15 +136,16 @@ LAYER_NORM = (
 EXPLORATION_NOISE = (
     Hyperparameter(
         "exploration", "choice", "independent", "network",
-        "independent: fresh noise each step; correlated: Ornstein-Uhlenbeck; state_dependent: a linear map of "
-        "features; repeated: the same for some steps",
+        "independent: fresh noise each step; correlated: Ornstein-Uhlenbeck; state_dependent: a "
+        "linear map of features; repeated: the same for some steps",
         source=f"{_DDPG_PAPER}; Rückstieß et al. 2008; {_GSDE}; Kim et al. 2026, arXiv:2604.04539",
         choices=("independent", "correlated", "state_dependent", "repeated"),
     ),
     Hyperparameter(
         "exploration_period", "int", 8, "cohort",
-        "steps over which the noise stays alike: the time constant of the correlated noise, or the steps between two "
-        "new matrices of the state-dependent one; the most that one noise is repeated",
+        "steps over which the noise stays alike: the time constant of the correlated noise, or the "
+        "steps between two new matrices of the state-dependent one; the most that one noise is "
+        "repeated",
         source=_GSDE, bounds=(1, 1024),
     ),
 )  # fmt: skip
@@ -174,7 +179,8 @@ SCHEDULE = (
     Hyperparameter(
         "learning_rate_schedule", "choice", "constant", "cohort",
         "how the learning rate falls to 0",
-        source="Huang et al. 2022, The 37 Implementation Details of PPO", choices=("constant", "linear", "cosine"),
+        source="Huang et al. 2022, The 37 Implementation Details of PPO",
+        choices=("constant", "linear", "cosine"),
     ),
     Hyperparameter(
         "schedule_steps", "int", 1_000_000, "cohort",
@@ -191,22 +197,32 @@ QUICK_REPLAY: Mapping[str, HyperparameterValue] = {
     "updates_per_step": 0.5,
     "learning_starts": 500,
 }
-"""The values of OFF_POLICY in a search: gradient steps that cost a tenth of those with two layers of 256 and batches of
-256 on a CPU, where they take most of the time."""
+"""The values of OFF_POLICY in a search: gradient steps that cost a tenth of those with two layers
+of 256 and batches of 256 on a CPU, where they take most of the time."""
 
 
-def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> tuple[Hyperparameter, ...]:
-    """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for an unknown name."""
+def adapted(
+    knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any
+) -> tuple[Hyperparameter, ...]:
+    """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for an unknown
+    name."""
     _check_names(knobs, defaults)
     return tuple(
-        replace(knob, default=defaults[knob.name], source=source) if knob.name in defaults else knob for knob in knobs
+        replace(knob, default=defaults[knob.name], source=source) if knob.name in defaults else knob
+        for knob in knobs
     )
 
 
-def sought(knobs: tuple[Hyperparameter, ...], **values: HyperparameterValue) -> tuple[Hyperparameter, ...]:
-    """`knobs` with these `values` in a search, independent of their defaults. Raises InvalidInput as `adapted`."""
+def sought(
+    knobs: tuple[Hyperparameter, ...], **values: HyperparameterValue
+) -> tuple[Hyperparameter, ...]:
+    """`knobs` with these `values` in a search, independent of their defaults. Raises InvalidInput
+    as `adapted`."""
     _check_names(knobs, values)
-    return tuple(replace(knob, search=Fixed(values[knob.name])) if knob.name in values else knob for knob in knobs)
+    return tuple(
+        replace(knob, search=Fixed(values[knob.name])) if knob.name in values else knob
+        for knob in knobs
+    )
 
 
 def _check_names(knobs: tuple[Hyperparameter, ...], values: Mapping[str, Any]) -> None:

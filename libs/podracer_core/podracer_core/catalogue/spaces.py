@@ -1,4 +1,5 @@
-"""Observation and action spaces as plain values: comparable, hashable, JSON in and out, no torch and no gymnasium."""
+"""Observation and action spaces as plain values: comparable, hashable, JSON in and out, no torch
+and no gymnasium."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ NO_BOUND = 1e30
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
-    """Arrays of `shape` and NumPy `dtype` with inclusive bounds: one number for all, or one an element, row by row."""
+    """Arrays of `shape` and NumPy `dtype` with inclusive bounds: one number for all, or one an
+    element, row by row."""
 
     low: Bound
     high: Bound
@@ -27,7 +29,9 @@ class BoxSpace:
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, tuple) and len(bound) != self.size:
-                raise InvalidInput(f"{name} has {len(bound)} numbers for a Box of {self.size}", shape=self.shape)
+                raise InvalidInput(
+                    f"{name} has {len(bound)} numbers for a Box of {self.size}", shape=self.shape
+                )
 
     @property
     def size(self) -> int:
@@ -37,7 +41,9 @@ class BoxSpace:
     @property
     def bounded(self) -> bool:
         """True if every number has a lower and an upper bound."""
-        bounds = [bound if isinstance(bound, tuple) else (bound,) for bound in (self.low, self.high)]
+        bounds = [
+            bound if isinstance(bound, tuple) else (bound,) for bound in (self.low, self.high)
+        ]
         return all(abs(number) < NO_BOUND for bound in bounds for number in bound)
 
 
@@ -51,8 +57,9 @@ class DiscreteSpace:
 
 @dataclass(frozen=True, slots=True)
 class MultiDiscreteSpace:
-    """Vectors whose element j is in start[j] … start[j] + nvec[j] - 1; an empty `start` means zeros. `shape`: of an
-    array of several axes, whose elements are counted row by row; else empty."""
+    """Vectors whose element j is in start[j] … start[j] + nvec[j] - 1; an empty `start` means
+    zeros. `shape`: of an array of several axes, whose elements are counted row by row; else
+    empty."""
 
     nvec: tuple[int, ...]
     start: tuple[int, ...] = ()
@@ -87,7 +94,8 @@ Space = BoxSpace | DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace | DictS
 
 
 def describe(space: Space) -> str:
-    """A short name for a message: `Box(3,)`, `Discrete(2)`, `Dict(position: Box(3,), goal: Discrete(4))`."""
+    """A short name for a message: `Box(3,)`, `Discrete(2)`, `Dict(position: Box(3,), goal:
+    Discrete(4))`."""
     match space:
         case BoxSpace(shape=shape):
             return f"Box{shape}"
@@ -104,7 +112,8 @@ def describe(space: Space) -> str:
 
 
 def seen_by_actor(space: Space) -> Space:
-    """The part of an environment's observations that acting needs: all, or the first of `ASYMMETRIC`."""
+    """The part of an environment's observations that acting needs: all, or the first of
+    `ASYMMETRIC`."""
     if isinstance(space, DictSpace) and tuple(name for name, _ in space.spaces) == ASYMMETRIC:
         return space.spaces[0][1]
     return space
@@ -117,7 +126,9 @@ def form_of(space: Space, *, bounds: bool) -> Space:
     """
     match space:
         case BoxSpace(low, high, shape, dtype):
-            kept_low, kept_high = (_six_digits(bound, space.size) if bounds else 0.0 for bound in (low, high))
+            kept_low, kept_high = (
+                _six_digits(bound, space.size) if bounds else 0.0 for bound in (low, high)
+            )
             return BoxSpace(kept_low, kept_high, shape, dtype if dtype == "uint8" else "float32")
         case DictSpace(named):
             return DictSpace(tuple((name, form_of(inner, bounds=bounds)) for name, inner in named))
@@ -133,7 +144,8 @@ def _six_digits(bound: Bound, count: int) -> tuple[float, ...]:
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """A space as JSON values; infinite bounds become the strings "inf" and "-inf", which strict JSON can carry."""
+    """A space as JSON values; infinite bounds become the strings "inf" and "-inf", which strict
+    JSON can carry."""
     match space:
         case BoxSpace(low, high, shape, dtype):
             return {
@@ -146,7 +158,11 @@ def to_json(space: Space) -> dict[str, Any]:
         case DiscreteSpace(n, start):
             return {"kind": "discrete", "n": n, "start": start}
         case MultiDiscreteSpace(nvec, starts, shape):
-            flat: dict[str, Any] = {"kind": "multi_discrete", "nvec": list(nvec), "start": list(starts)}
+            flat: dict[str, Any] = {
+                "kind": "multi_discrete",
+                "nvec": list(nvec),
+                "start": list(starts),
+            }
             return flat | ({"shape": list(shape)} if shape else {})
         case MultiBinarySpace(shape):
             return {"kind": "multi_binary", "shape": list(shape)}
@@ -162,7 +178,9 @@ def from_json(value: Mapping[str, Any]) -> Space:
         match value["kind"]:
             case "box":
                 low, high = _bound_from_json(value["low"]), _bound_from_json(value["high"])
-                return BoxSpace(low, high, tuple(int(n) for n in value["shape"]), str(value["dtype"]))
+                return BoxSpace(
+                    low, high, tuple(int(n) for n in value["shape"]), str(value["dtype"])
+                )
             case "discrete":
                 return DiscreteSpace(int(value["n"]), int(value["start"]))
             case "multi_discrete":
@@ -171,7 +189,9 @@ def from_json(value: Mapping[str, Any]) -> Space:
             case "multi_binary":
                 return MultiBinarySpace(tuple(int(n) for n in value["shape"]))
             case "dict":
-                return DictSpace(tuple((str(name), from_json(inner)) for name, inner in value["spaces"]))
+                return DictSpace(
+                    tuple((str(name), from_json(inner)) for name, inner in value["spaces"])
+                )
             case "tuple":
                 return TupleSpace(tuple(from_json(inner) for inner in value["spaces"]))
             case kind:

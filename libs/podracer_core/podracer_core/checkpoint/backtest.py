@@ -14,7 +14,11 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
 from podracer_core.backtest.record import BacktestRecord, record_to_messages
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_from_message
+from podracer_core.catalogue.messages import (
+    environment_from_message,
+    environment_to_message,
+    file_from_message,
+)
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
 from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
@@ -50,9 +54,8 @@ def backtest(
 ) -> list[evaluator_service_pb2.BacktestResponse]:
     """The header and all bars. Files come from `cache`; `check` raises to cancel.
 
-    Raises InvalidInput for another environment than StockTrading-v0, for an unknown baseline or index, and the errors
-    of preparing the market and loading the policy.
-    """
+    Raises InvalidInput for another environment than StockTrading-v0, for an unknown baseline or
+    index, and the errors of preparing the market and loading the policy."""
     rule = rule_of(checkpoints, request.ensemble) if len(checkpoints) > 1 else ""
     spec = environment_from_message(
         request.environment if request.HasField("environment") else descriptions[0].environment
@@ -65,9 +68,17 @@ def backtest(
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
     elif spec.data != trained[0].data:  # another table: without the bars of training
-        dates = {name: spec.kwargs[name] for name in ("train_end", "validation_end") if name in spec.kwargs}
+        dates = {
+            name: spec.kwargs[name]
+            for name in ("train_end", "validation_end")
+            if name in spec.kwargs
+        }
         own = [{**dates, **kwargs} for kwargs in own]
-    actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
+    actor = (
+        load_actor(checkpoints[0])
+        if len(checkpoints) == 1
+        else load_ensemble(checkpoints, rule, "cpu")
+    )
     with place_environment(spec, cache) as placed:
         if former is not None:
             _require_tickers(former.tickers, placed.spec)
@@ -87,7 +98,9 @@ def backtest(
     return [evaluator_service_pb2.BacktestResponse(header=header), *_pieces(records.values())]
 
 
-def _require_possible(spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest) -> None:
+def _require_possible(
+    spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest
+) -> None:
     if spec.id != MARKET:
         raise not_a_market(spec.name)
     unknown = [name for name in request.baselines if name not in BASELINES]
@@ -130,11 +143,14 @@ def _former_market(
 
 
 def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
-    """Raises InvalidInput for a table of other stocks, which the policy would confuse with its own."""
+    """Raises InvalidInput for a table of other stocks, which the policy would confuse with its
+    own."""
     config = StockTradingConfig.from_options(spec.arguments)
     found = checked(read_table(config.table, config.columns)).tickers
     if found != tuple(trained):
-        lacking, more = (_names(sorted(set(a) - set(b))) for a, b in ((trained, found), (found, trained)))
+        lacking, more = (
+            _names(sorted(set(a) - set(b))) for a, b in ((trained, found), (found, trained))
+        )
         differs = [f"lacks {lacking}"] if lacking else []
         differs += [f"has {more} besides"] if more else []
         problem = f"the policy was trained on {_names(trained)}; this table {' and '.join(differs)}"
@@ -146,8 +162,11 @@ def _names(tickers: Sequence[str]) -> str:
     return ", ".join(tickers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _seen_spans(own: Iterable[Mapping[str, Any]], market: Market, until: np.datetime64 | None) -> dict[str, int]:
-    """Fields of the header: the bars on which the policies with these arguments were trained, and selected."""
+def _seen_spans(
+    own: Iterable[Mapping[str, Any]], market: Market, until: np.datetime64 | None
+) -> dict[str, int]:
+    """Fields of the header: the bars on which the policies with these arguments were trained, and
+    selected."""
     seen = [seen_bars(kwargs, market, until) for kwargs in own]
     times = market.times.astype("datetime64[us]").astype(np.int64)
     found: dict[str, int] = {}
@@ -165,6 +184,7 @@ def _index(column: str, environment: StockTrading) -> BacktestRecord:
     place = np.searchsorted(times, bars, side="right") - 1
     if place[0] < 0:
         raise refusal(
-            "index_column", f"{column!r} begins at {moment(times[0])}, after the first bar, {moment(bars[0])}"
+            "index_column",
+            f"{column!r} begins at {moment(times[0])}, after the first bar, {moment(bars[0])}",
         )
     return index_record(level[place], environment)

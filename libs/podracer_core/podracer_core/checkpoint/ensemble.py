@@ -1,4 +1,5 @@
-"""Ensembles: policies of several agents that act as one, by the mean of their actions or by vote."""
+"""Ensembles: policies of several agents that act as one, by the mean of their actions or by
+vote."""
 
 from __future__ import annotations
 
@@ -20,20 +21,24 @@ Rule = Literal["mean", "vote"]
 """How policies act together.
 
 mean   of their actions, number by number: for actions that are real numbers
-vote   what most of them choose, in each dimension of its own; where several choices have most votes, the one of these
-       that the best ranked policy makes. For everything else
+vote   what most of them choose, in each dimension of its own; where several choices have most
+       votes, the one of these that the best ranked policy makes. For everything else
 """
 
 
 def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None) -> Rule:
-    """The rule for an action space. Raises InvalidInput (ENSEMBLE_RULE) if `wanted` is another one."""
+    """The rule for an action space. Raises InvalidInput (ENSEMBLE_RULE) if `wanted` is another
+    one."""
     rule: Rule = "mean" if isinstance(action_space, gymnasium.spaces.Box) else "vote"
     if not wanted or wanted == rule:
         return rule
     if wanted not in get_args(Rule):
         message = f"unknown rule {wanted[:100]!r}: expected {' or '.join(get_args(Rule))}"
     elif rule == "mean":
-        message = f"actions in {action_space} are real numbers, of which no two are alike: use mean, not vote"
+        message = (
+            f"actions in {action_space} are real numbers, of which no two are alike: use "
+            "mean, not vote"
+        )
     else:
         message = f"actions in {action_space} are choices, which have no mean: use vote"
     raise InvalidInput(message, field="ensemble", reason="ENSEMBLE_RULE")
@@ -42,14 +47,18 @@ def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None)
 class EnsembleActor:
     """K policies as one, of one or several kinds; it can be evaluated like an Actor.
 
-    All policies of one Actor act in one call. With `members` above 1 the ensemble is repeated, once per block of rows.
-    K copies of one policy act exactly like that policy.
-    """
+    All policies of one Actor act in one call. With `members` above 1 the ensemble is repeated, once
+    per block of rows. K copies of one policy act exactly like that policy."""
 
-    def __init__(self, actors: Sequence[Actor], ranks: Sequence[int], rule: Rule, members: int = 1) -> None:
-        """`ranks`: of every policy, in the order of the actors and their members; 0 is the best. Each actor repeats its
-        policies `members` times in a row."""
-        self._actors, self._ranks, self.rule, self.members = tuple(actors), tuple(ranks), rule, members
+    def __init__(
+        self, actors: Sequence[Actor], ranks: Sequence[int], rule: Rule, members: int = 1
+    ) -> None:
+        """`ranks`: of every policy, in the order of the actors and their members; 0 is the best.
+        Each actor repeats its policies `members` times in a row."""
+        self._actors = tuple(actors)
+        self._ranks = tuple(ranks)
+        self.rule = rule
+        self.members = members
         self.device = self._actors[0].device
         self._best_first = torch.tensor(ranks, device=self.device).argsort()
 
@@ -59,8 +68,8 @@ class EnsembleActor:
         return len(self._ranks)
 
     def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """observation [members, B, *obs] raw, action_mask [members, B, n] bool (the allowed ones) -> the action
-        [members, B, *action] in the environment's units."""
+        """observation [members, B, *obs] raw, action_mask [members, B, n] bool (the allowed ones)
+        -> the action [members, B, *action] in the environment's units."""
         actions = []
         for actor in self._actors:
             policies = actor.members // self.members
@@ -76,7 +85,8 @@ class EnsembleActor:
 
 
 class EnsemblePolicy(nn.Module):
-    """An ensemble as a torch module: raw observation [B, *obs] -> action [B, *action], like `Policy`, without masks."""
+    """An ensemble as a torch module: raw observation [B, *obs] -> action [B, *action], like
+    `Policy`, without masks."""
 
     def __init__(self, policies: Sequence[nn.Module], rule: Rule) -> None:
         """`policies`: best first."""
@@ -92,9 +102,11 @@ class EnsemblePolicy(nn.Module):
 def combine(actions: Tensor, rule: Rule) -> Tensor:
     """actions [K, …] of K policies, the best first -> [...]."""
     if rule == "mean":
-        return actions.double().mean(0).to(actions.dtype)  # in float64: K times one number is that number again
+        # in float64: K times one number is that number again
+        return actions.double().mean(0).to(actions.dtype)
     policies = actions.shape[0]
-    votes = (actions.unsqueeze(0) == actions.unsqueeze(1)).sum(0)  # [K, …]: policies that choose alike
+    # [K, …]: policies that choose alike
+    votes = (actions.unsqueeze(0) == actions.unsqueeze(1)).sum(0)
     rank = torch.arange(policies, device=actions.device).view(-1, *(1 for _ in actions.shape[1:]))
     winner = (votes * policies - rank).argmax(0, keepdim=True)
     return actions.gather(0, winner).squeeze(0)
@@ -108,21 +120,26 @@ def _for_each(rows: Tensor, policies: int) -> Tensor:
 def load_ensemble(
     checkpoints: Sequence[Checkpoint], rule: str | None = None, device: torch.device | str = "cpu"
 ) -> EnsembleActor:
-    """The agents' actors as one, ready for `evaluate`; `checkpoints`: best first; `rule` None: by action space.
+    """The agents' actors as one, ready for `evaluate`; `checkpoints`: best first; `rule` None: by
+    action space.
 
-    Actors of one algorithm and shape are stacked, so that they act in one call. Raises InvalidInput as `load_actor` and
-    `rule_of`.
-    """
+    Actors of one algorithm and shape are stacked, so that they act in one call. Raises InvalidInput
+    as `load_actor` and `rule_of`."""
     chosen = rule_of(checkpoints, rule)
     ranks: dict[str, list[int]] = {}  # by network
     for rank, checkpoint in enumerate(checkpoints):
         ranks.setdefault(json.dumps(network_of(checkpoint)), []).append(rank)
-    actors = [load_actors([checkpoints[rank] for rank in alike], device) for alike in ranks.values()]
+    actors = [
+        load_actors([checkpoints[rank] for rank in alike], device) for alike in ranks.values()
+    ]
     return EnsembleActor(actors, [rank for alike in ranks.values() for rank in alike], chosen)
 
 
-def load_ensemble_policy(checkpoints: Sequence[Checkpoint], rule: str | None = None) -> EnsemblePolicy:
-    """An ensemble as a module: raw observation [B, *obs] -> action [B, *action]. Raises as `load_ensemble`."""
+def load_ensemble_policy(
+    checkpoints: Sequence[Checkpoint], rule: str | None = None
+) -> EnsemblePolicy:
+    """An ensemble as a module: raw observation [B, *obs] -> action [B, *action]. Raises as
+    `load_ensemble`."""
     chosen = rule_of(checkpoints, rule)
     return EnsemblePolicy([load_policy(checkpoint) for checkpoint in checkpoints], chosen)
 
@@ -130,9 +147,9 @@ def load_ensemble_policy(checkpoints: Sequence[Checkpoint], rule: str | None = N
 def rule_of(checkpoints: Sequence[Checkpoint], wanted: str | None = None) -> Rule:
     """The rule of an ensemble of these policies.
 
-    Raises InvalidInput if they cannot act together: no policies, different environments (ENSEMBLE_ENVIRONMENT) or
-    spaces (ENSEMBLE_SPACES), or a rule that does not fit their actions (ENSEMBLE_RULE).
-    """
+    Raises InvalidInput if they cannot act together: no policies, different environments
+    (ENSEMBLE_ENVIRONMENT) or spaces (ENSEMBLE_SPACES), or a rule that does not fit their actions
+    (ENSEMBLE_RULE)."""
     if not checkpoints:
         raise InvalidInput("an ensemble needs at least one policy")
     first = checkpoints[0]
@@ -140,12 +157,15 @@ def rule_of(checkpoints: Sequence[Checkpoint], wanted: str | None = None) -> Rul
     for other in checkpoints[1:]:
         _require_same_environment(first, other)
         observed, acted = array_spaces(other)
-        # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
-        alike = observed.shape == observation_space.shape and observed.dtype == observation_space.dtype
+        # Bounds of observations do not matter to a network; its outputs are scaled to those of
+        # actions.
+        alike = (
+            observed.shape == observation_space.shape and observed.dtype == observation_space.dtype
+        )
         if not alike or acted != action_space:
             raise _refused(
-                f"{_name(first)} was made for {observation_space} and actions in {action_space}, {_name(other)} for "
-                f"{observed} and actions in {acted}: they cannot act together",
+                f"{_name(first)} was made for {observation_space} and actions in {action_space}, "
+                f"{_name(other)} for {observed} and actions in {acted}: they cannot act together",
                 "ENSEMBLE_SPACES",
             )
     return ensemble_rule(action_space, wanted)
@@ -159,7 +179,8 @@ def _require_same_environment(first: Checkpoint, other: Checkpoint) -> None:
     if names[0] == names[1]:
         names = [json.dumps(spec.to_metadata(), sort_keys=True) for spec in (one, another)]
     raise _refused(
-        f"{_name(first)} was trained in {names[0]}, {_name(other)} in {names[1]}: they cannot act together",
+        f"{_name(first)} was trained in {names[0]}, {_name(other)} in {names[1]}: they cannot act "
+        "together",
         "ENSEMBLE_ENVIRONMENT",
     )
 
@@ -168,7 +189,9 @@ def _environment(checkpoint: Checkpoint) -> EnvironmentSpec:
     try:
         return EnvironmentSpec.from_metadata(checkpoint.metadata["environment"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
+        raise InvalidInput(
+            f"not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY"
+        ) from error
 
 
 def _name(checkpoint: Checkpoint) -> str:

@@ -2,12 +2,13 @@
 
 torch_export   `torch.export.load(path).module()(observation)`
 torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of torch
-onnx           `onnxruntime.InferenceSession(path).run(None, {"observation": observation})[0]`, without torch; making it
-               needs the extra `podracer-core[onnx]`
+onnx           `onnxruntime.InferenceSession(path).run(None, {"observation": observation})[0]`,
+               without torch; making it needs the extra `podracer-core[onnx]`
 
-All take raw observations [B, *obs] (images as uint8; float64 where the metadata's environment has an
-`observation_origin`, which the file subtracts) with any B of 1 or more and give actions [B, *action] in the
-environment's units. They know no action masks: where some actions are not allowed, the caller has to see to it.
+All take raw observations [B, *obs] (images as uint8; float64 where the metadata's environment has
+an `observation_origin`, which the file subtracts) with any B of 1 or more and give actions [B,
+*action] in the environment's units. They know no action masks: where some actions are not allowed,
+the caller has to see to it.
 
 A file has been loaded again and compared with the policy that it was made from before it is there.
 """
@@ -29,11 +30,17 @@ from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
 from podracer_core.checkpoint.objects import Checkpoint
-from podracer_core.checkpoint.policy import load_policy, observation_origin, original_space, random_observations
+from podracer_core.checkpoint.policy import (
+    load_policy,
+    observation_origin,
+    original_space,
+    random_observations,
+)
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 MOST_DIFFERENCE = 1e-5
-"""Largest difference between an action of the file and one of the policy, in parts of the action if that is above 1."""
+"""Largest difference between an action of the file and one of the policy, in parts of the action if
+that is above 1."""
 
 _BATCHES = (1, 2, 7)
 
@@ -42,7 +49,8 @@ _BATCHES = (1, 2, 7)
 class Compared:
     """The comparison of an exported policy with its original.
 
-    largest_difference   between two of their actions, relative to the action if that is above 1; 0 for choices
+    largest_difference   between two of their actions, relative to the action if that is above 1; 0
+                         for choices
     observations         on which both acted
     """
 
@@ -56,12 +64,13 @@ def export_policy(
     format: Format = "torch_export",  # noqa: A002
     observed: Tensor | None = None,
 ) -> Compared:
-    """Write the checkpoint's greedy policy to `path`, whole or not at all; an existing file is replaced.
+    """Write the checkpoint's greedy policy to `path`, whole or not at all; an existing file is
+    replaced.
 
-    It is compared on made-up observations, and on rows of a batch of environments, `observed`. Raises InvalidInput for
-    an unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed if the format
-    needs a missing package (EXPORT_FORMAT), or the file does not act alike (EXPORT_DIFFERS).
-    """
+    It is compared on made-up observations, and on rows of a batch of environments, `observed`.
+    Raises InvalidInput for an unknown format, a path that cannot be written, or a checkpoint that
+    cannot act; PreconditionFailed if the format needs a missing package (EXPORT_FORMAT), or the
+    file does not act alike (EXPORT_DIFFERS)."""
     metadata = {**checkpoint.metadata, **_layout(checkpoint)}
     return _export(lambda: load_policy(checkpoint), checkpoint, metadata, path, format, observed)
 
@@ -75,19 +84,28 @@ def export_ensemble(
 ) -> Compared:
     """Export policies, best first, as one ensemble; `rule` None: by action space.
 
-    The metadata in the file contain the policies' under `policies`, and the rule under `ensemble`. Raises as
-    `export_policy` and `load_ensemble`.
-    """
+    The metadata in the file contain the policies' under `policies`, and the rule under `ensemble`.
+    Raises as `export_policy` and `load_ensemble`."""
     metadata = {
         "ensemble": rule_of(checkpoints, rule),
         "policies": [dict(checkpoint.metadata) for checkpoint in checkpoints],
         **_layout(checkpoints[0]),
     }
-    return _export(lambda: load_ensemble_policy(checkpoints, rule), checkpoints[0], metadata, path, format, observed)
+    return _export(
+        lambda: load_ensemble_policy(checkpoints, rule),
+        checkpoints[0],
+        metadata,
+        path,
+        format,
+        observed,
+    )
 
 
-def compare(trained: nn.Module, exported: Callable[[Tensor], Tensor], observations: Tensor) -> Compared:
-    """Let both act on observations [N, *obs], one by one and in batches. Raises PreconditionFailed (EXPORT_DIFFERS)."""
+def compare(
+    trained: nn.Module, exported: Callable[[Tensor], Tensor], observations: Tensor
+) -> Compared:
+    """Let both act on observations [N, *obs], one by one and in batches. Raises PreconditionFailed
+    (EXPORT_DIFFERS)."""
     largest = 0.0
     for most in (*_BATCHES, len(observations)):
         batch = observations[:most]
@@ -100,13 +118,18 @@ def compare(trained: nn.Module, exported: Callable[[Tensor], Tensor], observatio
                 f"the policy {expected.dtype} {list(expected.shape)}"
             )
         size = expected.double().abs().clamp(min=1.0) if expected.is_floating_point() else 1.0
-        off = ((found.double() - expected.double()).abs() / size).nan_to_num(torch.inf).view(rows, -1).amax(1)
+        off = (
+            ((found.double() - expected.double()).abs() / size)
+            .nan_to_num(torch.inf)
+            .view(rows, -1)
+            .amax(1)
+        )
         largest = max(largest, float(off.max()))
         if largest > MOST_DIFFERENCE:
             row = int(off.argmax())
             raise _differs(
-                f"on observation {row} of {rows} it does {found[row].tolist()}, the policy {expected[row].tolist()}; "
-                f"{MOST_DIFFERENCE:g} is allowed"
+                f"on observation {row} of {rows} it does {found[row].tolist()}, the policy "
+                f"{expected[row].tolist()}; {MOST_DIFFERENCE:g} is allowed"
             )
     return Compared(largest, len(observations))
 
@@ -126,7 +149,9 @@ def _export(
 ) -> Compared:
     """`checkpoint`: one for what is observed."""
     if format not in WRITERS:
-        raise InvalidInput(f"unknown format {format!r}: expected {' or '.join(get_args(Format))}", format=format)
+        raise InvalidInput(
+            f"unknown format {format!r}: expected {' or '.join(get_args(Format))}", format=format
+        )
     policy = load()
     observations = likely_observations(checkpoint)
     if observed is not None:
@@ -139,11 +164,14 @@ def _export(
             compared = compare(policy, READERS[format](draft), observations)
             draft.replace(path)
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}", reason="UNWRITABLE_PATH", path=path) from error
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}", reason="UNWRITABLE_PATH", path=path
+        ) from error
     return compared
 
 
 def _differs(what: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"the exported file does not act as the trained policy does, so it is refused: {what}", reason="EXPORT_DIFFERS"
+        f"the exported file does not act as the trained policy does, so it is refused: {what}",
+        reason="EXPORT_DIFFERS",
     )

@@ -18,7 +18,8 @@ Format = Literal["torch_export", "torchscript", "onnx"]
 
 SUFFIX_OF: dict[Format, str] = {"torch_export": ".pt2", "torchscript": ".pt", "onnx": ".onnx"}
 EXTRA_FILE = "podracer.json"
-"""Name of the extra file inside an export, or of ONNX's metadata: a JSON object of the checkpoint's metadata."""
+"""Name of the extra file inside an export, or of ONNX's metadata: a JSON object of the checkpoint's
+metadata."""
 
 OBSERVATION, ACTION = "observation", "action"
 """Names of an ONNX file's input and output."""
@@ -99,7 +100,10 @@ def _require_onnx() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        message = f"ONNX needs {error.name}, which is not installed here: pip install 'podracer-core[onnx]'"
+        message = (
+            f"ONNX needs {error.name}, which is not installed here: pip install "
+            "'podracer-core[onnx]'"
+        )
         raise PreconditionFailed(message, reason="EXPORT_FORMAT") from error
 
 

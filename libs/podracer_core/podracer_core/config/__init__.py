@@ -4,8 +4,8 @@ This module reads service settings from PODRACER_<NAME> variables: `load_setting
 document     YAML text -> a tree with line numbers: `load_yaml`, `parse_yaml`
 build        such a tree -> dataclasses: `build`
 other_libraries  what names of other libraries are called here
-scalars      reads one value from text or YAML: durations and byte sizes (`Seconds`, `ByteSize`), values that are
-             never displayed (`Secret`)
+scalars      reads one value from text or YAML: durations and byte sizes (`Seconds`, `ByteSize`),
+             values that are never displayed (`Secret`)
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ PREFIX = "PODRACER_"
 _MAX_SECRET_BYTES = 64 << 10
 
 
-def load_settings(settings: type[T], environment: Mapping[str, str] | None = None, *, prefix: str = PREFIX) -> T:
+def load_settings(
+    settings: type[T], environment: Mapping[str, str] | None = None, *, prefix: str = PREFIX
+) -> T:
     """An instance of a frozen dataclass whose field `lease_term` comes from PODRACER_LEASE_TERM.
 
-    Fields are int, float, bool, str, Path, Seconds, ByteSize, Secret, Literal, enums, tuples of these (separated by
-    commas), or one of them `| None`. A variable that is unset or empty leaves the default. A Secret may also come from
-    the file that `<NAME>_FILE` names.
+    Fields are int, float, bool, str, Path, Seconds, ByteSize, Secret, Literal, enums, tuples of
+    these (separated by commas), or one of them `| None`. A variable that is unset or empty leaves
+    the default. A Secret may also come from the file that `<NAME>_FILE` names.
 
     Raises InvalidInput with every variable that has a wrong value, or has none and needs one.
     """
@@ -71,7 +73,11 @@ def load_settings(settings: type[T], environment: Mapping[str, str] | None = Non
     for field in fields(settings):  # type: ignore[arg-type]
         name, kind = prefix + field.name.upper(), kinds[field.name]
         try:
-            text = _secret_text(name, environment) if Secret in alternatives(kind) else environment.get(name, "")
+            text = (
+                _secret_text(name, environment)
+                if Secret in alternatives(kind)
+                else environment.get(name, "")
+            )
             if text:
                 values[field.name] = from_text(kind, text)
             elif field.default is MISSING and field.default_factory is MISSING:
@@ -97,4 +103,6 @@ def _secret_text(name: str, environment: Mapping[str, str]) -> str:
         with Path(path).open(encoding="utf-8") as file:
             return file.read(_MAX_SECRET_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the file {path!r} of {name}_FILE: {type(error).__name__}") from error
+        raise InvalidInput(
+            f"cannot read the file {path!r} of {name}_FILE: {type(error).__name__}"
+        ) from error

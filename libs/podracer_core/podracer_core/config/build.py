@@ -20,14 +20,17 @@ INVALID: Any = object()
 BuildFunction = Callable[["Builder", Node, str], Any]
 
 
-def build(cls: type[T], document: Document, builders: Mapping[Any, BuildFunction] | None = None) -> T:
+def build(
+    cls: type[T], document: Document, builders: Mapping[Any, BuildFunction] | None = None
+) -> T:
     """An instance of the dataclass `cls` from the document's root.
 
-    Understands nested dataclasses, `X | None` and other unions, tuple[X, ...], tuple[A, B], Mapping[str, X], Literal,
-    enums, Seconds, ByteSize, Path, Any and scalars. `builders` gives the function for types that need another notation.
+    Understands nested dataclasses, `X | None` and other unions, tuple[X, ...], tuple[A, B],
+    Mapping[str, X], Literal, enums, Seconds, ByteSize, Path, Any and scalars. `builders` gives the
+    function for types that need another notation.
 
-    Raises InvalidInput with every unknown key (and the nearest known one), missing key and wrong value, by line.
-    """
+    Raises InvalidInput with every unknown key (and the nearest known one), missing key and wrong
+    value, by line."""
     builder = Builder(document.source, builders or {})
     instance = builder.value(cls, document.root, "")
     if builder.problems:
@@ -89,7 +92,12 @@ class Builder:
                 self.unknown_key(child, path, key, known)
         for name, field in known.items():
             if name not in values and field.default is MISSING and field.default_factory is MISSING:
-                self.report(node, _join(path, name), f"is missing; expected {expected(kinds[name])}", at_key=True)
+                self.report(
+                    node,
+                    _join(path, name),
+                    f"is missing; expected {expected(kinds[name])}",
+                    at_key=True,
+                )
                 values[name] = INVALID
         if any(value is INVALID for value in values.values()):
             return INVALID
@@ -97,16 +105,23 @@ class Builder:
             return kind(**values)
         except InvalidInput as error:
             for violation in error.violations:
-                self.report(node.find(violation.field), _join(path, violation.field), violation.message, at_key=True)
+                self.report(
+                    node.find(violation.field),
+                    _join(path, violation.field),
+                    violation.message,
+                    at_key=True,
+                )
             return INVALID if error.violations else self.report(node, path, error.message)
 
     def unknown_key(self, node: Node, path: str, key: str, known: Mapping[str, Any]) -> Any:
         """Report an unknown key; returns INVALID."""
-        return self.report(node, _join(path, key), f"unknown key; {advice(key, known)}", at_key=True)
+        return self.report(
+            node, _join(path, key), f"unknown key; {advice(key, known)}", at_key=True
+        )
 
     def _union(self, kind: Any, node: Node, path: str) -> Any:
-        """The first alternative that fits. If none fits and only one has the node's shape, its problems are
-        reported."""
+        """The first alternative that fits. If none fits and only one has the node's shape, its
+        problems are reported."""
         told: list[list[LocatedViolation]] = []
         for option in alternatives(kind):
             trial = Builder(self.source, self.builders)
@@ -127,15 +142,21 @@ class Builder:
         if kinds[-1] is Ellipsis:
             kinds = (kinds[0],) * len(node.value)
         elif len(kinds) != len(node.value):
-            return self.report(node, path, f"expected {expected(kind)}, got {len(node.value)} of them")
+            return self.report(
+                node, path, f"expected {expected(kind)}, got {len(node.value)} of them"
+            )
         pairs = enumerate(zip(kinds, node.value, strict=True))
-        values = tuple(self.value(item, child, f"{path}[{index}]") for index, (item, child) in pairs)
+        values = tuple(
+            self.value(item, child, f"{path}[{index}]") for index, (item, child) in pairs
+        )
         return INVALID if any(value is INVALID for value in values) else values
 
     def _mapping(self, kind: Any, node: Node, path: str) -> Any:
         if not isinstance(node.value, Mapping):
             return self.wrong(node, path, "a mapping")
-        values = {key: self.value(kind, child, _join(path, key)) for key, child in node.value.items()}
+        values = {
+            key: self.value(kind, child, _join(path, key)) for key, child in node.value.items()
+        }
         return INVALID if any(value is INVALID for value in values.values()) else values
 
 

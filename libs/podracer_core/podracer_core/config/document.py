@@ -1,8 +1,8 @@
-"""YAML text -> a tree of nodes with line numbers. Safe on any input: bounded in size, depth and number of nodes.
+"""YAML text -> a tree of nodes with line numbers. Safe on any input: bounded in size, depth and
+number of nodes.
 
-Plain scalars are read as YAML 1.2 says, with underscores in numbers: `1e-4` is a number, `yes` and `on` are words.
-Tags are refused, so the only values are text, numbers, booleans and nulls.
-"""
+Plain scalars are read as YAML 1.2 says, with underscores in numbers: `1e-4` is a number, `yes` and
+`on` are words. Tags are refused, so the only values are text, numbers, booleans and nulls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _WORDS: Mapping[str, Scalar] = {
 
 @dataclass(frozen=True)
 class LocatedViolation(FieldViolation):
-    """A violation with its place in a file: `job.yaml:12: search.space.gamma: expected …, got …`."""
+    """A violation with its place in a file: `job.yaml:12: search.space.gamma: expected …, got
+    …`."""
 
     source: str = ""
     line: int = 0
@@ -83,7 +84,8 @@ class Node:
         return self.value
 
     def find(self, path: str) -> Node:
-        """The node at `search.space.gamma` or `algorithms[1]`, or the deepest existing node on the way."""
+        """The node at `search.space.gamma` or `algorithms[1]`, or the deepest existing node on the
+        way."""
         if isinstance(self.value, Mapping):
             for key in sorted(self.value, key=len, reverse=True):  # keys may have dots in them
                 rest = path.removeprefix(key)
@@ -112,15 +114,21 @@ class Document:
 
     def refuse(self, violations: Sequence[FieldViolation]) -> InvalidInput:
         """The error with all violations and their lines, in the file's order."""
-        located = sorted((self.locate(violation) for violation in violations), key=lambda violation: violation.line)
+        located = sorted(
+            (self.locate(violation) for violation in violations),
+            key=lambda violation: violation.line,
+        )
         message = str(located[0])
         if len(located) > 1:
-            message = f"{self.source} has {len(located)} mistakes:\n" + "\n".join(f"  {entry}" for entry in located)
+            message = f"{self.source} has {len(located)} mistakes:\n" + "\n".join(
+                f"  {entry}" for entry in located
+            )
         return InvalidInput(message, violations=located, reason="INVALID_FILE", source=self.source)
 
 
 def load_yaml(path: Path) -> Document:
-    """Read a YAML file. Raises InvalidInput if it cannot be read, is too large, not UTF-8 or not YAML."""
+    """Read a YAML file. Raises InvalidInput if it cannot be read, is too large, not UTF-8 or not
+    YAML."""
     try:
         with path.open("rb") as file:
             status = path.stat()
@@ -129,14 +137,17 @@ def load_yaml(path: Path) -> Document:
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         what = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInput(f"cannot read {path}: {what}", reason="UNREADABLE_FILE", path=path) from error
+        raise InvalidInput(
+            f"cannot read {path}: {what}", reason="UNREADABLE_FILE", path=path
+        ) from error
     if len(data) > MAX_FILE_BYTES:
         raise _too_large(path, "more")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{path} is not a YAML file in UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            f"{path} is not a YAML file in UTF-8: byte 0x{data[error.start]:02x} at offset "
+            f"{error.start}",
             reason="UNREADABLE_FILE",
             path=path,
         ) from error
@@ -144,7 +155,8 @@ def load_yaml(path: Path) -> Document:
 
 
 def parse_yaml(text: str, source: str) -> Document:
-    """Parse the text of one YAML document; `source` is its name in messages. Raises InvalidInput."""
+    """Parse the text of one YAML document; `source` is its name in messages. Raises
+    InvalidInput."""
     try:
         return Document(source, _Parser(text, source).document())
     except yaml.YAMLError as error:
@@ -156,7 +168,8 @@ def parse_yaml(text: str, source: str) -> Document:
 
 
 class _Parser:
-    """Events -> nodes. Not PyYAML's own composer: that recurses without limit and drops duplicate keys."""
+    """Events -> nodes. Not PyYAML's own composer: that recurses without limit and drops duplicate
+    keys."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -215,11 +228,15 @@ class _Parser:
             line = event.start_mark.line + 1
             if isinstance(event, yaml.MappingEndEvent):
                 return nodes
-            if not isinstance(event, yaml.ScalarEvent) or (event.value == "<<" and event.implicit[0]):
+            if not isinstance(event, yaml.ScalarEvent) or (
+                event.value == "<<" and event.implicit[0]
+            ):
                 raise self._refused(event, "keys must be plain words")
             if event.value in nodes:
                 first = nodes[event.value].key_line
-                raise self._refused(event, f"key {event.value!r} is there twice, first in line {first}")
+                raise self._refused(
+                    event, f"key {event.value!r} is there twice, first in line {first}"
+                )
             nodes[event.value] = self._node(next(self._events), line, depth + 1)
 
     def _add(self, event: Any, count: int) -> None:
@@ -250,7 +267,9 @@ def _resolve(text: str) -> Scalar:
 
 def _refusal(source: str, line: int, message: str) -> InvalidInput:
     violation = LocatedViolation("", message, source, line)
-    return InvalidInput(str(violation), violations=[violation], reason="INVALID_FILE", source=source)
+    return InvalidInput(
+        str(violation), violations=[violation], reason="INVALID_FILE", source=source
+    )
 
 
 def _too_large(path: Path, size: str) -> InvalidInput:

@@ -25,7 +25,8 @@ Seconds = Annotated[float, Unit.SECONDS]
 """A finite duration of 0 s or more. In text: `10s`, `1h30m`, `250ms`; a bare number is seconds."""
 
 ByteSize = Annotated[int, Unit.BYTES]
-"""Bytes, 0 or more. In text: `512Mi`, `2Gi` (powers of 1024), `1G` (powers of 1000); a bare number is bytes."""
+"""Bytes, 0 or more. In text: `512Mi`, `2Gi` (powers of 1024), `1G` (powers of 1000); a bare number
+is bytes."""
 
 DURATION_EXPECTED = "a duration such as 90s, 10m or 1h30m"
 SIZE_EXPECTED = "a size such as 512Mi or 2Gi"
@@ -33,7 +34,9 @@ SIZE_EXPECTED = "a size such as 512Mi or 2Gi"
 MAX_SECONDS = 315_576_000_000.0  # ten thousand years: the range of google.protobuf.Duration
 
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
-_DURATION = re.compile(rf"(?:({_NUMBER})d)?(?:({_NUMBER})h)?(?:({_NUMBER})m)?(?:({_NUMBER})s)?(?:({_NUMBER})ms)?")
+_DURATION = re.compile(
+    rf"(?:({_NUMBER})d)?(?:({_NUMBER})h)?(?:({_NUMBER})m)?(?:({_NUMBER})s)?(?:({_NUMBER})ms)?"
+)
 _SECONDS_OF = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _SIZE = re.compile(rf"({_NUMBER})\s*([kKMGT]i?)?B?")
 _SCALE = {"": 1, "k": 1000, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
@@ -41,23 +44,29 @@ _SCALE |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGT", star
 
 
 def parse_seconds(value: str | float) -> float:
-    """`1h30m` -> 5400.0; a bare number is seconds. Raises InvalidInput for anything else, and below 0."""
+    """`1h30m` -> 5400.0; a bare number is seconds. Raises InvalidInput for anything else, and below
+    0."""
     seconds = math.nan
     if isinstance(value, str):
         text = value.strip()
         if re.fullmatch(_NUMBER, text):
             seconds = float(text)
         elif text and (found := _DURATION.fullmatch(text)):
-            seconds = sum(float(n) * scale for n, scale in zip(found.groups(), _SECONDS_OF, strict=True) if n)
+            seconds = sum(
+                float(n) * scale for n, scale in zip(found.groups(), _SECONDS_OF, strict=True) if n
+            )
     elif not isinstance(value, bool):
         seconds = float(value)
     if not 0.0 <= seconds <= MAX_SECONDS:
-        raise InvalidInput(f"expected {DURATION_EXPECTED}, got {value!r}", reason="INVALID_DURATION")
+        raise InvalidInput(
+            f"expected {DURATION_EXPECTED}, got {value!r}", reason="INVALID_DURATION"
+        )
     return seconds
 
 
 def parse_bytes(value: str | float) -> int:
-    """`2Gi` -> 2147483648; a bare number is bytes. Raises InvalidInput for anything else, and below 0."""
+    """`2Gi` -> 2147483648; a bare number is bytes. Raises InvalidInput for anything else, and below
+    0."""
     size = math.nan
     if isinstance(value, str):
         if found := _SIZE.fullmatch(value.strip()):
@@ -74,7 +83,12 @@ def format_seconds(seconds: float) -> str:
     if seconds < 60.0:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = round(seconds)
-    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    parts = [
+        (whole // 86400, "d"),
+        (whole // 3600 % 24, "h"),
+        (whole // 60 % 60, "m"),
+        (whole % 60, "s"),
+    ]
     return "".join(f"{count}{unit}" for count, unit in parts if count)
 
 
@@ -100,7 +114,16 @@ class Secret:
         return hash(self._value)
 
 
-_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 _NAMES: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -119,7 +142,11 @@ class WrongValueError(ValueError):
 
 def unit_of(kind: Any) -> Unit | None:
     """Seconds -> SECONDS, ByteSize -> BYTES, anything else -> None."""
-    found = [mark for mark in get_args(kind)[1:] if isinstance(mark, Unit)] if get_origin(kind) is Annotated else []
+    found = (
+        [mark for mark in get_args(kind)[1:] if isinstance(mark, Unit)]
+        if get_origin(kind) is Annotated
+        else []
+    )
     return found[0] if found else None
 
 
@@ -141,7 +168,9 @@ def expected(kind: Any) -> str:
         return " or ".join(expected(option) for option in arguments if option is not types.NoneType)
     if origin is tuple:
         items = (
-            f"{len(arguments)} values" if arguments[-1] is not Ellipsis else f"values, each {expected(arguments[0])}"
+            f"{len(arguments)} values"
+            if arguments[-1] is not Ellipsis
+            else f"values, each {expected(arguments[0])}"
         )
         return f"a list of {items}"
     if origin is not None and issubclass(origin, Mapping):
@@ -182,7 +211,9 @@ def _from_text(kind: Any, text: str) -> Any:
         values = {str(value): value for value in get_args(kind)}
         return values[text] if text in values else _wrong()
     if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
-        return tuple(_from_text(get_args(kind)[0], part.strip()) for part in text.split(",") if part.strip())
+        return tuple(
+            _from_text(get_args(kind)[0], part.strip()) for part in text.split(",") if part.strip()
+        )
     if unit_of(kind):
         return _quantity(kind, text)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -191,15 +222,17 @@ def _from_text(kind: Any, text: str) -> Any:
 
 
 def from_yaml(kind: Any, value: Any) -> Any:
-    """The value of a YAML scalar, strictly: text is not a number, but a whole number may be written as 2e6. Raises
-    WrongValueError."""
+    """The value of a YAML scalar, strictly: text is not a number, but a whole number may be written
+    as 2e6. Raises WrongValueError."""
     match kind:
         case _ if unit_of(kind) and isinstance(value, str | int | float):
             return _quantity(kind, value)
         case _ if kind is bool and isinstance(value, bool):
             return value
         case _ if kind is int and isinstance(value, int | float) and not isinstance(value, bool):
-            return value if isinstance(value, int) else int(value) if value.is_integer() else _wrong()
+            return (
+                value if isinstance(value, int) else int(value) if value.is_integer() else _wrong()
+            )
         case _ if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return _finite(float(value))
         case _ if kind is str and isinstance(value, str):
@@ -208,7 +241,9 @@ def from_yaml(kind: Any, value: Any) -> Any:
             return Path(value)
         case _ if kind is types.NoneType and value is None:
             return None
-        case _ if get_origin(kind) is Literal and any(value == o and type(value) is type(o) for o in get_args(kind)):
+        case _ if get_origin(kind) is Literal and any(
+            value == o and type(value) is type(o) for o in get_args(kind)
+        ):
             return value
         case _ if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return kind(value)

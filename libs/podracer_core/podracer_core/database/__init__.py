@@ -1,7 +1,8 @@
-"""The durable state of a control service: SQLAlchemy over SQLite or PostgreSQL, Alembic migrations; no torch.
+"""The durable state of a control service: SQLAlchemy over SQLite or PostgreSQL, Alembic migrations;
+no torch.
 
-This module holds `Database`. It runs read operations, and write operations one at a time, on the newest revision of
-the schema.
+This module holds `Database`. It runs read operations, and write operations one at a time, on the
+newest revision of the schema.
 location  checks the URL, and reports why a database cannot be used
 tenure    one active process for a database: a lock on a file, or a row with a term
 standby   waits for the end of another process's tenure
@@ -40,22 +41,24 @@ Result = TypeVar("Result")
 
 READERS = 4
 TURN_S = 0.0005
-"""The switch interval of the interpreter. A transaction needs the interpreter at every statement: with Python's default
-of 5 ms, beside a busy event loop, it would take a quarter of a second."""
+"""The switch interval of the interpreter. A transaction needs the interpreter at every statement:
+with Python's default of 5 ms, beside a busy event loop, it would take a quarter of a second."""
 END_S = 10.0
 TERM_S = 15.0
 """How long a process stays the active one of a PostgreSQL database without a sign of life."""
 
 
 class Database:
-    """An open database, as `open_database` returns it. `close` it, or use it as an asynchronous context manager.
+    """An open database, as `open_database` returns it. `close` it, or use it as an asynchronous
+    context manager.
 
-    An operation is a function of a session. It runs in a thread of the database, so that the event loop does not wait
-    for a disk or a server; everything else that it uses must be safe in that thread. The rows that it returns are
-    loaded, and stay usable afterwards.
-    """
+    An operation is a function of a session. It runs in a thread of the database, so that the event
+    loop does not wait for a disk or a server; everything else that it uses must be safe in that
+    thread. The rows that it returns are loaded, and stay usable afterwards."""
 
-    def __init__(self, url: URL, engine: Engine, lock: FileLock | None, tenure: Tenure | None) -> None:
+    def __init__(
+        self, url: URL, engine: Engine, lock: FileLock | None, tenure: Tenure | None
+    ) -> None:
         self._url = url
         self._engine = engine
         self._lock = lock
@@ -67,33 +70,41 @@ class Database:
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._closing = threading.Event()
         if tenure is not None:
-            threading.Thread(target=self._show_life, args=(tenure,), name="database-life", daemon=True).start()
+            threading.Thread(
+                target=self._show_life, args=(tenure,), name="database-life", daemon=True
+            ).start()
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
-        """Run an operation on one snapshot, in parallel with a write operation; its changes are not kept."""
+        """Run an operation on one snapshot, in parallel with a write operation; its changes are not
+        kept."""
         with DATABASE.timed(operation="read"):
             return await self._in_thread(self._readers, self._read, operation)
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
-        """Run an operation and return once its changes are durable. An exception inside it rolls all changes back.
+        """Run an operation and return once its changes are durable. An exception inside it rolls
+        all changes back.
 
-        Write operations run one after the other, so the rows that one reads cannot change before it commits. An
-        operation runs to its end, and its changes are written, even if the caller is cancelled. Raises Unavailable,
-        with nothing written, when the disk is full or fails, the server cannot be reached, or another process has
-        taken over (NOT_ACTIVE).
-        """
+        Write operations run one after the other, so the rows that one reads cannot change before it
+        commits. An operation runs to its end, and its changes are written, even if the caller is
+        cancelled. Raises Unavailable, with nothing written, when the disk is full or fails, the
+        server cannot be reached, or another process has taken over (NOT_ACTIVE)."""
         with DATABASE.timed(operation="write"):
             return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
 
     async def check(self) -> None:
-        """Raise unless the database answers and this process is the active one. Call it before a change outside the
-        database."""
-        look = self._tenure.look if self._tenure is not None else lambda session: session.execute(text("SELECT 1"))
+        """Raise unless the database answers and this process is the active one. Call it before a
+        change outside the database."""
+        look = (
+            self._tenure.look
+            if self._tenure is not None
+            else lambda session: session.execute(text("SELECT 1"))
+        )
         await self.read(look)
 
     async def close(self) -> None:
-        """Wait up to END_S for the running operations, close all connections and release the database. If an operation
-        has not ended by then, the database is released when this process ends."""
+        """Wait up to END_S for the running operations, close all connections and release the
+        database. If an operation has not ended by then, the database is released when this process
+        ends."""
         ending = threading.Thread(target=self._end, name="database-end", daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, END_S)
@@ -151,20 +162,24 @@ class Database:
 
 
 def _keep(session: Session, row: object) -> None:
-    """Hold a reference to every loaded row: a session drops rows without one, and would read them again."""
+    """Hold a reference to every loaded row: a session drops rows without one, and would read them
+    again."""
     session.info.setdefault("podracer_rows", []).append(row)
 
 
-def open_database(url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S) -> Database:
-    """Become the active process of the database, bring its schema up to date and return it. Sets the process's TURN_S.
+def open_database(
+    url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S
+) -> Database:
+    """Become the active process of the database, bring its schema up to date and return it. Sets
+    the process's TURN_S.
 
-    `url` is `sqlite:////absolute/path` (the folder is created) or `postgresql://…`; `migrations_package` is the dotted
-    name of the service's migrations (see `upgrade`). `holder` is the name of this process in PostgreSQL. There it stays
-    active until it has given no sign of life for `term_s`, and takes over at once from a process of the same name.
-    Raises InvalidInput for a URL of another form, a folder that cannot be written, a file in use or a database that is
-    too new; DataCorrupted for a file that is not a database; Unavailable if the server cannot be reached, or another
-    process is the active one (NOT_ACTIVE).
-    """
+    `url` is `sqlite:////absolute/path` (the folder is created) or `postgresql://…`;
+    `migrations_package` is the dotted name of the service's migrations (see `upgrade`). `holder` is
+    the name of this process in PostgreSQL. There it stays active until it has given no sign of life
+    for `term_s`, and takes over at once from a process of the same name. Raises InvalidInput for a
+    URL of another form, a folder that cannot be written, a file in use or a database that is too
+    new; DataCorrupted for a file that is not a database; Unavailable if the server cannot be
+    reached, or another process is the active one (NOT_ACTIVE)."""
     sys.setswitchinterval(TURN_S)
     parsed = parse_url(url)
     engine = make_engine(parsed, term_s)
@@ -175,7 +190,8 @@ def open_database(url: str, migrations_package: str, *, holder: str = "", term_s
     else:
         tenure = Tenure(migrations_package, term_s)
     try:
-        # One transaction: only the active process changes the schema, and no other takes over during the change.
+        # One transaction: only the active process changes the schema, and no other takes over
+        # during the change.
         with translated_errors(parsed), engine.begin() as connection:
             if tenure is not None:
                 tenure.take(connection, holder or secrets.token_hex(8))
@@ -196,12 +212,13 @@ VERSION_TABLE = "alembic_version"
 
 
 def upgrade(connection: Connection, migrations_package: str) -> None:
-    """Run the missing migrations, all in the transaction of `connection`: if the process is killed, none has happened.
+    """Run the missing migrations, all in the transaction of `connection`: if the process is killed,
+    none has happened.
 
-    `migrations_package` holds one file per revision, `<revision>_<what it does>.py`, with revisions in sorting order
-    (`r0001`, `r0002`). For a database at the last revision this is one query, and Alembic is not imported.
-    Raises InvalidInput for a database that a newer version of the service has written.
-    """
+    `migrations_package` holds one file per revision, `<revision>_<what it does>.py`, with revisions
+    in sorting order (`r0001`, `r0002`). For a database at the last revision this is one query, and
+    Alembic is not imported. Raises InvalidInput for a database that a newer version of the service
+    has written."""
     with importlib.resources.as_file(importlib.resources.files(migrations_package)) as folder:
         current = current_revision(connection)
         if current != newest_revision(folder):
@@ -233,7 +250,8 @@ def _run(connection: Connection, folder: Path, current: str | None) -> None:
         revisions = list(scripts.iterate_revisions("head", current or "base"))
     except RevisionError as error:
         raise InvalidInput(
-            f"this version does not support the database revision {current}: use the version that wrote it",
+            f"this version does not support the database revision {current}: use the version that "
+            "wrote it",
             reason="DATABASE_TOO_NEW",
             revision=current,
         ) from error
@@ -259,7 +277,8 @@ class PlainText(TypeDecorator[str]):
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An aware datetime as whole microseconds since 1970 in UTC: exact, ordered, and with no zone to lose.
+    """An aware datetime as whole microseconds since 1970 in UTC: exact, ordered, and with no zone
+    to lose.
 
     SQLite's own DATETIME drops the zone. Raises ValueError for a naive datetime.
     """
@@ -272,7 +291,8 @@ class UtcTime(TypeDecorator[datetime]):
 
     @staticmethod
     def microseconds(value: datetime) -> int:
-        """A time as it is stored: microseconds since 1970. Raises ValueError if it has no time zone."""
+        """A time as it is stored: microseconds since 1970. Raises ValueError if it has no time
+        zone."""
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
         return (value - _EPOCH) // _MICROSECOND

@@ -1,4 +1,5 @@
-"""The URL of a database, checked, and an engine for it with the settings that make a commit durable."""
+"""The URL of a database, checked, and an engine for it with the settings that make a commit
+durable."""
 
 from __future__ import annotations
 
@@ -18,14 +19,15 @@ from podracer_core.rpc.address import Address
 
 EXPECTED = "sqlite:////absolute/path or postgresql://user@host/database"
 _NO_TLS = (
-    "the server is on another machine, and libpq's default neither requires TLS nor verifies the server: add "
-    "?sslmode=verify-full&sslrootcert=FILE, or the sslmode that you want"
+    "the server is on another machine, and libpq's default neither requires TLS nor verifies the "
+    "server: add ?sslmode=verify-full&sslrootcert=FILE, or the sslmode that you want"
 )
 BUSY_TIMEOUT_S = 10.0
 
 _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # in WAL mode anything less may forget acknowledged commits when the power fails
+    # in WAL mode anything less may forget acknowledged commits when the power fails
+    "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
 )
@@ -35,8 +37,8 @@ _SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_i
 
 
 def parse_url(text: str) -> URL:
-    """The URL with the driver that this package uses. Raises InvalidInput for a URL of any other form, and for one that
-    leaves it to libpq whether a connection to another machine is safe."""
+    """The URL with the driver that this package uses. Raises InvalidInput for a URL of any other
+    form, and for one that leaves it to libpq whether a connection to another machine is safe."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -45,13 +47,28 @@ def parse_url(text: str) -> URL:
         case "sqlite" if url.database and url.database != ":memory:":
             return URL.create("sqlite", database=str(Path(url.database).absolute()))
         case "sqlite":
-            raise _invalid(text, "a database in memory forgets everything: give a file, sqlite:////absolute/path")
+            raise _invalid(
+                text,
+                "a database in memory forgets everything: give a file, sqlite:////absolute/path",
+            )
         case "postgresql" | "postgres":
             if importlib.util.find_spec("psycopg") is None:
-                raise _invalid(text, "PostgreSQL needs the driver psycopg: pip install 'psycopg[binary]'")
-            hosts = [url.host or "", *url.normalized_query.get("host", ()), *url.normalized_query.get("hostaddr", ())]
-            remote = [host for host in hosts if host and not host.startswith("/") and not Address(host=host).is_local]
-            if remote and not (url.query.keys() & {"sslmode", "service"} or "PGSSLMODE" in os.environ):
+                raise _invalid(
+                    text, "PostgreSQL needs the driver psycopg: pip install 'psycopg[binary]'"
+                )
+            hosts = [
+                url.host or "",
+                *url.normalized_query.get("host", ()),
+                *url.normalized_query.get("hostaddr", ()),
+            ]
+            remote = [
+                host
+                for host in hosts
+                if host and not host.startswith("/") and not Address(host=host).is_local
+            ]
+            if remote and not (
+                url.query.keys() & {"sslmode", "service"} or "PGSSLMODE" in os.environ
+            ):
                 raise _invalid(text, _NO_TLS)
             return url.set(drivername="postgresql+psycopg")
     raise _invalid(text, f"expected {EXPECTED}")
@@ -79,13 +96,19 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
 def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
     """An engine with durable commits, in which every transaction sees one snapshot.
 
-    PostgreSQL ends a transaction whose process is silent for `idle_s`, which releases the locks of a lost node.
-    """
+    PostgreSQL ends a transaction whose process is silent for `idle_s`, which releases the locks of
+    a lost node."""
     if url.get_backend_name() != "sqlite":
-        # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
-        options = f"{url.query.get('options', '')} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}"
+        # Connections that died with the server are noticed; none waits for ever for a server that
+        # is out of reach.
+        options = (
+            f"{url.query.get('options', '')} -c "
+            f"idle_in_transaction_session_timeout={int(idle_s * 1000)}"
+        )
         arguments = _SERVER_AWAY | {"options": options.strip()}
-        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=arguments)
+        return create_engine(
+            url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=arguments
+        )
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")
@@ -96,8 +119,8 @@ def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
             cursor.execute(pragma)
         cursor.close()
 
-    # Without an explicit BEGIN the driver starts a transaction only before the first write: reads would not be of one
-    # snapshot, and a killed migration would leave half a schema behind.
+    # Without an explicit BEGIN the driver starts a transaction only before the first write: reads
+    # would not be of one snapshot, and a killed migration would leave half a schema behind.
     @event.listens_for(engine, "begin")
     def begin(connection: object) -> None:
         connection.exec_driver_sql("BEGIN")  # type: ignore[attr-defined]
@@ -107,7 +130,8 @@ def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
 
 @contextmanager
 def translated_errors(url: URL) -> Iterator[None]:
-    """Raise a failure of the disk or the server as Unavailable, and a damaged file as DataCorrupted."""
+    """Raise a failure of the disk or the server as Unavailable, and a damaged file as
+    DataCorrupted."""
     name = url.render_as_string(hide_password=True)
     try:
         yield
@@ -116,10 +140,14 @@ def translated_errors(url: URL) -> Iterator[None]:
         was_silent = getattr(error.orig, "sqlstate", "") == _IDLE_IN_TRANSACTION
         if was_silent or isinstance(error, OperationalError | InterfaceError):
             raise Unavailable(
-                f"the database {name} cannot be used now: {text}", reason="DATABASE_UNAVAILABLE", database=name
+                f"the database {name} cannot be used now: {text}",
+                reason="DATABASE_UNAVAILABLE",
+                database=name,
             ) from error
         if "not a database" in text or "malformed" in text:
-            raise DataCorrupted(f"{name}: {text}", reason="DATABASE_CORRUPTED", database=name) from error
+            raise DataCorrupted(
+                f"{name}: {text}", reason="DATABASE_CORRUPTED", database=name
+            ) from error
         raise
 
 

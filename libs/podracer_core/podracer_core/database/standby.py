@@ -19,13 +19,16 @@ EVERY_S = 0.5
 async def wait_for_database(
     url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S, health: str = ""
 ) -> Database:
-    """Wait until no other process is the active one, then `open_database`. While it waits, the health port answers at
-    the address `health`. Raises the errors of the first `open_database`, except NOT_ACTIVE."""
+    """Wait until no other process is the active one, then `open_database`. While it waits, the
+    health port answers at the address `health`. Raises the errors of the first `open_database`,
+    except NOT_ACTIVE."""
     standing_by: Health | None = None
     try:
         while True:
             try:
-                return await asyncio.to_thread(open_database, url, migrations_package, holder=holder, term_s=term_s)
+                return await asyncio.to_thread(
+                    open_database, url, migrations_package, holder=holder, term_s=term_s
+                )
             except Unavailable as error:
                 if standing_by is None and error.reason != NOT_ACTIVE:
                     raise

@@ -1,11 +1,11 @@
 """Only one process may write to a database: the active one.
 
-A SQLite file is locked for as long as its process lives. PostgreSQL cannot tell a dead process from one behind a broken
-connection. A row therefore names the active process and the time, by the server's clock, at which its term ends unless
-it gives another sign of life. After that another process may take over, with the next number. Every write transaction
-locks the row with its own number until it commits: a process that was paused, and resumes after another has taken
-over, writes nothing.
-"""
+A SQLite file is locked for as long as its process lives. PostgreSQL cannot tell a dead process from
+one behind a broken connection. A row therefore names the active process and the time, by the
+server's clock, at which its term ends unless it gives another sign of life. After that another
+process may take over, with the next number. Every write transaction locks the row with its own
+number until it commits: a process that was paused, and resumes after another has taken over, writes
+nothing."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ NOT_ACTIVE = "NOT_ACTIVE"
 """Reason of an Unavailable: another process is the active one."""
 
 _MAKE = f"""CREATE TABLE IF NOT EXISTS {TABLE}
-    (purpose text PRIMARY KEY, number bigint NOT NULL, holder text NOT NULL, expiry timestamptz NOT NULL)"""
+    (purpose text PRIMARY KEY, number bigint NOT NULL, holder text NOT NULL,
+     expiry timestamptz NOT NULL)"""
 _UNTIL = "clock_timestamp() + make_interval(secs => :term_s)"
 _TAKE = f"""INSERT INTO {TABLE} AS active VALUES (:purpose, 1, :holder, {_UNTIL})
-    ON CONFLICT (purpose) DO UPDATE SET number = active.number + 1, holder = :holder, expiry = {_UNTIL}
+    ON CONFLICT (purpose)
+    DO UPDATE SET number = active.number + 1, holder = :holder, expiry = {_UNTIL}
     WHERE active.expiry < clock_timestamp() OR active.holder = :holder RETURNING number"""  # noqa: S608 - constants
 _SAME_MOMENT = ("23505", "40001")
 """SQLSTATE when another process creates the table, or takes over, at the same moment."""
@@ -48,7 +50,8 @@ _HOLD = f"{_LOOK} FOR SHARE"
 
 @dataclass(slots=True)
 class Tenure:
-    """One process's turn as the writer of `purpose` in PostgreSQL: `term_s` seconds from the last sign of life."""
+    """One process's turn as the writer of `purpose` in PostgreSQL: `term_s` seconds from the last
+    sign of life."""
 
     purpose: str
     term_s: float
@@ -56,10 +59,11 @@ class Tenure:
     _due: float = field(default=0.0, init=False)
 
     def take(self, connection: Connection, holder: str) -> None:
-        """Begin the tenure when this transaction commits; from then on the previous process cannot write.
+        """Begin the tenure when this transaction commits; from then on the previous process cannot
+        write.
 
-        Raises Unavailable (NOT_ACTIVE) while the term of the previous process lasts, unless its name is `holder`, too.
-        """
+        Raises Unavailable (NOT_ACTIVE) while the term of the previous process lasts, unless its
+        name is `holder`, too."""
         values = {"purpose": self.purpose, "holder": holder, "term_s": self.term_s}
         try:
             connection.execute(text(_MAKE))
@@ -86,8 +90,8 @@ class Tenure:
     def hold(self, session: Session) -> None:
         """Begin a write transaction: no other process can take over before it commits.
 
-        If another process has taken over already, raises Unavailable (NOT_ACTIVE) and ends this process.
-        """
+        If another process has taken over already, raises Unavailable (NOT_ACTIVE) and ends this
+        process."""
         self._execute(session, _HOLD)
 
     def look(self, session: Session) -> None:
@@ -96,7 +100,8 @@ class Tenure:
 
     def release(self, engine: Engine) -> None:
         """End the term, so that another process can take over at once."""
-        with suppress(DBAPIError), engine.begin() as connection:  # the server is away: the term ends by itself
+        # the server is away: the term ends by itself
+        with suppress(DBAPIError), engine.begin() as connection:
             connection.execute(text(_END), {"purpose": self.purpose, "number": self.number})
 
     def _execute(self, session: Session | Connection, statement: str) -> None:
@@ -108,7 +113,8 @@ class Tenure:
 
 
 class FileLock:
-    """A lock on `<file>.lock`, held from construction until `release` or the end of the process, even by a kill."""
+    """A lock on `<file>.lock`, held from construction until `release` or the end of the process,
+    even by a kill."""
 
     def __init__(self, path: Path) -> None:
         """Raises InvalidInput (DATABASE_IN_USE) while another process holds the lock."""

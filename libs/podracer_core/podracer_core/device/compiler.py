@@ -26,7 +26,8 @@ _MOST_FORMS = 64
 
 @functools.cache
 def can_compile(device: torch.device) -> bool:
-    """Whether kernels for this device are compiled here. Warns once where only a compiler is missing."""
+    """Whether kernels for this device are compiled here. Warns once where only a compiler is
+    missing."""
     if device.type != "cuda":
         return False
     if lacks := missing():
@@ -35,16 +36,19 @@ def can_compile(device: torch.device) -> bool:
 
 
 def compiled(work: Callable[P, Result], device: torch.device) -> Callable[P, Result]:
-    """`work` as few kernels, compiled at its first call for each form of its arguments; on other devices as it is.
+    """`work` as few kernels, compiled at its first call for each form of its arguments; on other
+    devices as it is.
 
-    What is elementwise becomes one kernel, as far as the shapes agree. Where `work` cannot be compiled (its Python
-    depends on the numbers in a tensor) it is called as it is from then on, and the log says so once.
-    """
+    What is elementwise becomes one kernel, as far as the shapes agree. Where `work` cannot be
+    compiled (its Python depends on the numbers in a tensor) it is called as it is from then on, and
+    the log says so once."""
     if not can_compile(device):
         return work
     # Environments of all sizes share one function, and so its limit.
     torch._dynamo.config.recompile_limit = max(_MOST_FORMS, torch._dynamo.config.recompile_limit)
-    inner: Callable[P, Result] | None = torch.compile(work, dynamic=False, fullgraph=True, options=_OPTIONS)
+    inner: Callable[P, Result] | None = torch.compile(
+        work, dynamic=False, fullgraph=True, options=_OPTIONS
+    )
 
     @functools.wraps(work)
     def call(*arguments: P.args, **named: P.kwargs) -> Result:
@@ -54,7 +58,9 @@ def compiled(work: Callable[P, Result], device: torch.device) -> Callable[P, Res
                 return inner(*arguments, **named)
             except torch._dynamo.exc.TorchDynamoException as error:
                 name = getattr(work, "__qualname__", work)
-                logger.warning("%s cannot be compiled and is slower than it could be: %s", name, error)
+                logger.warning(
+                    "%s cannot be compiled and is slower than it could be: %s", name, error
+                )
                 inner = None
         return work(*arguments, **named)
 

@@ -16,23 +16,28 @@ Result = TypeVar("Result")
 Record = TypeVar("Record")
 
 WARM_UP = 2
-"""Calls before a capture: kernels are compiled and libraries take their memory when they are first used."""
+"""Calls before a capture: kernels are compiled and libraries take their memory when they are first
+used."""
 
 
 class Graphed(Generic[Result]):
-    """Calls `work`, on a CUDA device as a graph: captured once for each form of its arguments, then replayed.
+    """Calls `work`, on a CUDA device as a graph: captured once for each form of its arguments, then
+    replayed.
 
-    An argument is a dataclass of tensors, or a plain value, on which what `work` does may depend. A graph has tensors
-    of its own, into which those that are given are copied; its result is overwritten by the next call of the same
-    form. `work` must read and write whatever else it uses where it has always been, must not wait for the device, and
-    must do nothing else on the host that matters.
+    An argument is a dataclass of tensors, or a plain value, on which what `work` does may depend. A
+    graph has tensors of its own, into which those that are given are copied; its result is
+    overwritten by the next call of the same form. `work` must read and write whatever else it uses
+    where it has always been, must not wait for the device, and must do nothing else on the host
+    that matters.
 
     Where a capture fails, `work` is called as it is from then on, and the log says so once.
 
     is_active   whether calls are graphs, once they have warmed up
     """
 
-    def __init__(self, work: Callable[..., Result], device: torch.device, *, wanted: bool = True) -> None:
+    def __init__(
+        self, work: Callable[..., Result], device: torch.device, *, wanted: bool = True
+    ) -> None:
         """`wanted` False, or another device than a CUDA device: every call is a plain one."""
         self._work, self._device = work, device
         self.is_active = wanted and can_capture(device)
@@ -48,13 +53,17 @@ class Graphed(Generic[Result]):
         try:
             return call(arguments)
         except CaptureFailed as error:
-            logger.warning("a CUDA graph could not be captured, the device will wait for its host: %s", error.__cause__)
+            logger.warning(
+                "a CUDA graph could not be captured, the device will wait for its host: %s",
+                error.__cause__,
+            )
             self.is_active = False
             self.forget()
             return self._work(*arguments)
 
     def forget(self) -> None:
-        """Something that `work` uses lies elsewhere now, or a plain value has changed: capture anew."""
+        """Something that `work` uses lies elsewhere now, or a plain value has changed: capture
+        anew."""
         self._calls.clear()
 
 
@@ -65,7 +74,9 @@ class CaptureFailed(Exception):
 class _Call(Generic[Result]):
     """One form of a call: plain at first, then a graph."""
 
-    def __init__(self, work: Callable[..., Result], device: torch.device, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, work: Callable[..., Result], device: torch.device, arguments: tuple[Any, ...]
+    ) -> None:
         self._work, self._device = work, device
         self._arguments = tuple(map_tensors(argument, torch.empty_like) for argument in arguments)
         self._tensors = [tensor for argument in self._arguments for tensor in tensors_of(argument)]
@@ -92,7 +103,8 @@ def can_capture(device: torch.device) -> bool:
 
 
 def capture(work: Callable[[], Result], device: torch.device) -> tuple[Result, Callable[[], None]]:
-    """Record what `work` does on the device, without doing it: its result, which each call of the second fills.
+    """Record what `work` does on the device, without doing it: its result, which each call of the
+    second fills.
 
     Other threads may go on using the device meanwhile. Raises CaptureFailed.
     """
@@ -117,12 +129,17 @@ def tensors_of(record: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
-    """A dataclass with `change` applied to each tensor in it, at any depth; all else stays as it is."""
+    """A dataclass with `change` applied to each tensor in it, at any depth; all else stays as it
+    is."""
     if isinstance(record, Tensor):
         return cast("Record", change(record))
     if is_dataclass(record) and not isinstance(record, type):
         return replace(
-            record, **{field.name: map_tensors(getattr(record, field.name), change) for field in fields(record)}
+            record,
+            **{
+                field.name: map_tensors(getattr(record, field.name), change)
+                for field in fields(record)
+            },
         )
     return record
 

@@ -24,13 +24,18 @@ CART_POLE = EnvironmentInfo(
     most_reward=1.0,
     factory="podracer_core.environments.classic_control.cartpole:CartPole",
     arguments=(
-        ArgumentInfo("sutton_barto_reward", "reward -1 for falling and 0 otherwise, instead of 1 a step", False),
+        ArgumentInfo(
+            "sutton_barto_reward",
+            "reward -1 for falling and 0 otherwise, instead of 1 a step",
+            False,
+        ),
     ),
 )
 
 PENDULUM = EnvironmentInfo(
     id="Pendulum-v1",
-    description="Swing a pendulum up and hold it with a weak motor; about -150 an episode is good, 0 the best",
+    description="Swing a pendulum up and hold it with a weak motor; about -150 an episode is good, "
+    "0 the best",
     backend="torch",
     devices=("cpu", "cuda"),
     observation_space=BoxSpace((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (3,)),
@@ -43,7 +48,8 @@ PENDULUM = EnvironmentInfo(
 
 ACROBOT = EnvironmentInfo(
     id="Acrobot-v1",
-    description="Swing the end of a double pendulum up by a motor in its middle joint; -1 a step, -100 is good",
+    description="Swing the end of a double pendulum up by a motor in its middle joint; -1 a step, "
+    "-100 is good",
     backend="torch",
     devices=("cpu", "cuda"),
     observation_space=BoxSpace(tuple(-high for high in _ACROBOT_HIGH), _ACROBOT_HIGH, (6,)),
@@ -52,9 +58,13 @@ ACROBOT = EnvironmentInfo(
     most_reward=0.0,
     factory="podracer_core.environments.classic_control.acrobot:Acrobot",
     arguments=(
-        ArgumentInfo("book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"),
+        ArgumentInfo(
+            "book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"
+        ),
         ArgumentInfo("dt", "seconds a step", 0.2),
-        ArgumentInfo("torque_noise_max", "N m; a number uniform in ± this is added to the torque", 0.0),
+        ArgumentInfo(
+            "torque_noise_max", "N m; a number uniform in ± this is added to the torque", 0.0
+        ),
     ),
 )
 

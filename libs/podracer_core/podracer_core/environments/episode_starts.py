@@ -1,6 +1,5 @@
-"""First states of the coming episodes, drawn ahead: on a CPU, where each small tensor operation costs microseconds,
-drawing them one step's worth at a time would take longer than the physics.
-"""
+"""First states of the coming episodes, drawn ahead: on a CPU, where each small tensor operation
+costs microseconds, drawing them one step's worth at a time would take longer than the physics."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ State = dict[str, Tensor]
 
 
 class EpisodeStarts:
-    """A ring of `DEPTH` episodes for each of N environments; slot j holds the next one whose number is j modulo DEPTH.
+    """A ring of `DEPTH` episodes for each of N environments; slot j holds the next one whose number
+    is j modulo DEPTH.
 
-    An environment ends at most one episode a step, so a ring that is full serves DEPTH steps without looking. What it
-    holds depends on (stream, episode) alone, so filling it early or late changes nothing.
-    """
+    An environment ends at most one episode a step, so a ring that is full serves DEPTH steps
+    without looking. What it holds depends on (stream, episode) alone, so filling it early or late
+    changes nothing."""
 
     DEPTH = 16
 
@@ -29,26 +29,33 @@ class EpisodeStarts:
         observe: Callable[[State, Tensor], None],
         observation: Tensor,
     ) -> None:
-        """`draw` makes states from keys [K], `observe` writes their observations; `observation` is one of N."""
+        """`draw` makes states from keys [K], `observe` writes their observations; `observation` is
+        one of N."""
         self._draw = draw
         self._observe = observe
         self._num_envs = observation.shape[0]
-        self._observation = observation.new_empty(self._num_envs * self.DEPTH, *observation.shape[1:])
-        # Slot first, so that a start is read from one place: the slots that a step takes lie far apart.
+        self._observation = observation.new_empty(
+            self._num_envs * self.DEPTH, *observation.shape[1:]
+        )
+        # Slot first, so that a start is read from one place: the slots that a step takes lie far
+        # apart.
         self._state: State = {}
         self._filled = False
-        self._taken: list[tuple[Tensor, Tensor]] = []  # (environments, episodes) of the steps since the last filling
+        # (environments, episodes) of the steps since the last filling
+        self._taken: list[tuple[Tensor, Tensor]] = []
 
     def forget(self) -> None:
         """Forget everything: the streams have changed."""
         self._filled = False
         self._taken = []
 
-    def take(self, rows: Tensor, episode: Tensor, stream: Tensor, state: State, observation: Tensor) -> None:
+    def take(
+        self, rows: Tensor, episode: Tensor, stream: Tensor, state: State, observation: Tensor
+    ) -> None:
         """Start the next episode of the environments `rows` [K].
 
-        Counts `episode` [N] up, and writes into `state` (environment axis last) and `observation` [N, *obs].
-        """
+        Counts `episode` [N] up, and writes into `state` (environment axis last) and `observation`
+        [N, *obs]."""
         if not self._filled:
             self._fill(episode, stream)
         elif len(self._taken) == self.DEPTH:
@@ -87,5 +94,7 @@ class EpisodeStarts:
             by_slot = value.movedim(-1, 0)
             if name not in self._state:
                 with torch.inference_mode(False):  # made in it, it could not be written to outside
-                    self._state[name] = by_slot.new_empty(self._observation.shape[0], *by_slot.shape[1:])
+                    self._state[name] = by_slot.new_empty(
+                        self._observation.shape[0], *by_slot.shape[1:]
+                    )
             self._state[name].index_copy_(0, slot, by_slot)

@@ -18,7 +18,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Inspection(NamedTuple):
-    """The properties of an environment, before spaces are flattened for a batch; see VecEnvironment's attributes.
+    """The properties of an environment, before spaces are flattened for a batch; see
+    VecEnvironment's attributes.
 
     warnings         sentences on what trains but may surprise
     start_s, step_s  seconds that one environment and one step of it take; 0 if unknown
@@ -41,13 +42,13 @@ class Inspection(NamedTuple):
 def inspect_environment(
     spec: EnvironmentSpec, timeout_s: float = 120.0, make: MakeEnvironment | None = None
 ) -> Inspection:
-    """Start one environment and try it with `Checker`; an id of Gymnasium's own is only started. `make`: makes it in
-    this process, else it has its own.
+    """Start one environment and try it with `Checker`; an id of Gymnasium's own is only started.
+    `make`: makes it in this process, else it has its own.
 
-    Raises InvalidInput if a value is outside its space or no algorithm could act in it. Raises UserCodeFailed with the
-    user's traceback if the code raises, its process dies, or everything together takes longer than `timeout_s`; in this
-    process the code's own exceptions are raised unchanged.
-    """
+    Raises InvalidInput if a value is outside its space or no algorithm could act in it. Raises
+    UserCodeFailed with the user's traceback if the code raises, its process dies, or everything
+    together takes longer than `timeout_s`; in this process the code's own exceptions are raised
+    unchanged."""
     if batched_class(spec) is not None:
         environment = make_vec_environment(spec, 1)
         observed = environment.original_space or from_gymnasium(environment.observation_space)
@@ -56,7 +57,10 @@ def inspect_environment(
         if environment.preparation:
             _logger.info("%s: %s", spec.name, environment.preparation)
         return Inspection(
-            *spaces, environment.max_episode_steps, environment.deterministic_evaluation, environment.preparation
+            *spaces,
+            environment.max_episode_steps,
+            environment.deterministic_evaluation,
+            environment.preparation,
         )
     end = time.monotonic() + timeout_s
     spec = gymnasium_spec(spec)
@@ -70,5 +74,7 @@ def inspect_environment(
         rows.close()
     spaces = from_json(found["observation_space"]), from_json(found["action_space"])
     rest = {name: found[name] for name in Inspection._fields[len(spaces) :] if name in found}
-    rest["observation_origin"] = spec.observation_origin or tuple(rest.get("observation_origin", ()))
+    rest["observation_origin"] = spec.observation_origin or tuple(
+        rest.get("observation_origin", ())
+    )
     return Inspection(*spaces, **rest)

@@ -1,4 +1,5 @@
-"""Gymnasium's MuJoCo tasks (v5), batched by MuJoCo itself on a CPU, some also by MuJoCo Warp on CUDA."""
+"""Gymnasium's MuJoCo tasks (v5), batched by MuJoCo itself on a CPU, some also by MuJoCo Warp on
+CUDA."""
 
 from __future__ import annotations
 
@@ -193,15 +194,17 @@ class ReacherArguments(TaskArguments):
     reward_control_weight: float = 1.0
 
 
-# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `BatchPhysics` does so in
-# evaluations. MuJoCo Warp's contacts are others. Rather than show other numbers under the same name, no observation has
-# contact forces, and training is not charged for them.
+# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `BatchPhysics`
+# does so in evaluations. MuJoCo Warp's contacts are others. Rather than show other numbers under
+# the same name, no observation has contact forces, and training is not charged for them.
 def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str) -> None:
-    """InvalidInput if a task is asked to show contact forces; `entry_point` is Gymnasium's class, which does."""
+    """InvalidInput if a task is asked to show contact forces; `entry_point` is Gymnasium's class,
+    which does."""
     if asked.include_cfrc_ext_in_observation:
         problem = (
-            "must be false: contact forces are not observed here; for Gymnasium's own environment, in processes, name "
-            f"the entry_point gymnasium.envs.mujoco.{entry_point} instead of the id"
+            "must be false: contact forces are not observed here; for Gymnasium's own environment, "
+            f"in processes, name the entry_point gymnasium.envs.mujoco.{entry_point} instead of "
+            "the id"
         )
         raise InvalidInput.of("environment.kwargs.include_cfrc_ext_in_observation", problem)
 
@@ -226,16 +229,39 @@ def _task(
         action_space=BoxSpace(-action_limit, action_limit, (action_size,)),
         max_episode_steps=limit if isinstance(limit, int) else None,
         factory=f"podracer_core.environments.mujoco.tasks.{factory}",
-        arguments=tuple(ArgumentInfo(name, _MEANINGS[name], default) for name, default in defaults.items()),
+        arguments=tuple(
+            ArgumentInfo(name, _MEANINGS[name], default) for name, default in defaults.items()
+        ),
     )
 
 
 # Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
 BUILT_IN = (
-    _task("spatial:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
-    _task("planar:HalfCheetah", HalfCheetahArguments, "Run on two legs, in a plane; 10,000 is very good", (17, 6)),
-    _task("planar:Hopper", HopperArguments, "Hop on one leg, in a plane, without falling; 3,500 is very good", (11, 3)),
-    _task("spatial:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
+    _task(
+        "spatial:Ant",
+        AntArguments,
+        "Walk on four legs without falling over; 6,000 is very good",
+        (27, 8),
+    ),
+    _task(
+        "planar:HalfCheetah",
+        HalfCheetahArguments,
+        "Run on two legs, in a plane; 10,000 is very good",
+        (17, 6),
+    ),
+    _task(
+        "planar:Hopper",
+        HopperArguments,
+        "Hop on one leg, in a plane, without falling; 3,500 is very good",
+        (11, 3),
+    ),
+    _task(
+        "spatial:Humanoid",
+        HumanoidArguments,
+        "Walk on two legs without falling; 5,000 is good",
+        (270, 17),
+        0.4,
+    ),
     _task(
         "spatial:HumanoidStandup",
         HumanoidStandupArguments,
@@ -256,8 +282,19 @@ BUILT_IN = (
         (4, 1),
         3.0,
     ),
-    _task("fixed:Pusher", PusherArguments, "Push a cylinder to its goal with an arm; -30 is good", (23, 7), 2.0),
-    _task("fixed:Reacher", ReacherArguments, "Bring the tip of an arm to a target; -4 is good", (10, 2)),
+    _task(
+        "fixed:Pusher",
+        PusherArguments,
+        "Push a cylinder to its goal with an arm; -30 is good",
+        (23, 7),
+        2.0,
+    ),
+    _task(
+        "fixed:Reacher",
+        ReacherArguments,
+        "Bring the tip of an arm to a target; -4 is good",
+        (10, 2),
+    ),
     _task(
         "planar:Swimmer",
         SwimmerArguments,
@@ -265,6 +302,9 @@ BUILT_IN = (
         (8, 2),
     ),
     _task(
-        "planar:Walker2d", Walker2dArguments, "Walk on two legs, in a plane, without falling; 4,000 is good", (17, 6)
+        "planar:Walker2d",
+        Walker2dArguments,
+        "Walk on two legs, in a plane, without falling; 4,000 is good",
+        (17, 6),
     ),
 )

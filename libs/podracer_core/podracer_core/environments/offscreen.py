@@ -1,4 +1,5 @@
-"""How MuJoCo draws without a screen: by EGL (a GPU's, or Mesa's), else by OSMesa; which one works is tried out."""
+"""How MuJoCo draws without a screen: by EGL (a GPU's, or Mesa's), else by OSMesa; which one works
+is tried out."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ _TRIAL_TIMEOUT_S = 30.0
 
 def draws_with_mujoco(entry_point: str) -> bool:
     """Whether Gymnasium's environment of this entry point is one of its MuJoCo tasks."""
-    return entry_point.startswith("gymnasium.envs.mujoco") and importlib.util.find_spec("mujoco") is not None
+    return (
+        entry_point.startswith("gymnasium.envs.mujoco")
+        and importlib.util.find_spec("mujoco") is not None
+    )
 
 
 def set_up_offscreen() -> None:
@@ -32,8 +36,8 @@ def set_up_offscreen() -> None:
 
 @cache
 def working_backend() -> str:
-    """The first backend that draws, tried in processes of their own: a library that fails leaves its process unusable
-    for the next one. Raises PreconditionFailed if none works."""
+    """The first backend that draws, tried in processes of their own: a library that fails leaves
+    its process unusable for the next one. Raises PreconditionFailed if none works."""
     problems = []
     for backend in _BACKENDS:
         environment = os.environ | {_VARIABLE: backend}
@@ -52,10 +56,12 @@ def working_backend() -> str:
             continue
         if done.returncode == 0:
             return backend
-        lines = done.stderr.split("Exception ignored")[0].strip().splitlines() or [f"exit status {done.returncode}"]
+        lines = done.stderr.split("Exception ignored")[0].strip().splitlines() or [
+            f"exit status {done.returncode}"
+        ]
         problems.append(f"{backend}: {lines[-1].strip()}")
     raise PreconditionFailed(
-        f"MuJoCo cannot draw here without a screen ({'; '.join(problems)}): install EGL (Debian: libegl1, and a driver "
-        f"or libgl1-mesa-dri) or OSMesa (libosmesa6), or set {_VARIABLE}",
+        f"MuJoCo cannot draw here without a screen ({'; '.join(problems)}): install EGL (Debian: "
+        f"libegl1, and a driver or libgl1-mesa-dri) or OSMesa (libosmesa6), or set {_VARIABLE}",
         reason="NO_RENDERER",
     )

@@ -12,7 +12,8 @@ _DIMENSIONS = ArgumentInfo("dimensions", "of the space in which the points move"
 BUILT_IN = (
     EnvironmentInfo(
         id="PointChasing-v0",
-        description="Accelerate until a drifting point is caught, in any number of dimensions; 2 is good in two",
+        description="Accelerate until a drifting point is caught, in any number of dimensions; 2 "
+        "is good in two",
         backend="torch",
         devices=("cpu", "cuda"),
         observation_space=BoxSpace(-math.inf, math.inf, (8,)),
@@ -32,7 +33,11 @@ BUILT_IN = (
         factory="podracer_core.environments.point_chasing:PointChasingDiscrete",
         arguments=(
             _DIMENSIONS,
-            ArgumentInfo("factored", "actions are a choice for each dimension instead of one out of 3^d", False),
+            ArgumentInfo(
+                "factored",
+                "actions are a choice for each dimension instead of one out of 3^d",
+                False,
+            ),
         ),
     ),
 )

@@ -31,16 +31,22 @@ def make_vec_environment(
 ) -> VecEnvironment:
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation`: make them for evaluation, for MuJoCo's and classes with `deterministic_evaluation`. `own`: the
-    caller's batched class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an
-    unknown id, invalid kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
-    """
+    `evaluation`: make them for evaluation, for MuJoCo's and classes with
+    `deterministic_evaluation`. `own`: the caller's batched class, whose errors are its own.
+    `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an
+    unsupported device, UserCodeFailed if the user's environment does not start."""
     batched = own or batched_class(spec)
     if batched is None:
-        return PreprocessVecEnv(gymnasium_spec(spec), num_envs, device, elastic=evaluation, **options)
+        return PreprocessVecEnv(
+            gymnasium_spec(spec), num_envs, device, elastic=evaluation, **options
+        )
     if not runs_on(spec, device):
         places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)
-        raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)
+        raise InvalidInput(
+            f"{spec.name} runs on {places} only, not on {device}",
+            environment=spec.name,
+            device=device,
+        )
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     arguments = limit | spec.arguments
     place: dict[str, Any] = {"device": device}
@@ -52,7 +58,9 @@ def make_vec_environment(
     try:
         inspect.signature(batched).bind(num_envs, **place, **arguments)
     except TypeError as error:
-        raise InvalidInput(f"{spec.name} does not take these: {error}", field="environment.kwargs") from error
+        raise InvalidInput(
+            f"{spec.name} does not take these: {error}", field="environment.kwargs"
+        ) from error
     if _is_built_in(spec):
         arguments = typed_arguments(batched, arguments)
     constructor: Any = batched
@@ -69,7 +77,8 @@ def make_vec_environment(
 
 
 def runs_on(spec: EnvironmentSpec, device: torch.device | str) -> bool:
-    """Whether a batched environment supports `device`; an installed package's class is trusted to run anywhere."""
+    """Whether a batched environment supports `device`; an installed package's class is trusted to
+    run anywhere."""
     return not _is_built_in(spec) or torch.device(device).type in find_environment(spec.id).devices
 
 
@@ -82,20 +91,24 @@ def _is_mujoco(spec: EnvironmentSpec) -> bool:
 
 
 def evaluation_device(spec: EnvironmentSpec, device: str) -> str:
-    """The device to evaluate on where training is on `device`: the CPU for MuJoCo's, which C MuJoCo then steps."""
+    """The device to evaluate on where training is on `device`: the CPU for MuJoCo's, which C MuJoCo
+    then steps."""
     return "cpu" if _is_mujoco(spec) else device
 
 
 def is_evaluated_beside(spec: EnvironmentSpec, device: torch.device | str) -> bool:
-    """Whether `spec`, trained on `device`, is evaluated in a process beside training: what MuJoCo Warp trains."""
-    return _is_mujoco(spec) and (torch.device(device).type == "cuda" or spec.kwargs.get("engine") == "warp")
+    """Whether `spec`, trained on `device`, is evaluated in a process beside training: what MuJoCo
+    Warp trains."""
+    return _is_mujoco(spec) and (
+        torch.device(device).type == "cuda" or spec.kwargs.get("engine") == "warp"
+    )
 
 
 def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
     """The VecEnvironment that implements `spec`, or None if a `gymnasium.Env` does.
 
-    Only built-in and installed classes (entry point group `podracer.environments`) are loaded into this process.
-    """
+    Only built-in and installed classes (entry point group `podracer.environments`) are loaded into
+    this process."""
     factory = find_environment(spec.id).factory if spec.id else ""
     if not factory:
         return None
@@ -104,7 +117,8 @@ def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
 
 
 def device_for(wanted: str, spec: EnvironmentSpec) -> str:
-    """The device to step an environment on: `wanted`; for "auto" CUDA if it is available and supported, else CPU."""
+    """The device to step an environment on: `wanted`; for "auto" CUDA if it is available and
+    supported, else CPU."""
     if wanted != "auto":
         return wanted
     fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
@@ -112,17 +126,21 @@ def device_for(wanted: str, spec: EnvironmentSpec) -> str:
 
 
 def require_device(device: str) -> str:
-    """`device` itself. Raises InvalidInput unless it is the CPU or a CUDA device, and PreconditionFailed (NO_DEVICE)
-    if this machine does not have it."""
+    """`device` itself. Raises InvalidInput unless it is the CPU or a CUDA device, and
+    PreconditionFailed (NO_DEVICE) if this machine does not have it."""
     try:
         found = torch.device(device)
     except RuntimeError:
         found = None
     if found is None or found.type not in _PLACES:
-        raise InvalidInput(f"{device[:100]!r} is no device: cpu, cuda, and cuda:0 and so on are", field="device")
+        raise InvalidInput(
+            f"{device[:100]!r} is no device: cpu, cuda, and cuda:0 and so on are", field="device"
+        )
     count = torch.cuda.device_count() if found.type == "cuda" else 1
     if (found.index or 0) >= count:
-        message = f"there is no device {device} here: torch sees {torch.cuda.device_count()} CUDA devices"
+        message = (
+            f"there is no device {device} here: torch sees {torch.cuda.device_count()} CUDA devices"
+        )
         raise PreconditionFailed(message, reason="NO_DEVICE", device=device)
     return device
 
@@ -137,19 +155,25 @@ def evaluates_alike(spec: EnvironmentSpec) -> bool:
 
 
 def gymnasium_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """`spec` as a child process can open it: the name of an installed entry point becomes its "module:Name"."""
+    """`spec` as a child process can open it: the name of an installed entry point becomes its
+    "module:Name"."""
     factory = find_environment(spec.id).factory if spec.id else ""
     return replace(spec, id="", entry_point=factory) if factory else spec
 
 
-def typed_arguments(environment: type[VecEnvironment], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """`arguments` (JSON values) converted to the types in the constructor's annotations; a list becomes a tuple.
+def typed_arguments(
+    environment: type[VecEnvironment], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`arguments` (JSON values) converted to the types in the constructor's annotations; a list
+    becomes a tuple.
 
-    Without it a wrong type is found late: a word is true (`no` is one in YAML 1.2), and others come up in torch.
-    Arguments without an annotation stay as they are. Raises InvalidInput with every value of the wrong type.
-    """
+    Without it a wrong type is found late: a word is true (`no` is one in YAML 1.2), and others come
+    up in torch. Arguments without an annotation stay as they are. Raises InvalidInput with every
+    value of the wrong type."""
     named = inspect.signature(environment).parameters
-    kinds = get_type_hints(getattr(environment, "arguments_type", environment.__init__), include_extras=True)
+    kinds = get_type_hints(
+        getattr(environment, "arguments_type", environment.__init__), include_extras=True
+    )
     builder = Builder("", {})
     typed = {
         name: builder.value(kinds[name], Node.from_plain(value), f"environment.kwargs.{name}")
@@ -158,6 +182,8 @@ def typed_arguments(environment: type[VecEnvironment], arguments: Mapping[str, A
         for name, value in arguments.items()
     }
     if builder.problems:
-        violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+        violations = [
+            FieldViolation(problem.field, problem.message) for problem in builder.problems
+        ]
         raise InvalidInput("; ".join(map(str, violations)), violations=violations)
     return typed

@@ -1,4 +1,5 @@
-"""StockTrading-v0: every knob, and what is known of it before it runs. Its spaces follow from the table."""
+"""StockTrading-v0: every knob, and what is known of it before it runs. Its spaces follow from the
+table."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockTradingConfig:
-    """Options of table and trading: `MEANINGS` in a line each, docs/environments/stock_trading.md in full."""
+    """Options of table and trading: `MEANINGS` in a line each, docs/environments/stock_trading.md
+    in full."""
 
     table: str
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -64,14 +66,17 @@ class StockTradingConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
-        """Options from JSON values. Raises InvalidInput with every unknown name (and the nearest) and wrong value."""
+        """Options from JSON values. Raises InvalidInput with every unknown name (and the nearest)
+        and wrong value."""
         from podracer_core.config.build import Builder  # late: the catalogue does without YAML
         from podracer_core.config.document import Node
 
         builder = Builder("", {})
         config = builder.dataclass(cls, Node.from_plain(options), FIELD)
         if builder.problems:
-            violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+            violations = [
+                FieldViolation(problem.field, problem.message) for problem in builder.problems
+            ]
             raise InvalidInput("; ".join(map(str, violations)), violations=violations)
         return config  # type: ignore[no-any-return]
 
@@ -83,7 +88,9 @@ class StockTradingConfig:
     def _violations(self) -> Iterator[FieldViolation]:
         for name in self.columns:
             if name not in COLUMNS:
-                yield FieldViolation("columns", f"has {name!r}; its keys are among {', '.join(COLUMNS)}")
+                yield FieldViolation(
+                    "columns", f"has {name!r}; its keys are among {', '.join(COLUMNS)}"
+                )
         if len(set(self.indicators)) < len(self.indicators):
             yield FieldViolation("indicators", "names one twice")
         for name, least, most in (
@@ -98,7 +105,10 @@ class StockTradingConfig:
                 yield FieldViolation(name, f"must be {right}, not {value}")
         for name in ("buy_cost", "sell_cost"):
             if not 0 <= getattr(self, name) < 1:
-                message = f"is a fraction of the traded value, 0 or more and below 1, not {getattr(self, name):g}"
+                message = (
+                    "is a fraction of the traded value, 0 or more and below 1, not "
+                    f"{getattr(self, name):g}"
+                )
                 yield FieldViolation(name, message)
         for name in ("initial_cash", "reward_scale", "turbulence_threshold"):
             value = getattr(self, name)
@@ -106,11 +116,13 @@ class StockTradingConfig:
                 yield FieldViolation(name, f"must be above 0, not {value:g}")
         if self.daily_limit is not None and not 0 < self.daily_limit < 1:
             yield FieldViolation(
-                "daily_limit", f"is a fraction between 0 and 1 (0.1 for 10 %), not {self.daily_limit:g}"
+                "daily_limit",
+                f"is a fraction between 0 and 1 (0.1 for 10 %), not {self.daily_limit:g}",
             )
         if self.minimum_trade > self.max_stock:
             message = (
-                f"of {self.minimum_trade} shares is more than max_stock ({self.max_stock}): no order could be placed"
+                f"of {self.minimum_trade} shares is more than max_stock ({self.max_stock}): "
+                "no order could be placed"
             )
             yield FieldViolation("minimum_trade", message)
         yield from self._split_violations()
@@ -123,7 +135,9 @@ class StockTradingConfig:
                 yield FieldViolation(name, f"must lie in 0 to 1, not {getattr(self, name):g}")
         if self.train_fraction + self.validation_fraction > 1 + 1e-9:
             total = self.train_fraction + self.validation_fraction
-            yield FieldViolation("validation_fraction", f"and train_fraction together are {total:g}, more than 1")
+            yield FieldViolation(
+                "validation_fraction", f"and train_fraction together are {total:g}, more than 1"
+            )
 
 
 MEANINGS = {
@@ -164,15 +178,20 @@ MEANINGS = {
 BUILT_IN = (
     EnvironmentInfo(
         id="StockTrading-v0",
-        description="Trade the stocks of a price table; the return is the profit in per cent of the initial cash",
+        description="Trade the stocks of a price table; the return is the profit in per cent of "
+        "the initial cash",
         backend="torch",
         devices=("cpu", "cuda"),
         factory="podracer_core.environments.stock_trading.environment:StockTrading",
         scores={"sharpe_ratio": "Sharpe"},
         arguments=tuple(
-            ArgumentInfo(each.name, MEANINGS[each.name], required=True, example="./prices.csv", is_file=True)
+            ArgumentInfo(
+                each.name, MEANINGS[each.name], required=True, example="./prices.csv", is_file=True
+            )
             if each.name == "table"
-            else ArgumentInfo(each.name, MEANINGS[each.name], {} if each.default is MISSING else each.default)
+            else ArgumentInfo(
+                each.name, MEANINGS[each.name], {} if each.default is MISSING else each.default
+            )
             for each in fields(StockTradingConfig)
         ),
     ),

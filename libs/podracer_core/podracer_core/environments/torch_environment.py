@@ -1,10 +1,9 @@
 """The base class of environments in torch: seeding, time limits, autoreset, broken worlds, state.
 
-A new environment implements two functions of batched tensors, `initial_state` and `dynamics`, and `observe` if the
-observation is not the state itself. It does not handle ends of episodes, seeds or other environments. The same code
-runs on CPU and CUDA. No step waits for a CUDA device, and tensors that outlive a step are written in place, so that a
-rollout can be captured in a CUDA graph.
-"""
+A new environment implements two functions of batched tensors, `initial_state` and `dynamics`, and
+`observe` if the observation is not the state itself. It does not handle ends of episodes, seeds or
+other environments. The same code runs on CPU and CUDA. No step waits for a CUDA device, and tensors
+that outlive a step are written in place, so that a rollout can be captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -34,11 +33,12 @@ __all__ = ["State", "TorchEnvironment"]
 class TorchEnvironment(VecEnvironment):
     """N worlds in tensors.
 
-    A `State` is a dict of tensors whose LAST axis is the environment's, so that each variable is contiguous:
-    "physics": [4, N]. Its names and shapes must not change. K below is N, or fewer while worlds start anew.
-    """
+    A `State` is a dict of tensors whose LAST axis is the environment's, so that each variable is
+    contiguous: "physics": [4, N]. Its names and shapes must not change. K below is N, or fewer
+    while worlds start anew."""
 
-    # False where no action can make the numbers infinite or NaN: saves looking for it at every step.
+    # False where no action can make the numbers infinite or NaN: saves looking for it at every
+    # step.
     can_diverge: bool = True
 
     def __init__(
@@ -66,11 +66,14 @@ class TorchEnvironment(VecEnvironment):
         self._compiled: Callable[[Tensor, Step], None] | None = None
         self._starts: EpisodeStarts | None = None
         if self.device.type == "cpu":
-            self._starts = EpisodeStarts(self.initial_state, self.observe, self._own_step.observation)
+            self._starts = EpisodeStarts(
+                self.initial_state, self.observe, self._own_step.observation
+            )
 
     @abstractmethod
     def initial_state(self, key: Tensor) -> State:
-        """The first states of K episodes, drawn from `key` int64 [K] (one stream an episode) with `random_numbers`."""
+        """The first states of K episodes, drawn from `key` int64 [K] (one stream an episode) with
+        `random_numbers`."""
 
     @abstractmethod
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -82,11 +85,13 @@ class TorchEnvironment(VecEnvironment):
     def observe(self, state: State, out: Tensor) -> None:
         """Write the observations of K states into `out` [K, *obs].
 
-        By default: the variable named "observation", or the only variable, with its last axis moved first.
-        """
+        By default: the variable named "observation", or the only variable, with its last axis moved
+        first."""
         if "observation" not in state and len(state) != 1:
             names = ", ".join(state)
-            raise InvalidInput(f"{type(self).__name__} must define observe, or call one of {names} observation")
+            raise InvalidInput(
+                f"{type(self).__name__} must define observe, or call one of {names} observation"
+            )
         variable = state["observation"] if "observation" in state else next(iter(state.values()))
         out.copy_(variable.movedim(-1, 0).reshape(out.shape))
 
@@ -94,7 +99,9 @@ class TorchEnvironment(VecEnvironment):
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
         if seeds.shape != (self.num_envs,):
-            raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+            raise InvalidInput(
+                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
+            )
         self._seed.copy_(seeds)
         self._open_streams()
         self._episode.zero_()
@@ -146,10 +153,13 @@ class TorchEnvironment(VecEnvironment):
             self._restart_masked(done, out.observation)
 
     def state(self) -> dict[str, Tensor]:
-        """See `VecEnvironment.state`: the counters, and "state.NAME" for every variable, environment axis first."""
+        """See `VecEnvironment.state`: the counters, and "state.NAME" for every variable,
+        environment axis first."""
         counters = {"seed": self._seed, "episode": self._episode, "elapsed": self._elapsed}
         copies = {name: value.clone() for name, value in counters.items()}
-        return copies | {f"state.{name}": value.movedim(-1, 0).clone() for name, value in self._state.items()}
+        return copies | {
+            f"state.{name}": value.movedim(-1, 0).clone() for name, value in self._state.items()
+        }
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
@@ -158,9 +168,17 @@ class TorchEnvironment(VecEnvironment):
             self.reset(self._seed)
         expected = self.state()
         for name, value in expected.items():
-            if name not in state or state[name].shape != value.shape or state[name].dtype != value.dtype:
-                found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
-                raise InvalidInput(f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}")
+            if (
+                name not in state
+                or state[name].shape != value.shape
+                or state[name].dtype != value.dtype
+            ):
+                found = (
+                    f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
+                )
+                raise InvalidInput(
+                    f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
+                )
         self._seed.copy_(state["seed"])
         self._open_streams()
         self._episode.copy_(state["episode"])
@@ -178,7 +196,8 @@ class TorchEnvironment(VecEnvironment):
 
     def _write_state(self, state: State) -> None:
         if not self._state:
-            # A clone keeps the order in memory, so that `initial_state` may have variables lie world after world.
+            # A clone keeps the order in memory, so that `initial_state` may have variables lie
+            # world after world.
             with torch.inference_mode(False):  # made in it, it could not be written to outside
                 self._state = {name: value.clone() for name, value in state.items()}
         for name, value in self._state.items():
@@ -186,13 +205,15 @@ class TorchEnvironment(VecEnvironment):
                 value.copy_(state[name])
 
     def _restart_listed(self, starts: EpisodeStarts, rows: Tensor, observation: Tensor) -> None:
-        """Start the next episode of `rows`, computing only these: on a CPU their number is known at once."""
+        """Start the next episode of `rows`, computing only these: on a CPU their number is known at
+        once."""
         if rows.numel():
             self._elapsed.index_fill_(0, rows, 0)
             starts.take(rows, self._episode, self._stream, self._state, observation)
 
     def _restart_masked(self, done: Tensor, observation: Tensor) -> None:
-        """Start the next episode where `done`, in tensors of fixed size: the host must not wait for the device."""
+        """Start the next episode where `done`, in tensors of fixed size: the host must not wait for
+        the device."""
         self._elapsed.masked_fill_(done, 0)
         self._episode += done
         fresh = self.initial_state(derive_key(self._stream, self._episode))

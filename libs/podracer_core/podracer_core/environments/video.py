@@ -45,8 +45,8 @@ _FORMS = {
 class Recording(NamedTuple):
     """A video: the file, its pictures (one more than steps were taken), and the episode's return.
 
-    `complete` is false where `step_limit`, or the death of the environment's process, cut the episode off.
-    """
+    `complete` is false where `step_limit`, or the death of the environment's process, cut the
+    episode off."""
 
     path: Path
     frames: int
@@ -64,28 +64,35 @@ def record_video(
     step_timeout_s: float = 60.0,
     make: MakeEnvironment | None = None,
 ) -> Recording:
-    """Film the episode that `reset` starts with `seed`, until it ends or `step_limit` steps are taken.
+    """Film the episode that `reset` starts with `seed`, until it ends or `step_limit` steps are
+    taken.
 
-    `act` takes the observation [1, *obs] and the allowed actions [1, n] (or None) and gives the action [1, …]. The
-    pictures are Gymnasium's, drawn with render_mode "rgb_array" in the environment's own process; a built-in
-    environment is played in Gymnasium's of the same id. `make` makes it in this process instead. `path` ends with .mp4
-    or .gif (at most 25 of the pictures a second) and appears when the file is complete.
+    `act` takes the observation [1, *obs] and the allowed actions [1, n] (or None) and gives the
+    action [1, …]. The pictures are Gymnasium's, drawn with render_mode "rgb_array" in the
+    environment's own process; a built-in environment is played in Gymnasium's of the same id.
+    `make` makes it in this process instead. `path` ends with .mp4 or .gif (at most 25 of the
+    pictures a second) and appears when the file is complete.
 
-    Raises InvalidInput where there is nothing to draw the environment, PreconditionFailed where the extra is missing or
-    MuJoCo cannot draw here, and whatever `PreprocessVecEnv` raises.
-    """
+    Raises InvalidInput where there is nothing to draw the environment, PreconditionFailed where the
+    extra is missing or MuJoCo cannot draw here, and whatever `PreprocessVecEnv` raises."""
     path = Path(path)
     if path.suffix not in _FORMS:
-        raise InvalidInput(f"videos are MP4 files or GIFs: {path.name!r} should end with .mp4 or .gif", path=path)
+        raise InvalidInput(
+            f"videos are MP4 files or GIFs: {path.name!r} should end with .mp4 or .gif", path=path
+        )
     try:
         av = importlib.import_module("av")
     except ImportError as error:
         message = f"videos need the extra podracer-core[video]: {error}"
         raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
     filmed_spec = spec if make is not None else _filmed_spec(spec)
-    if filmed_spec.id in gymnasium.registry and draws_with_mujoco(str(gymnasium.spec(filmed_spec.id).entry_point)):
+    if filmed_spec.id in gymnasium.registry and draws_with_mujoco(
+        str(gymnasium.spec(filmed_spec.id).entry_point)
+    ):
         set_up_offscreen()
-    environment = PreprocessVecEnv(filmed_spec, 1, processes=1, step_timeout_s=step_timeout_s, pictures=True, make=make)
+    environment = PreprocessVecEnv(
+        filmed_spec, 1, processes=1, step_timeout_s=step_timeout_s, pictures=True, make=make
+    )
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         _check_spaces(spec, environment)
@@ -118,7 +125,9 @@ def _film(
             return frames, episode_return, False
         frame = environment.frame()
         if frame.shape != first.shape:
-            raise InvalidInput(f"render gave a picture of {list(frame.shape)} after one of {list(first.shape)}")
+            raise InvalidInput(
+                f"render gave a picture of {list(frame.shape)} after one of {list(first.shape)}"
+            )
         encoder.add(frame)
         frames += 1
         if step.terminated or step.truncated:
@@ -145,8 +154,11 @@ class _Encoder:
             return
         frame = self._frame(picture.numpy())
         if self._stream is None:
-            self._stream = self._container.add_stream(self._form.codec, rate=self._rate, options=self._form.options)
-            self._stream.width, self._stream.height = frame.width + frame.width % 2, frame.height + frame.height % 2
+            self._stream = self._container.add_stream(
+                self._form.codec, rate=self._rate, options=self._form.options
+            )
+            self._stream.width = frame.width + frame.width % 2
+            self._stream.height = frame.height + frame.height % 2
             self._stream.pix_fmt = self._form.pixels
         even = frame.reformat(self._stream.width, self._stream.height, self._stream.pix_fmt)
         self._container.mux(self._stream.encode(even))
@@ -164,24 +176,42 @@ def _filmed_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
     if batched_class(spec) is None:
         return gymnasium_spec(spec)
     if spec.id not in gymnasium.registry:
-        message = f"{spec.id} cannot be filmed: it is batched, and Gymnasium has no environment with this id"
+        message = (
+            f"{spec.id} cannot be filmed: it is batched, and Gymnasium has no environment "
+            "with this id"
+        )
         raise InvalidInput(message, id=spec.id)
-    # The arguments have Gymnasium's names, but not always its defaults; bounds that are infinite are Gymnasium's too.
-    arguments = {each.name: each.default for each in find_environment(spec.id).arguments if each.name != _ENGINE}
+    # The arguments have Gymnasium's names, but not always its defaults; bounds that are infinite
+    # are Gymnasium's too.
+    arguments = {
+        each.name: each.default
+        for each in find_environment(spec.id).arguments
+        if each.name != _ENGINE
+    }
     taken = _constructor_parameters(spec.id)
-    given = {name: value for name, value in spec.kwargs.items() if name != _ENGINE and value != arguments.get(name)}
+    given = {
+        name: value
+        for name, value in spec.kwargs.items()
+        if name != _ENGINE and value != arguments.get(name)
+    }
     if ours := sorted(given.keys() - taken):
         message = f"Gymnasium's environment does not take {', '.join(ours)}"
         raise InvalidInput(f"{spec.id} cannot be filmed with these arguments: {message}")
-    kept = {name: value for name, value in arguments.items() if name in taken and _is_strict_json(value)}
+    kept = {
+        name: value for name, value in arguments.items() if name in taken and _is_strict_json(value)
+    }
     return replace(spec, kwargs=kept | given)
 
 
 def _constructor_parameters(environment_id: str) -> set[str]:
     """Arguments of a Gymnasium class, those of its parents' constructors included."""
-    made: Any = gymnasium.envs.registration.load_env_creator(str(gymnasium.spec(environment_id).entry_point))
+    made: Any = gymnasium.envs.registration.load_env_creator(
+        str(gymnasium.spec(environment_id).entry_point)
+    )
     constructors = [each.__init__ for each in made.__mro__ if "__init__" in vars(each)]
-    return {name for constructor in constructors for name in inspect.signature(constructor).parameters}
+    return {
+        name for constructor in constructors for name in inspect.signature(constructor).parameters
+    }
 
 
 def _is_strict_json(value: object) -> bool:
@@ -193,10 +223,15 @@ def _is_strict_json(value: object) -> bool:
 
 
 def _check_spaces(spec: EnvironmentSpec, environment: PreprocessVecEnv) -> None:
-    """InvalidInput if Gymnasium's environment shows something else than the one that it stands for."""
+    """InvalidInput if Gymnasium's environment shows something else than the one that it stands
+    for."""
     expected = find_environment(spec.id).observation_space if spec.id else None
     if expected is None:
         return
-    right, found = observation_array_space(to_gymnasium(expected)).shape, environment.observation_space.shape
+    right = observation_array_space(to_gymnasium(expected)).shape
+    found = environment.observation_space.shape
     if found != right:
-        raise InvalidInput(f"{spec.id} cannot be filmed: it shows {right}, Gymnasium's environment of this id {found}")
+        raise InvalidInput(
+            f"{spec.id} cannot be filmed: it shows {right}, Gymnasium's environment of this id "
+            f"{found}"
+        )

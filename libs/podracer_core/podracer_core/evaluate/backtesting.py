@@ -1,5 +1,5 @@
-"""Back-tests of accounts in StockTrading-v0's market and broker, the bars that a policy has seen, and the evaluator
-`backtest`."""
+"""Back-tests of accounts in StockTrading-v0's market and broker, the bars that a policy has seen,
+and the evaluator `backtest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from torch import Tensor
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.environments.stock_trading.market import Market
-from podracer_core.environments.stock_trading.split import evaluation_bars, split_bars, traded_splits
+from podracer_core.environments.stock_trading.split import (
+    evaluation_bars,
+    split_bars,
+    traded_splits,
+)
 from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
@@ -29,8 +33,8 @@ Rule = Callable[[int, float, Tensor], Tensor]
 
 
 class BacktestEvaluator(GreedyEvaluator):
-    """Back-tests policies in the market of StockTrading-v0, and in no other environment: one episode, judged by the
-    account's own statistic."""
+    """Back-tests policies in the market of StockTrading-v0, and in no other environment: one
+    episode, judged by the account's own statistic."""
 
     def _environment(self, num_envs: int) -> VecEnvironment:
         environment = super()._environment(num_envs)
@@ -50,11 +54,13 @@ def play_policy(
 ) -> BacktestRecord:
     """A policy's (or an ensemble's) decisions, exactly as an evaluation plays them.
 
-    `environment` is made for evaluation, with one account. `check` raises to cancel. Raises InvalidInput for another
-    environment.
-    """
+    `environment` is made for evaluation, with one account. `check` raises to cancel. Raises
+    InvalidInput for another environment."""
     if actor.members != 1 or environment.num_envs != 1:
-        raise InvalidInput(f"a back-test plays one policy in one account, not {actor.members} × {environment.num_envs}")
+        raise InvalidInput(
+            f"a back-test plays one policy in one account, not {actor.members} × "
+            f"{environment.num_envs}"
+        )
     decisions: list[Decision] = []
     evaluator = GreedyEvaluator(lambda _: environment, all_alike=True, check=check)
     environment.watch = decisions.append
@@ -66,8 +72,8 @@ def play_policy(
 
 
 def play_baseline(name: str, environment: StockTrading) -> BacktestRecord:
-    """One of `BASELINES` over the same bars: same fills and costs, but `max_stock`, `cool_down` and turbulence do not
-    bind it. Raises InvalidInput for another name."""
+    """One of `BASELINES` over the same bars: same fills and costs, but `max_stock`, `cool_down` and
+    turbulence do not bind it. Raises InvalidInput for another name."""
     if name not in BASELINES:
         raise InvalidInput(f"there is no baseline {name!r}; expected one of {', '.join(BASELINES)}")
     rule = BASELINES[name](environment)
@@ -85,16 +91,19 @@ def play_baseline(name: str, environment: StockTrading) -> BacktestRecord:
 
 
 def index_record(level: NDArray[np.float64], environment: StockTrading) -> BacktestRecord:
-    """An index with these levels [T] at the bars that `environment` trades, as an account without shares or costs that
-    begins with the same cash."""
+    """An index with these levels [T] at the bars that `environment` trades, as an account without
+    shares or costs that begins with the same cash."""
     value = level / level[0] * environment.config.initial_cash
     times = environment.market.times[environment.bars.start : environment.bars.stop]
     none, decisions = np.zeros((len(times), 0)), np.zeros((len(times) - 1, 0))
-    return BacktestRecord((), times, times[1:], value, value, none, none, decisions, decisions, decisions, decisions)
+    return BacktestRecord(
+        (), times, times[1:], value, value, none, none, decisions, decisions, decisions, decisions
+    )
 
 
 def _buy_and_hold(environment: StockTrading) -> Rule:
-    """Equal parts of the cash in all stocks at the first bar on which each can be bought, never sold."""
+    """Equal parts of the cash in all stocks at the first bar on which each can be bought, never
+    sold."""
     market, config = environment.market, environment.config
     part = config.initial_cash / len(market.tickers)
 
@@ -106,7 +115,8 @@ def _buy_and_hold(environment: StockTrading) -> Rule:
 
 
 def _equal_weight(unit: str) -> Callable[[StockTrading], Rule]:
-    """Equal parts of the account in all stocks, restored on the first bar of every day or month ("D", "M")."""
+    """Equal parts of the account in all stocks, restored on the first bar of every day or month
+    ("D", "M")."""
 
     def make(environment: StockTrading) -> Rule:
         market = environment.market
@@ -137,7 +147,8 @@ BASELINES: dict[str, Callable[[StockTrading], Rule]] = {
 
 
 def _shares_for(environment: StockTrading, bar: int, money: float) -> Tensor:
-    """Whole shares of each stock [K] that `money` buys at the bar's close, costs included; 0 of a stock without one."""
+    """Whole shares of each stock [K] that `money` buys at the bar's close, costs included; 0 of a
+    stock without one."""
     close = environment.market.close[bar].cpu()
     each = money / (1 + environment.config.buy_cost) / torch.where(close > 0, close, 1.0)
     return torch.where(close > 0, each, 0.0).floor()
@@ -151,8 +162,12 @@ def _record(environment: StockTrading, decisions: Sequence[Decision]) -> Backtes
     def rows(tensors: Sequence[Tensor]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         return torch.cat([tensor.double().cpu() for tensor in tensors]).numpy()
 
-    traded, price = rows([each.traded for each in decisions]), rows([each.price for each in decisions])
-    value, cash = (rows([getattr(each, name)[:, None] for each in decisions])[:, 0] for name in ("value", "cash"))
+    traded = rows([each.traded for each in decisions])
+    price = rows([each.price for each in decisions])
+    value, cash = (
+        rows([getattr(each, name)[:, None] for each in decisions])[:, 0]
+        for name in ("value", "cash")
+    )
     shares = rows([each.shares for each in decisions])
     return BacktestRecord(
         tickers=market.tickers,
@@ -176,19 +191,29 @@ _OF_SPLITS = (
 
 
 def dated(kwargs: Mapping[str, Any], former: Market) -> dict[str, Any]:
-    """An environment's arguments with the last days of training and validation from `former`, the market of the
-    training, unless they name them. Fractions of a longer table would give other days, and standardize observations
-    by them."""
+    """An environment's arguments with the last days of training and validation from `former`, the
+    market of the training, unless they name them. Fractions of a longer table would give other
+    days, and standardize observations by them."""
     splits = split_bars(former.times, former.splits["all"].start, _splitting(kwargs))
-    last = {f"{split}_end": former.times[splits[split][-1]] for split in ("train", "validation") if splits[split]}
-    return {**{name: str(time.astype("datetime64[s]")).replace("T", " ") for name, time in last.items()}, **kwargs}
+    last = {
+        f"{split}_end": former.times[splits[split][-1]]
+        for split in ("train", "validation")
+        if splits[split]
+    }
+    return {
+        **{
+            name: str(time.astype("datetime64[s]")).replace("T", " ") for name, time in last.items()
+        },
+        **kwargs,
+    }
 
 
 def seen_bars(
     kwargs: Mapping[str, Any], market: Market, until: np.datetime64 | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The bars of `market` on which a policy with these environment arguments was trained, and those by which it was
-    selected, [T] each. `until` is the last bar of the training table, if the market continues after it.
+    """The bars of `market` on which a policy with these environment arguments was trained, and
+    those by which it was selected, [T] each. `until` is the last bar of the training table, if the
+    market continues after it.
 
     Raises InvalidInput for arguments without a training split.
     """

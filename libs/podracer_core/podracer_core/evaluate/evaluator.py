@@ -1,4 +1,5 @@
-"""The interface of evaluators, built in or from packages, and greedy episodes in a batch of environments."""
+"""The interface of evaluators, built in or from packages, and greedy episodes in a batch of
+environments."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS, EVALUATOR_GROUP, GREEDY_EPISODES, load_class
+from podracer_core.catalogue.extensions import (
+    BUILT_IN_EVALUATORS,
+    EVALUATOR_GROUP,
+    GREEDY_EPISODES,
+    load_class,
+)
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.evaluate.result import EvaluationResult
@@ -23,33 +29,43 @@ class Acting(Protocol):
     """A policy that acts: an Actor, or an EnsembleActor."""
 
     def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B, n]."""
+        """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B,
+        n]."""
 
 
 class GreedyEpisodes:
-    """The first episode of each of N environments, in the rows from `first_row` of each member's blocks.
+    """The first episode of each of N environments, in the rows from `first_row` of each member's
+    blocks.
 
-    On a CUDA device several steps are one graph. If the environment cannot be captured, only the policy is.
-    So all tensors, `actor`'s included, keep their memory, and `begin` reuses it.
+    On a CUDA device several steps are one graph. If the environment cannot be captured, only the
+    policy is. So all tensors, `actor`'s included, keep their memory, and `begin` reuses it.
 
     returns   float64 [N], as everything until each one's first end
     lengths   int64 [N]
     invalid   bool [N]: whether the world broke
-    wild_at   int64 [N]: the step, from 1, of the first action with a number that is not finite, or 1 if the policy's
-              weights have one; 0 if there is none. It may lie beyond the episode's end
+    wild_at   int64 [N]: the step, from 1, of the first action with a number that is not finite, or
+              1 if the policy's weights have one; 0 if there is none. It may lie beyond the
+              episode's end
     running   bool [N]
     rewards   float32 [STEPS_AT_ONCE, N], of the last steps
     """
 
     def __init__(
-        self, environment: VecEnvironment, actor: Acting, members: int, blocks: int, block_rows: int, first_row: int
+        self,
+        environment: VecEnvironment,
+        actor: Acting,
+        members: int,
+        blocks: int,
+        block_rows: int,
+        first_row: int,
     ) -> None:
         """`actor` repeats each of the `members` `blocks` times in a row."""
         self._environment, self.actor = environment, actor
         self._blocks, self._block_rows = (members, blocks), block_rows
         count, device = environment.num_envs, environment.device
         self._rows = slice(first_row, first_row + count // members)
-        self._observation: Tensor | None = None  # [M, blocks * block_rows, *obs], as the mask [M, …, n]
+        # [M, blocks * block_rows, *obs], as the mask [M, …, n]
+        self._observation: Tensor | None = None
         self._mask: Tensor | None = None
         self.returns = torch.zeros(count, dtype=torch.float64, device=device)
         self.lengths = torch.zeros(count, dtype=torch.int64, device=device)
@@ -59,20 +75,29 @@ class GreedyEpisodes:
         self.rewards = torch.zeros(STEPS_AT_ONCE, count, device=device)
         self._taken = torch.zeros((), dtype=torch.int64, device=device)
         self._acts_in_box = isinstance(environment.action_space, gymnasium.spaces.Box)
-        self._actions_stay = device.type == "cpu" or environment.graph_safe  # else the next one has the same memory
+        # else the next one has the same memory
+        self._actions_stay = device.type == "cpu" or environment.graph_safe
         self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
     def begin(self, seeds: Tensor, rows: Sequence[int]) -> None:
-        """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode. Only the
-        episodes in these rows count."""
+        """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after
+        their episode. Only the episodes in these rows count."""
         self._environment.take_breaks()
         self._show(self._environment.reset(seeds), self._environment.action_mask)
         self._environment.play_once()
-        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken, self.running):
+        for total in (
+            self.returns,
+            self.lengths,
+            self.invalid,
+            self.wild_at,
+            self._taken,
+            self.running,
+        ):
             total.zero_()
         self.running[rows] = True
-        if not self._acts_in_box and isinstance(self.actor, NetworkActor):  # its actions would not tell
+        # its actions would not tell
+        if not self._acts_in_box and isinstance(self.actor, NetworkActor):
             wild = self.actor.finite().logical_not().view(self._blocks)[:, 0]
             self.wild_at.view(wild.shape[0], -1).copy_(wild.unsqueeze(1))
 
@@ -106,7 +131,9 @@ class GreedyEpisodes:
         action = self.actor.greedy(
             by_block, None if mask is None else mask.view(members * blocks, self._block_rows, -1)
         )
-        return action.reshape(members, blocks * self._block_rows, *action.shape[2:])[:, self._rows].flatten(0, 1)
+        return action.reshape(members, blocks * self._block_rows, *action.shape[2:])[
+            :, self._rows
+        ].flatten(0, 1)
 
     def _count(self, step: Step, index: int) -> None:
         self.rewards[index] = torch.where(self.running, step.reward, 0.0)
@@ -142,8 +169,8 @@ class Evaluated(Acting, Protocol):
 class Evaluator(ABC):
     """Evaluates many policies in one environment, in one thread.
 
-    Candidates are ranked by the `mean` of its results, and reach a target by `mean` or `lower_bound`.
-    """
+    Candidates are ranked by the `mean` of its results, and reach a target by `mean` or
+    `lower_bound`."""
 
     def __init__(
         self,
@@ -152,18 +179,19 @@ class Evaluator(ABC):
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs)` makes environments for evaluation; the caller closes them. `all_alike`: all
-        episodes of a policy are known to be alike (see `evaluates_alike`). Call `check` every few steps; it raises to
-        cancel the evaluation."""
+        """`make_environment(num_envs)` makes environments for evaluation; the caller closes them.
+        `all_alike`: all episodes of a policy are known to be alike (see `evaluates_alike`). Call
+        `check` every few steps; it raises to cancel the evaluation."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
 
     @abstractmethod
-    def evaluate(self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0) -> tuple[EvaluationResult, ...]:
+    def evaluate(
+        self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0
+    ) -> tuple[EvaluationResult, ...]:
         """One result for each of the actor's M members, with one episode per seed.
 
-        The same policy and seeds must give the same returns. `first_row`: the number of episodes that earlier stages of
-        this evaluation have played; the results of all stages are added.
-        """
+        The same policy and seeds must give the same returns. `first_row`: the number of episodes
+        that earlier stages of this evaluation have played; the results of all stages are added."""
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
         """A quick evaluation during training. Its returns need not be reproducible."""
@@ -176,4 +204,10 @@ class Evaluator(ABC):
 def evaluator_class(name: str = "") -> type[Evaluator]:
     """The class of the evaluator `name`; empty: greedy episodes. Raises as `load_class`."""
     found = name or GREEDY_EPISODES
-    return load_class(EVALUATOR_GROUP, found, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS)  # type: ignore[type-abstract]
+    return load_class(
+        EVALUATOR_GROUP,
+        found,
+        Evaluator,  # type: ignore[type-abstract]
+        "evaluation.evaluator",
+        BUILT_IN_EVALUATORS,
+    )

@@ -22,8 +22,9 @@ from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import derive_key
 
-# The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
-# differently when its size changes, and a stored return must come out again exactly.
+# The network always sees blocks of this many rows, whatever the number of episodes: a matrix
+# product may round differently when its size changes, and a stored return must come out again
+# exactly.
 BLOCK_ROWS = 32
 _SLOW_S = 0.01  # of a step, from which on each one is followed by a check
 _ATTEMPTS = 3  # that a seed gets until an episode of it is intact; after these it is left out
@@ -37,18 +38,19 @@ class _Kept:
 
 
 class GreedyEvaluator(Evaluator):
-    """Plays greedy episodes in environments from `make_environment(num_envs)`; a few are kept for later evaluations.
+    """Plays greedy episodes in environments from `make_environment(num_envs)`; a few are kept for
+    later evaluations.
 
-    With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all seeds. Mean and
-    interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
-    known already (see `evaluates_alike`); else environments for all seeds are made to find out. Without a time limit
-    episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of slow ones at
-    each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished; a
-    later stage then raises TimeUp.
+    With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all
+    seeds. Mean and interval are then the environment's own statistic, or the return with an
+    interval of no width. `all_alike`: this is known already (see `evaluates_alike`); else
+    environments for all seeds are made to find out. Without a time limit episodes are cut after the
+    environment's `evaluation_steps`. `check` is called every few steps, of slow ones at each; it
+    raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is
+    finished; a later stage then raises TimeUp.
 
-    Any other episode whose world breaks is replaced. Raises UserCodeFailed if a world broke in every episode of every
-    policy so far.
-    """
+    Any other episode whose world breaks is replaced. Raises UserCodeFailed if a world broke in
+    every episode of every policy so far."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -57,10 +59,15 @@ class GreedyEvaluator(Evaluator):
         self._most: int | None = None  # environments at a time
 
     def evaluate(
-        self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
+        self,
+        actor: Evaluated,
+        seeds: Sequence[int],
+        *,
+        first_row: int = 0,
+        block_rows: int = BLOCK_ROWS,
     ) -> tuple[EvaluationResult, ...]:
-        """See `Evaluator`. Episode i plays in row first_row + i of the blocks, so that a second stage continues where
-        the first ended.
+        """See `Evaluator`. Episode i plays in row first_row + i of the blocks, so that a second
+        stage continues where the first ended.
 
         Smaller blocks save time if the returns need not be reproducible.
         """
@@ -68,7 +75,8 @@ class GreedyEvaluator(Evaluator):
             raise InvalidInput("an evaluation needs at least one seed")
         if not self._all_alike:
             environment = self._environment(actor.members * self._stage(actor.members, len(seeds)))
-            self._all_alike, self._most = environment.deterministic_evaluation, environment.most_at_once
+            self._all_alike = environment.deterministic_evaluation
+            self._most = environment.most_at_once
         if self._all_alike:
             one_each = self._play(actor, seeds[:1], 0, block_rows)
             return tuple(result.repeated(tuple(seeds)) for result in one_each)
@@ -77,7 +85,9 @@ class GreedyEvaluator(Evaluator):
             self._play(actor, seeds[first : first + stage], first_row + first, block_rows)
             for first in range(0, len(seeds), stage)
         ]
-        return tuple(functools.reduce(operator.add, results) for results in zip(*stages, strict=True))
+        return tuple(
+            functools.reduce(operator.add, results) for results in zip(*stages, strict=True)
+        )
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
         """See `Evaluator`: in one block, of a size of its own."""
@@ -90,7 +100,9 @@ class GreedyEvaluator(Evaluator):
         environment = self._environment(count)
         blocks = -(-(first_row + len(seeds)) // block_rows)
         if members * blocks == 1 and block_rows == BLOCK_ROWS:
-            blocks = 2  # one product alone may round differently from several at once, of which each gives the same
+            # one product alone may round differently from several at once, of which each gives the
+            # same
+            blocks = 2
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
         self._check()
         intact, rewards, in_time = _IntactEpisodes(seeds, members), torch.empty(0), True
@@ -108,9 +120,11 @@ class GreedyEvaluator(Evaluator):
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
         return _with_statistics(results, rewards, environment) if self._all_alike else results
 
-    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int]) -> tuple[Tensor, bool]:
-        """Play the episodes of `keys` in these rows to their ends. The rewards, if all are alike, and whether there was
-        time for all steps."""
+    def _play_out(
+        self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int]
+    ) -> tuple[Tensor, bool]:
+        """Play the episodes of `keys` in these rows to their ends. The rewards, if all are alike,
+        and whether there was time for all steps."""
         environment = self._environment(keys.numel())
         episodes.begin(keys, rows)
         limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
@@ -143,7 +157,8 @@ class GreedyEvaluator(Evaluator):
         return episodes if self._most is None else max(1, min(episodes, self._most // members))
 
     def _resized(self, num_envs: int) -> _Kept | None:
-        """Expensive environments that are kept, with another number; they end if that is impossible."""
+        """Expensive environments that are kept, with another number; they end if that is
+        impossible."""
         for number, kept in self._kept.items():
             if kept.environment.most_at_once is not None:
                 del self._kept[number]
@@ -154,17 +169,28 @@ class GreedyEvaluator(Evaluator):
         return None
 
     def _environment(self, num_envs: int) -> VecEnvironment:
-        kept = self._kept.pop(num_envs, None) or self._resized(num_envs) or _Kept(self._make_environment(num_envs), {})
+        kept = (
+            self._kept.pop(num_envs, None)
+            or self._resized(num_envs)
+            or _Kept(self._make_environment(num_envs), {})
+        )
         if len(self._kept) == _MOST_KEPT:
             self._kept.pop(next(iter(self._kept))).environment.close()  # the longest unused
         self._kept[num_envs] = kept
         return kept.environment
 
-    def _episodes(self, num_envs: int, actor: Evaluated, form: tuple[int, int, int, int]) -> GreedyEpisodes:
-        """`form`: members, blocks, rows of a block, the first row. Graphs stay, and get the policies that act now."""
+    def _episodes(
+        self, num_envs: int, actor: Evaluated, form: tuple[int, int, int, int]
+    ) -> GreedyEpisodes:
+        """`form`: members, blocks, rows of a block, the first row. Graphs stay, and get the
+        policies that act now."""
         kept, repeated = self._kept[num_envs], actor.repeat(form[1])
         known = kept.episodes.get((num_envs, *form))
-        if known is not None and isinstance(known.actor, NetworkActor) and known.actor.acts_like(repeated):
+        if (
+            known is not None
+            and isinstance(known.actor, NetworkActor)
+            and known.actor.acts_like(repeated)
+        ):
             known.actor.load_state(repeated.state())
             return known
         episodes = GreedyEpisodes(kept.environment, repeated, *form)
@@ -184,7 +210,9 @@ def _with_statistics(
     """The results [M] of one episode each with what the environment says of its rewards, [T, M]."""
     by_member = rewards.double().cpu().unbind(1)
     return tuple(
-        replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]])) if result.returns else result
+        replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]]))
+        if result.returns
+        else result
         for result, own in zip(results, by_member, strict=True)
     )
 
@@ -210,14 +238,22 @@ class _IntactEpisodes:
         self._breaks: list[list[Break]] = [[] for _ in range(members)]
 
     def take(self, episodes: GreedyEpisodes, breaks: Sequence[Break]) -> None:
-        """Take what was played in the open rows. A policy that acts wildly is not given another episode."""
+        """Take what was played in the open rows. A policy that acts wildly is not given another
+        episode."""
         told: dict[int, Break] = {}
         for each in breaks:
             if not each.text.startswith("reset: "):
                 told.setdefault(each.row, each)
-            elif each.row in self.open and each.row not in told:  # another episode took its place at once
+            elif each.row in self.open and each.row not in told:
+                # another episode took its place at once
                 self._note(each)
-        tensors = (episodes.returns, episodes.lengths, episodes.invalid, episodes.wild_at, episodes.running)
+        tensors = (
+            episodes.returns,
+            episodes.lengths,
+            episodes.invalid,
+            episodes.wild_at,
+            episodes.running,
+        )
         returns, lengths, invalid, wild_at, running = (tensor.tolist() for tensor in tensors)
         rows, self.open = self.open, []
         for row in rows:
@@ -225,24 +261,35 @@ class _IntactEpisodes:
                 wild = Break(row, True, f"step {wild_at[row]}: the policy's action was not finite")
                 self._note(wild, by_world=False)
             elif invalid[row]:
-                unknown = Break(row, True, f"step {lengths[row]}: the world's numbers were not finite")
+                unknown = Break(
+                    row, True, f"step {lengths[row]}: the world's numbers were not finite"
+                )
                 self._note(told.get(row, unknown))
                 self.open.append(row)
             else:
                 self._found[row] = returns[row], lengths[row], running[row]
 
     def results(self, *, in_time: bool) -> tuple[EvaluationResult, ...]:
-        """One result a policy. Not `in_time`: its unfinished episodes are left out, or cut if none is finished."""
-        return tuple(self._result(member, breaks, in_time) for member, breaks in enumerate(self._breaks))
+        """One result a policy. Not `in_time`: its unfinished episodes are left out, or cut if none
+        is finished."""
+        return tuple(
+            self._result(member, breaks, in_time) for member, breaks in enumerate(self._breaks)
+        )
 
     def _result(self, member: int, breaks: Sequence[Break], in_time: bool) -> EvaluationResult:
         rows = range(member * len(self._seeds), (member + 1) * len(self._seeds))
-        kept = [(seed, *self._found[row]) for seed, row in zip(self._seeds, rows, strict=True) if row in self._found]
+        kept = [
+            (seed, *self._found[row])
+            for seed, row in zip(self._seeds, rows, strict=True)
+            if row in self._found
+        ]
         kept = kept if in_time else [each for each in kept if not each[3]] or kept
         seeds, returns, lengths, cut = zip(*kept, strict=True) if kept else ((),) * 4
         numbers = sum(each.numbers for each in breaks)
         first = breaks[0].text if breaks else ""
-        return EvaluationResult(returns, lengths, seeds, numbers, len(breaks) - numbers, first, sum(cut))
+        return EvaluationResult(
+            returns, lengths, seeds, numbers, len(breaks) - numbers, first, sum(cut)
+        )
 
     def failed(self, environment: str) -> UserCodeFailed:
         """The error where no episode of any policy is intact."""

@@ -1,4 +1,5 @@
-"""The result of an evaluation, with its confidence interval; conversion to a message, to JSON, and back."""
+"""The result of an evaluation, with its confidence interval; conversion to a message, to JSON, and
+back."""
 
 from __future__ import annotations
 
@@ -26,18 +27,22 @@ _SUMS = ("returns", "lengths", "seeds", "broken_numbers", "broken_code", "cut")
 class EvaluationResult:
     """One policy's episodes, in the order of their seeds.
 
-    An episode whose world breaks has no return: another one, with a seed derived from its seed, takes its place. So
-    returns, mean and interval are of intact episodes only; `counted` also counts the broken ones. If no episode was
-    intact, there are no returns, and mean and bounds are -inf.
+    An episode whose world breaks has no return: another one, with a seed derived from its seed,
+    takes its place. So returns, mean and interval are of intact episodes only; `counted` also
+    counts the broken ones. If no episode was intact, there are no returns, and mean and bounds are
+    -inf.
 
     returns         undiscounted sums of raw rewards
     lengths         environment steps
     seeds           keys of the episodes' random numbers; the same keys give the same returns
     broken_numbers  episodes that ended because a number was not finite
-    broken_code     episodes that ended because the environment raised an exception, or its process died
+    broken_code     episodes that ended because the environment raised an exception, or its process
+                    died
     first_break     what broke first: "step 13: the reward was nan"; empty if nothing did
-    cut             of the returns, those of episodes that evaluation ended because the environment has no time limit
-    statistic       the environment's own, if its episodes are all alike; mean and interval are then the statistic's
+    cut             of the returns, those of episodes that evaluation ended because the environment
+                    has no time limit
+    statistic       the environment's own, if its episodes are all alike; mean and interval are then
+                    the statistic's
     """
 
     returns: tuple[float, ...]
@@ -50,8 +55,13 @@ class EvaluationResult:
     statistic: EpisodeStatistic | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.returns) == len(self.lengths) == len(self.seeds) or not (self.returns or self.broken):
-            raise InvalidInput("an evaluation needs one return, length and seed an episode, and at least one episode")
+        if not len(self.returns) == len(self.lengths) == len(self.seeds) or not (
+            self.returns or self.broken
+        ):
+            raise InvalidInput(
+                "an evaluation needs one return, length and seed an episode, and at least one "
+                "episode"
+            )
 
     @property
     def episodes(self) -> int:
@@ -64,8 +74,9 @@ class EvaluationResult:
         return self.broken_numbers + self.broken_code
 
     def counted(self, lowest: float) -> EvaluationResult:
-        """The result for ranking and targets: each broken episode counts with `lowest`, the lowest return of an intact
-        episode that is known of the job or training, or this result's lowest if that is lower."""
+        """The result for ranking and targets: each broken episode counts with `lowest`, the lowest
+        return of an intact episode that is known of the job or training, or this result's lowest if
+        that is lower."""
         lowest, count = min((lowest, *self.returns)), self.broken
         if not count or self.statistic is not None or math.isinf(lowest):
             return self
@@ -86,11 +97,14 @@ class EvaluationResult:
         if self.episodes <= 1:
             return 0.0
         mean = math.fsum(self.returns) / self.episodes
-        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.returns) / (self.episodes - 1))
+        return math.sqrt(
+            math.fsum((value - mean) ** 2 for value in self.returns) / (self.episodes - 1)
+        )
 
     @property
     def half_width(self) -> float:
-        """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for fewer than two."""
+        """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for
+        fewer than two."""
         return student_t_half_width(self.std, self.episodes)
 
     @property
@@ -115,31 +129,50 @@ class EvaluationResult:
         if not self.returns:
             return self
         count, cut = len(seeds), min(self.cut, 1) * len(seeds)
-        return replace(self, returns=self.returns[:1] * count, lengths=self.lengths[:1] * count, seeds=seeds, cut=cut)
+        return replace(
+            self,
+            returns=self.returns[:1] * count,
+            lengths=self.lengths[:1] * count,
+            seeds=seeds,
+            cut=cut,
+        )
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
-        """The sum of both results. Raises InvalidInput if the environment's own statistics differ."""
+        """The sum of both results. Raises InvalidInput if the environment's own statistics
+        differ."""
         if self.statistic != other.statistic and self.returns and other.returns:
-            message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
+            message = (
+                f"evaluations of one policy have different statistics: {self.statistic} and "
+                f"{other.statistic}"
+            )
             raise InvalidInput(message)
         sums: Any = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
-        first_break, statistic = self.first_break or other.first_break, self.statistic or other.statistic
+        first_break = self.first_break or other.first_break
+        statistic = self.statistic or other.statistic
         return EvaluationResult(**sums, first_break=first_break, statistic=statistic)
 
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
-    """The numbers of an Evaluation; the caller adds agent, purpose and time. Raises InvalidInput for numbers that are
-    not finite."""
+    """The numbers of an Evaluation; the caller adds agent, purpose and time. Raises InvalidInput
+    for numbers that are not finite."""
     numbers = _numbers(result)
-    single = [numbers[name] for name in ("mean", "standard_deviation", "lower_bound", "upper_bound")]
+    single = [
+        numbers[name] for name in ("mean", "standard_deviation", "lower_bound", "upper_bound")
+    ]
     if not all(map(math.isfinite, (*result.returns, *single))):
-        raise InvalidInput("an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION")
-    return agent_pb2.Evaluation(**numbers | {"first_break": plain(result.first_break)[:MOST_LETTERS]})
+        raise InvalidInput(
+            "an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION"
+        )
+    return agent_pb2.Evaluation(
+        **numbers | {"first_break": plain(result.first_break)[:MOST_LETTERS]}
+    )
 
 
 def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
     """The inverse of `result_to_message`. Raises InvalidInput for lists of different lengths."""
-    return result_from_json({field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields})
+    return result_from_json(
+        {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    )
 
 
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
@@ -154,19 +187,23 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
         statistic = None
         if value.get("deterministic", False):  # absent where an earlier version wrote it
             further = {str(name): float(number) for name, number in value["statistics"].items()}
-            mean, lower, upper = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
+            mean, lower, upper = (
+                float(value[name]) for name in ("mean", "lower_bound", "upper_bound")
+            )
             statistic = EpisodeStatistic(mean, lower, upper, further)
         lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
         # absent where an earlier version wrote it
         counts: Any = {own: kind(value.get(name, kind())) for own, (name, kind) in _COUNTS.items()}
         return EvaluationResult(returns, lengths, seeds, statistic=statistic, **counts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION") from error
+        raise InvalidInput(
+            f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION"
+        ) from error
 
 
 def _numbers(result: EvaluationResult) -> dict[str, Any]:
-    """By the names of an Evaluation. The interval of a single episode is unbounded; both bounds are then its return.
-    Without an episode, mean and bounds are 0."""
+    """By the names of an Evaluation. The interval of a single episode is unbounded; both bounds are
+    then its return. Without an episode, mean and bounds are 0."""
     mean = result.mean if result.returns else 0.0
     has_bounds = result.deterministic or math.isfinite(result.half_width)
     return {

@@ -25,9 +25,15 @@ class FusionOptions:
     def __post_init__(self) -> None:
         violations = []
         if not 0.0 < self.learning_rate < float("inf"):
-            violations.append(FieldViolation("learning_rate", f"expected more than 0, got {self.learning_rate}"))
+            violations.append(
+                FieldViolation("learning_rate", f"expected more than 0, got {self.learning_rate}")
+            )
         if not 0.0 <= self.momentum < 1.0:
-            violations.append(FieldViolation("momentum", f"expected 0 or more and less than 1, got {self.momentum}"))
+            violations.append(
+                FieldViolation(
+                    "momentum", f"expected 0 or more and less than 1, got {self.momentum}"
+                )
+            )
         if violations:
             raise InvalidInput("; ".join(map(str, violations)), violations=violations)
 
@@ -38,8 +44,8 @@ class Stack:
 
     ranks       of the learners
     samples     of each learner since the last fusion
-    counted     bool [K, M]: whether a learner's member counts. It does not if it has diverged or is not finite; there
-                `parameters` hold the previous ones, never a NaN
+    counted     bool [K, M]: whether a learner's member counts. It does not if it has diverged or is
+                not finite; there `parameters` hold the previous ones, never a NaN
     parameters  name -> float64 [K, M, …]
     """
 
@@ -50,7 +56,8 @@ class Stack:
 
 
 class Fusion(ABC):
-    """Combines the parameters of several learners of one cohort. One object serves one round and may keep state."""
+    """Combines the parameters of several learners of one cohort. One object serves one round and
+    may keep state."""
 
     def __init__(self, options: FusionOptions) -> None:
         """Raises InvalidInput for unsupported options."""
@@ -62,9 +69,8 @@ class Fusion(ABC):
 
         previous  those of the last fusion, from which all learners began; float64 [M, …] each
 
-        The result depends only on the arguments and on former calls. Values for a member that counts for no learner are
-        ignored. It must not change its arguments.
-        """
+        The result depends only on the arguments and on former calls. Values for a member that
+        counts for no learner are ignored. It must not change its arguments."""
 
 
 def fusion_class(name: str) -> type[Fusion]:

@@ -1,4 +1,5 @@
-"""The shared state of a cohort's learners, their contributions, and pooled statistics of disjoint rows."""
+"""The shared state of a cohort's learners, their contributions, and pooled statistics of disjoint
+rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from podracer_core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Moments of the rows of M members: count [M], mean [M, K], and squares [M, K], the sum of squared deviations.
+    """Moments of the rows of M members: count [M], mean [M, K], and squares [M, K], the sum of
+    squared deviations.
 
     All float64. With a count of 0, mean and squares are undefined.
     """
@@ -45,12 +47,11 @@ class Moments:
 def pooled(parts: Sequence[Moments]) -> Moments:
     """The moments of the rows of all parts, in float64; without any rows, the first part's mean.
 
-    Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample variances", for any
-    number of parts: with n the sum of all n_i and m the mean of all rows,
+    Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample
+    variances", for any number of parts: with n the sum of all n_i and m the mean of all rows,
         m = sum(n_i m_i) / n,   S = sum(S_i) + sum(n_i (m_i - m)^2).
-    Means are taken relative to the first part's, which is finite also where it has no rows: a large common offset then
-    costs no digits.
-    """
+    Means are taken relative to the first part's, which is finite also where it has no rows: a large
+    common offset then costs no digits."""
     first = parts[0]
     total = torch.zeros_like(first.count)
     for part in parts:
@@ -62,16 +63,19 @@ def pooled(parts: Sequence[Moments]) -> Moments:
     squares = torch.zeros_like(first.squares)
     for part in parts:
         count = part.count.unsqueeze(-1)
-        squares = squares + torch.where(count > 0, part.squares + count * (part.mean - mean).square(), 0.0)
+        squares = squares + torch.where(
+            count > 0, part.squares + count * (part.mean - mean).square(), 0.0
+        )
     return Moments(total, mean, squares)
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The mean of values [K, M, …] along K, float64 [M, …]. weight [K, M] is 0 or more, and not 0 for all K.
+    """The mean of values [K, M, …] along K, float64 [M, …]. weight [K, M] is 0 or more, and not 0
+    for all K.
 
-    sum(w_k x_k) / sum(w_k), added in the order of K in float64. With weights of 1 and float32 values the sum is exact,
-    and the mean as float32 is the true one correctly rounded, unless values differ by more than a factor of 2^24 / K.
-    """
+    sum(w_k x_k) / sum(w_k), added in the order of K in float64. With weights of 1 and float32
+    values the sum is exact, and the mean as float32 is the true one correctly rounded, unless
+    values differ by more than a factor of 2^24 / K."""
     total = torch.zeros_like(values[0], dtype=torch.float64)
     for value, share in zip(values, weight, strict=True):
         total += value.double() * column(share.double(), value)
@@ -79,12 +83,15 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def sample_weights(samples: Sequence[int], counted: Tensor) -> Tensor:
-    """float64 [K, M]: the samples [K] of learners that are `counted` bool [K, M]; equal weights if all are 0.
+    """float64 [K, M]: the samples [K] of learners that are `counted` bool [K, M]; equal weights if
+    all are 0.
 
-    They are divided by their greatest common divisor, so equal numbers of samples give exactly the plain mean.
-    """
+    They are divided by their greatest common divisor, so equal numbers of samples give exactly the
+    plain mean."""
     divisor = math.gcd(*samples) or 1
-    reduced = torch.tensor([count // divisor for count in samples], dtype=torch.float64, device=counted.device)
+    reduced = torch.tensor(
+        [count // divisor for count in samples], dtype=torch.float64, device=counted.device
+    )
     weight = torch.where(counted, reduced.unsqueeze(1), 0.0)
     return torch.where(weight.sum(0) > 0, weight, counted.double())
 
@@ -98,9 +105,12 @@ def column(of_members: Tensor, like: Tensor) -> Tensor:
 class FusionState:
     """The state of a cohort of M members that its learners share.
 
-    parameters   name -> floating-point [M, …]: networks, their slow copies, the logarithm of a temperature
-    statistics   name -> those of each normalizer; in a contribution their growth since the last fusion
-    transitions  int64 [M], environment steps of each agent; in a contribution those since the last fusion
+    parameters   name -> floating-point [M, …]: networks, their slow copies, the logarithm of a
+                 temperature
+    statistics   name -> those of each normalizer; in a contribution their growth since the last
+                 fusion
+    transitions  int64 [M], environment steps of each agent; in a contribution those since the last
+                 fusion
     active       bool [M], false for a member that has diverged
     """
 
@@ -119,14 +129,16 @@ class FusionState:
         )
 
     def require_like(self, other: FusionState) -> None:
-        """Raises InvalidInput unless `other` has the same names, shapes and dtypes: it is of the same cohort."""
+        """Raises InvalidInput unless `other` has the same names, shapes and dtypes: it is of the
+        same cohort."""
         own, others = self.kinds(), other.kinds()
         differing = sorted(name for name in {*own, *others} if own.get(name) != others.get(name))
         if differing:
             name = differing[0]
             raise InvalidInput(
-                f"a learner brings {name} as {others.get(name, 'nothing')}, expected {own.get(name, 'nothing')}: it "
-                f"does not train the same cohort ({len(differing)} of {len(own)} tensors differ)",
+                f"a learner brings {name} as {others.get(name, 'nothing')}, expected "
+                f"{own.get(name, 'nothing')}: it does not train the same cohort ({len(differing)} "
+                f"of {len(own)} tensors differ)",
                 reason="COHORT_MISMATCH",
             )
 
@@ -134,7 +146,9 @@ class FusionState:
         """dtype and shape of every tensor by name, in order: equal for learners of one cohort."""
         tensors = {f"parameter {name}": tensor for name, tensor in self.parameters.items()}
         for name, moments in self.statistics.items():
-            tensors |= {f"statistics {name}.{key}": tensor for key, tensor in moments.tensors().items()}
+            tensors |= {
+                f"statistics {name}.{key}": tensor for key, tensor in moments.tensors().items()
+            }
         tensors |= {"transitions": self.transitions, "active": self.active}
         return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
 

@@ -1,4 +1,5 @@
-"""Training in the caller's own process, as in a notebook: the API of `import podracer`. No server, no service.
+"""Training in the caller's own process, as in a notebook: the API of `import podracer`. No server,
+no service.
 
 environments  an id, a class or a function -> environments
 order         the arguments of `train`, checked

@@ -11,11 +11,12 @@ from podracer_core.in_process.result import Result
 
 
 class Callback:
-    """Hooks during training; override those that you need. The training loop calls them and waits. An exception ends
-    training and is raised to the caller."""
+    """Hooks during training; override those that you need. The training loop calls them and waits.
+    An exception ends training and is raised to the caller."""
 
     def on_start(self, run: Order) -> None:
-        """Everything is set up. `run` describes the training: its members, hyperparameters and limits."""
+        """Everything is set up. `run` describes the training: its members, hyperparameters and
+        limits."""
 
     def on_look(self, look: Look) -> bool | None:
         """The members were evaluated. Returning False ends training."""
@@ -43,7 +44,10 @@ def as_callbacks(given: Callbacks | None) -> list[Callback]:
     found: list[Callback] = []
     for each in every:
         if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
-            problem = f"expected a podracer.Callback such as Patience(10), or a function of a look; got {each!r:.100}"
+            problem = (
+                "expected a podracer.Callback such as Patience(10), or a function of a "
+                f"look; got {each!r:.100}"
+            )
             raise InvalidInput.of("callbacks", problem)
         found.append(each if isinstance(each, Callback) else _Function(each))
     return found

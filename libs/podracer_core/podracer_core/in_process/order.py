@@ -23,7 +23,12 @@ from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.jobs.search import AlgorithmShare, Search
 from podracer_core.training.plan import Statistic
 
-_COUNTS = (("members", MAX_MEMBERS), ("steps", MAX_COUNT), ("episodes", MAX_EPISODES), ("envs_per_member", MAX_COUNT))
+_COUNTS = (
+    ("members", MAX_MEMBERS),
+    ("steps", MAX_COUNT),
+    ("episodes", MAX_EPISODES),
+    ("envs_per_member", MAX_COUNT),
+)
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,18 @@ class Order:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What members have unless it is searched: by name, the hyperparameters of `start`, else what is usual on
-        `device`, else the algorithm's."""
+        """What members have unless it is searched: by name, the hyperparameters of `start`, else
+        what is usual on `device`, else the algorithm's."""
         stored = {} if self.start is None else dict(self.start.metadata["hyperparameters"])
-        recipe = find_recipe(self.source.spec, self.device, is_batched=self.source.batched is not None)
+        recipe = find_recipe(
+            self.source.spec, self.device, is_batched=self.source.batched is not None
+        )
         default = self.info.defaults() | dict(recipe.hyperparameters.get(self.algorithm, {}))
         known = {name: stored[name] for name in default.keys() & stored.keys()}
-        return default | {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        return default | {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in known.items()
+        }
 
 
 def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:
@@ -76,24 +86,36 @@ def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) 
     finite = order.target is None or math.isfinite(order.target)
     check.that(finite, "target", f"expected a finite number, got {order.target!r}")
     kinds = get_args(Statistic)
-    check.that(order.statistic in kinds, "statistic", f"expected {' or '.join(kinds)}, got {order.statistic!r}")
+    check.that(
+        order.statistic in kinds,
+        "statistic",
+        f"expected {' or '.join(kinds)}, got {order.statistic!r}",
+    )
     check.positive(order.seconds, math.inf, "seconds")
     for name, most in _COUNTS:
         value = getattr(order, name)
-        right = value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most)
+        right = value is None or (
+            isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+        )
         check.that(right, name, f"expected a whole number from 1 to {most:_}, got {value!r}")
     info = find_algorithm(order.algorithm)
     space = search_space(hyperparameters, "hyperparameters")
     Search((AlgorithmShare(order.algorithm),), space).check(check, None)
     ranges = {dimension.hyperparameter: dimension.range for dimension in space}
     if search:
-        own = {knob.name: knob.search for knob in info.hyperparameters if knob.scope == "member" and knob.search}
+        own = {
+            knob.name: knob.search
+            for knob in info.hyperparameters
+            if knob.scope == "member" and knob.search
+        }
         ranges = own | ranges
     if not check.violations:  # else what is wrong by itself would be said again
         for name, where in ranges.items():
             is_own = isinstance(where, Fixed) or info.hyperparameter(name).scope == "member"
             check.that(
-                is_own, f"hyperparameters.{name}", "all members share it: give one value (podracer.run searches it)"
+                is_own,
+                f"hyperparameters.{name}",
+                "all members share it: give one value (podracer.run searches it)",
             )
     if check.violations:
         told = [
@@ -102,10 +124,14 @@ def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) 
         ]
         raise InvalidInput("; ".join(map(str, told)), violations=told, reason="INVALID_ARGUMENT")
     shared = {name: where.value for name, where in ranges.items() if isinstance(where, Fixed)}
-    searched = {name: _fitted(info, name, where) for name, where in ranges.items() if name not in shared}
+    searched = {
+        name: _fitted(info, name, where) for name, where in ranges.items() if name not in shared
+    }
     if order.start is not None:
         _require_same_network(order, shared)
-        shared = {name: value for name, value in order.defaults.items() if name not in searched} | shared
+        shared = {
+            name: value for name, value in order.defaults.items() if name not in searched
+        } | shared
     return replace(order, shared=shared, ranges=searched)
 
 
@@ -131,11 +157,15 @@ def _whole(value: Any) -> Any:
 
 
 def _require_same_network(order: Order, given: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for a hyperparameter that would make a network into which the start's weights do not fit."""
+    """Raises InvalidInput for a hyperparameter that would make a network into which the start's
+    weights do not fit."""
     for name in order.info.defaults("network").keys() & given.keys():
         value = tuple(given[name]) if isinstance(given[name], list) else given[name]
         if value != order.defaults[name]:
-            message = f"{order.defaults[name]!r} of `start` cannot change: leave it out; got {given[name]!r}"
+            message = (
+                f"{order.defaults[name]!r} of `start` cannot change: leave it out; got "
+                f"{given[name]!r}"
+            )
             raise InvalidInput.of(f"hyperparameters.{name}", message, "OTHER_NETWORK")
 
 

@@ -40,11 +40,17 @@ class Look:
 
     def to_json(self) -> dict[str, Any]:
         """The look in a checkpoint's metadata."""
-        return {"seconds": self.seconds, "env_steps": self.env_steps, "returns": list(self.returns), "best": self.best}
+        return {
+            "seconds": self.seconds,
+            "env_steps": self.env_steps,
+            "returns": list(self.returns),
+            "best": self.best,
+        }
 
 
 class ProgressLine:
-    """One line that is overwritten, for notebooks and terminals; in a file, a new line from time to time."""
+    """One line that is overwritten, for notebooks and terminals; in a file, a new line from time to
+    time."""
 
     def __init__(self, order: Order, out: TextIO | None = None) -> None:
         self._order, self._out = order, sys.stderr if out is None else out
@@ -58,10 +64,16 @@ class ProgressLine:
             self._out.write(f"{text}\n")
 
     def show(
-        self, seconds: float, env_steps: int, best: float, *, training: float = math.nan, last: bool = False
+        self,
+        seconds: float,
+        env_steps: int,
+        best: float,
+        *,
+        training: float = math.nan,
+        last: bool = False,
     ) -> None:
-        """Show the progress. `best` is -inf before the first look; `training`: the mean return of training episodes,
-        NaN before the first. Writes once per interval, and at the end."""
+        """Show the progress. `best` is -inf before the first look; `training`: the mean return of
+        training episodes, NaN before the first. Writes once per interval, and at the end."""
         passed_s = seconds - self._shown_s
         if passed_s < self._interval_s and not last:
             return
@@ -77,7 +89,9 @@ class ProgressLine:
         self._out.write(f"{start}{text}{padding}{end}")
         self._out.flush()
 
-    def _text(self, seconds: float, env_steps: int, best: float, training: float, last: bool) -> str:
+    def _text(
+        self, seconds: float, env_steps: int, best: float, training: float, last: bool
+    ) -> str:
         target = "" if self._order.target is None else f" (target {self._order.target:g})"
         parts = [
             f"{env_steps:,} steps",
@@ -89,7 +103,9 @@ class ProgressLine:
         left_s = self._left_s(seconds, env_steps)
         if left_s is not None and not last:
             parts[-1] += (
-                f", at most {_clock(left_s)} left" if self._order.target is not None else f", {_clock(left_s)} left"
+                f", at most {_clock(left_s)} left"
+                if self._order.target is not None
+                else f", {_clock(left_s)} left"
             )
         return "  ".join(parts)
 
@@ -111,7 +127,11 @@ class Breakages:
     """
 
     def __init__(
-        self, environment: VecEnvironment, session: TrainingSession, selection: Selection, told: Sequence[str]
+        self,
+        environment: VecEnvironment,
+        session: TrainingSession,
+        selection: Selection,
+        told: Sequence[str],
     ) -> None:
         self._environment, self._session, self._selection = environment, session, selection
         self._name = getattr(environment, "name", type(environment).__name__)
@@ -133,11 +153,13 @@ class Breakages:
             self._tell_first(each.text)
         if (text := self._selection.first_break) and not self._has_told_evaluation:
             self._has_told_evaluation = True
-            self.warn(f"{self._name}: an evaluation episode broke; {text}. Broken episodes have no return")
+            self.warn(
+                f"{self._name}: an evaluation episode broke; {text}. Broken episodes have no return"
+            )
 
     def check(self) -> None:
-        """Raises UserCodeFailed if training has not seen a valid step for three rollouts. Synchronizes with the
-        device."""
+        """Raises UserCodeFailed if training has not seen a valid step for three rollouts.
+        Synchronizes with the device."""
         broken, _, in_vain = self._session.breaks()
         if broken:
             self._tell_first("a number was not finite")
@@ -148,26 +170,38 @@ class Breakages:
     def conclude(self) -> None:
         """Tell how many episodes have broken."""
         broken, ended, _ = (count + self._failed_starts for count in self._session.breaks())
-        counts = {"training": (broken, ended), "evaluation": (sum(self._selection.broken), sum(self._selection.played))}
-        parts = [f"{bad:,} of {every:,} {kind} episodes" for kind, (bad, every) in counts.items() if bad]
+        counts = {
+            "training": (broken, ended),
+            "evaluation": (sum(self._selection.broken), sum(self._selection.played)),
+        }
+        parts = [
+            f"{bad:,} of {every:,} {kind} episodes" for kind, (bad, every) in counts.items() if bad
+        ]
         if parts:
             self.warn(f"{self._name}: {' and '.join(parts)} broke")
 
     def _tell_first(self, text: str) -> None:
         if not self.first:
             self.first = f"The first training episode that broke: {text}"
-            self.warn(f"{self._name}: a training episode broke; {text}. Broken episodes are left out")
+            self.warn(
+                f"{self._name}: a training episode broke; {text}. Broken episodes are left out"
+            )
 
 
 def _clock(seconds: float) -> str:
     """`1:05`, `2:03:04`."""
     minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return (
+        f"{minutes}:{rest:02d}"
+        if minutes < 60
+        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    )
 
 
 @contextmanager
 def interrupts(call: Callable[[], object]) -> Iterator[None]:
-    """The first Ctrl-C makes this call; the next one interrupts as usual. Works in the main thread only."""
+    """The first Ctrl-C makes this call; the next one interrupts as usual. Works in the main thread
+    only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

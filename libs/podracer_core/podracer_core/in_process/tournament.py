@@ -23,18 +23,30 @@ _TARGET_MISSED, _INTERRUPTED = 3, 130  # exit codes of the command, beside 0
 
 
 def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = True) -> Result:
-    """Run a job on this machine and return its best policy. Continues an interrupted run of the same state `folder`.
+    """Run a job on this machine and return its best policy. Continues an interrupted run of the
+    same state `folder`.
 
-    The services are processes that end with the call. Ctrl-C suspends the job and returns the best policy so far.
-    `history` holds the best evaluation over time. Raises ImportError without the package podracer-client, InvalidInput
-    for an invalid job file, PreconditionFailed for a job that fails or has no policy.
-    """
+    The services are processes that end with the call. Ctrl-C suspends the job and returns the best
+    policy so far. `history` holds the best evaluation over time. Raises ImportError without the
+    package podracer-client, InvalidInput for an invalid job file, PreconditionFailed for a job that
+    fails or has no policy."""
     if importlib.util.find_spec(_CLIENT) is None:
         raise ImportError(
-            "podracer.run needs the command and the services: pip install 'podracer-client[local]'", name=_CLIENT
+            "podracer.run needs the command and the services: pip install 'podracer-client[local]'",
+            name=_CLIENT,
         )
     spec = load_job_file(Path(job_file))
-    command = [sys.executable, "-P", "-m", _CLIENT, "run", str(job_file), "--dir", str(folder), "--json"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        _CLIENT,
+        "run",
+        str(job_file),
+        "--dir",
+        str(folder),
+        "--json",
+    ]
     looks: list[Look] = []
     end: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+") as errors, _running(command, errors) as process:
@@ -51,7 +63,9 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
     if progress:
         sys.stderr.write("\n")
     if process.returncode not in (0, _TARGET_MISSED, _INTERRUPTED) or not end.get("checkpoint"):
-        raise PreconditionFailed(problem or f"the job {spec.name} ended without a policy", reason="JOB_FAILED")
+        raise PreconditionFailed(
+            problem or f"the job {spec.name} ended without a policy", reason="JOB_FAILED"
+        )
     result = load(end["checkpoint"])
     stopped_by = "target" if end["seconds_to_target"] is not None else ""
     if process.returncode == _INTERRUPTED:
@@ -63,7 +77,9 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
 def _running(command: Sequence[str], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
     """Run the command. Ctrl-C makes it suspend its job. An error here tells it to leave at once."""
     # In a session of its own, so that Ctrl-C reaches it once, from here.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+    )
     with process, interrupts(lambda: process.send_signal(signal.SIGINT)):
         try:
             yield process
@@ -86,6 +102,9 @@ def _show(event: dict[str, Any], progress: bool) -> None:
         return
     best = "–" if event["best_return"] is None else f"{event['best_return']:.4g}"
     rate = event["env_steps_per_second"]
-    text = f"{event['state'].lower()}  {event['live_env_steps']:,} steps  {rate:,.0f} steps/s  best {best}"
+    text = (
+        f"{event['state'].lower()}  {event['live_env_steps']:,} steps  {rate:,.0f} steps/s  "
+        f"best {best}"
+    )
     sys.stderr.write(f"\r{text:<78}")
     sys.stderr.flush()

@@ -1,4 +1,5 @@
-"""`train`: one cohort in this process, until the target, a limit, a callback or the user ends it."""
+"""`train`: one cohort in this process, until the target, a limit, a callback or the user ends
+it."""
 
 from __future__ import annotations
 
@@ -46,7 +47,12 @@ from podracer_core.training.evaluation_backend import EvaluationBackend, InProce
 from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import fitting_algorithm, fitting_envs, fitting_horizon, usual_envs_per_member
+from podracer_core.training.sizes import (
+    fitting_algorithm,
+    fitting_envs,
+    fitting_horizon,
+    usual_envs_per_member,
+)
 from podracer_core.training.snapshots import Judgement, Snapshot
 from podracer_core.training.source import InProcessSource
 
@@ -83,42 +89,55 @@ def train(
 ) -> Result:
     """Train `members` agents at once in this process, and return the best policy.
 
-    environment      an id (`podracer environments` lists them, Gymnasium's work too), a class of `gymnasium.Env`, a
-                     function that returns a new one at each call, or a class of `VecEnvironment`
+    environment      an id (`podracer environments` lists them, Gymnasium's work too), a class of
+                     `gymnasium.Env`, a function that returns a new one at each call, or a class of
+                     `VecEnvironment`
     algorithm        a name of `podracer algorithms`; by default that of `start`, else ppo
-    target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
-                     interval (of a wider one at each further attempt) or, with statistic="mean", by the mean
+    target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end
+                     of the mean's 95 % interval (of a wider one at each further attempt) or, with
+                     statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
     seconds          of training and evaluation, the start of the environments included
-    hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
-                     [1e-4, 1e-2]}}. A searched one is each member's own
-    search           search the hyperparameters that members may differ in, by the algorithm's own ranges
-    isolation        "process": each environment in a process of its own. Environments that share state in one process
-                     are found out and isolated by themselves: with a warning, and training begins again
-    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member goes on from its
-                     weights, optimizer state and normalization, with its hyperparameters unless others are given.
-                     Steps and seconds count anew, `Result.env_steps` counts on. A file `….safetensors` has only
-                     what acting needs: the critic and the optimizer begin anew
-    seed             of everything random; members have seeds derived from it, so that no two seeds share an agent
-    device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
+    hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate":
+                     {"log_uniform": [1e-4, 1e-2]}}. A searched one is each member's own
+    search           search the hyperparameters that members may differ in, by the algorithm's own
+                     ranges
+    isolation        "process": each environment in a process of its own. Environments that share
+                     state in one process are found out and isolated by themselves: with a warning,
+                     and training begins again
+    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member
+                     goes on from its weights, optimizer state and normalization, with its
+                     hyperparameters unless others are given. Steps and seconds count anew,
+                     `Result.env_steps` counts on. A file `….safetensors` has only what acting
+                     needs: the critic and the optimizer begin anew
+    seed             of everything random; members have seeds derived from it, so that no two seeds
+                     share an agent
+    device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment
+                     supports it
     callbacks        see `Callback`; a function is called with each look
 
-    One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
-    result so far. If nothing was evaluated by then, the last policy is returned, without an evaluation. With searched
-    hyperparameters and at least four members, mutated children of the best replace the worst quarter after each tenth
-    of training. Raises InvalidInput for invalid arguments, and the environment's own errors. An error after the first
-    evaluation ends training with the result so far; see `Result.error`. Episodes whose world breaks are left out. The
-    result's `warnings`, which are Python's warnings, too, say what it needs to be read rightly.
+    One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends
+    it too, with the result so far. If nothing was evaluated by then, the last policy is returned,
+    without an evaluation. With searched hyperparameters and at least four members, mutated children
+    of the best replace the worst quarter after each tenth of training. Raises InvalidInput for
+    invalid arguments, and the environment's own errors. An error after the first evaluation ends
+    training with the result so far; see `Result.error`. Episodes whose world breaks are left out.
+    The result's `warnings`, which are Python's warnings, too, say what it needs to be read rightly.
     """
     if unknown:
-        raise unknown_argument(next(iter(unknown)), list(inspect.signature(train).parameters)[:-1], algorithm or "ppo")
+        raise unknown_argument(
+            next(iter(unknown)), list(inspect.signature(train).parameters)[:-1], algorithm or "ppo"
+        )
     beginning = find_start(start, algorithm)
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps, isolation),
         algorithm or (beginning.metadata["algorithm"] if beginning else "ppo"),
-        members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
+        members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device,
+        start=beginning,
     )  # fmt: skip
-    return _try_and_train(check_order(order, hyperparameters or {}, search), as_callbacks(callbacks), progress)
+    return _try_and_train(
+        check_order(order, hyperparameters or {}, search), as_callbacks(callbacks), progress
+    )
 
 
 def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> Result:
@@ -128,8 +147,15 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
     for text in told:
         warnings.warn(text, stacklevel=3)
     if found is not None:
-        first = EnvironmentSpec.from_metadata(order.start.metadata["environment"]) if order.start else found
-        source = replace(order.source, spec=replace(order.source.spec, observation_origin=first.observation_origin))
+        first = (
+            EnvironmentSpec.from_metadata(order.start.metadata["environment"])
+            if order.start
+            else found
+        )
+        source = replace(
+            order.source,
+            spec=replace(order.source.spec, observation_origin=first.observation_origin),
+        )
         order = replace(order, source=source.overlapping() if found.waits else source)
     attempt = _Attempt(order, found, told, called, progress, began_at)
     proof = order.source.proof()
@@ -139,7 +165,9 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
-            if proof is None or not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
+            if proof is None or not proof.shares_state(
+                deadline=began_at + (order.seconds or math.inf)
+            ):
                 raise
     warning = order.source.spec.shared_state_warning
     warnings.warn(warning, stacklevel=3)
@@ -155,7 +183,8 @@ class _SharedState(Exception):
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What a training begins with. `found`: by inspection, if there was one; `told`: warnings so far."""
+    """What a training begins with. `found`: by inspection, if there was one; `told`: warnings so
+    far."""
 
     order: Order
     found: Inspection | None
@@ -174,7 +203,8 @@ class _Training:
     """One cohort, from its first step to its result."""
 
     def __init__(self, attempt: _Attempt, held: ExitStack, proof: IsolationProof | None) -> None:
-        """`held` closes the environments; `proof` begins beside training and ends before the first score."""
+        """`held` closes the environments; `proof` begins beside training and ends before the first
+        score."""
         order, self._began_at, self._callbacks = attempt.order, attempt.began_at, attempt.callbacks
         self._line = ProgressLine(order) if attempt.progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
@@ -183,7 +213,10 @@ class _Training:
         opened_at = time.monotonic()
         self._interrupted = threading.Event()
         environment = source.open(
-            order.members * envs, self._device, check_start=self._check_start, check=self._check_late
+            order.members * envs,
+            self._device,
+            check_start=self._check_start,
+            check=self._check_late,
         )
         self._start_s = (time.monotonic() - opened_at) / environment.num_envs  # of one environment
         held.callback(environment.close)
@@ -198,7 +231,9 @@ class _Training:
         if order.start is not None:
             require_spaces(order.start, environment, source.spec.name)
             begin_from(order.start, self._algorithm)
-        self._base_env_steps = 0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
+        self._base_env_steps = (
+            0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
+        )
         collector = Collector(environment, self._algorithm.actor, torch.tensor(self._seeds))
         self._source = InProcessSource(collector, self._algorithm)
         self._backend: EvaluationBackend = (
@@ -213,7 +248,8 @@ class _Training:
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
         self._error: Exception | None = None
-        self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
+        # what `values` were up to a version of the policies
+        self._former: list[tuple[int, list[Values]]] = []
         self._replaced_at = 0.0  # part of training when members were last replaced
         self._looks: list[Look] = []
         self._returns: list[tuple[int, float]] = []  # of training episodes, by steps
@@ -234,7 +270,9 @@ class _Training:
 
     def _check_interrupt(self) -> None:
         if self._interrupted.is_set():
-            raise TimeUp("training was interrupted before its environments were known to share no state")
+            raise TimeUp(
+                "training was interrupted before its environments were known to share no state"
+            )
 
     def _interrupt(self) -> None:
         self._interrupted.set()
@@ -247,8 +285,12 @@ class _Training:
 
     def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
         own = enumerate(zip(self._seeds, self._values, strict=True))
-        members = tuple(MemberConfig(f"agent-{member}", seed, values) for member, (seed, values) in own)
-        cohort = CohortConfig(self._order.algorithm, members, {**self._order.defaults, **self._order.shared})
+        members = tuple(
+            MemberConfig(f"agent-{member}", seed, values) for member, (seed, values) in own
+        )
+        cohort = CohortConfig(
+            self._order.algorithm, members, {**self._order.defaults, **self._order.shared}
+        )
         spaces = environment.observation_space, environment.action_space
         return fitting_algorithm(cohort, envs, *spaces, self._device)
 
@@ -263,7 +305,11 @@ class _Training:
     def _open_judged(self, count: int, device: torch.device) -> VecEnvironment:
         """Environments for evaluation."""
         if self._proof is not None:
-            end = math.inf if self._order.seconds is None else self._began_at + _WAITING * self._order.seconds
+            end = (
+                math.inf
+                if self._order.seconds is None
+                else self._began_at + _WAITING * self._order.seconds
+            )
             if self._proof.shares_state(self._check_interrupt, end):
                 raise _SharedState
         source = replace(self._order.source, spec=self._judged_spec())
@@ -274,7 +320,9 @@ class _Training:
 
         if self._backend.left_s() <= count * self._start_s:
             raise TimeUp(f"the time for evaluation is too short for {count} environments to start")
-        return source.open(count, device, evaluation=True, check_start=check, check=self._check_late)
+        return source.open(
+            count, device, evaluation=True, check_start=check, check=self._check_late
+        )
 
     def _judged_spec(self) -> EnvironmentSpec:
         """The environment with the cut of evaluation episodes, which the first rollout decides."""
@@ -282,7 +330,9 @@ class _Training:
         spec = order.source.spec
         if self._time_limit or spec.evaluation_steps:
             return spec
-        taken_s = session.phases.seconds.get("collect", 0.0) / max(1, sum(session.moment().env_steps))
+        taken_s = session.phases.seconds.get("collect", 0.0) / max(
+            1, sum(session.moment().env_steps)
+        )
         steps = evaluation_steps(order.episodes, order.steps, order.seconds, taken_s)
         spec = replace(spec, evaluation_steps=steps)
         self._order = replace(order, source=replace(order.source, spec=spec))
@@ -330,7 +380,8 @@ class _Training:
         return self._choose()
 
     def _choose(self) -> tuple[Snapshot, EvaluationResult | None]:
-        """The best that was found, or without any evaluation the member of the best training return."""
+        """The best that was found, or without any evaluation the member of the best training
+        return."""
         if known := self._known():
             judged = self._session.confirmed or max(known, key=self._rank)
             assert judged.snapshot is not None, "only those are known"
@@ -338,19 +389,26 @@ class _Training:
             return judged.snapshot, judged.result
         if self._stopped_by == "diverged":
             raise PreconditionFailed(
-                "no member was evaluated: the gradients of all members were not finite before the first evaluation. "
+                "no member was evaluated: the gradients of all members were not finite before the "
+                "first evaluation. "
                 f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
             )
-        text = f"no policy was evaluated: {self._stopped_by} ended training before the first evaluation"
+        text = (
+            f"no policy was evaluated: {self._stopped_by} ended training before the first "
+            "evaluation"
+        )
         self._breakages.warn(". ".join(filter(None, (text, self._breakages.first))))
         return self._selection.best_trained()[1], None
 
     def _known(self) -> list[Judgement]:
         """The judgements of members that a result can be made of."""
-        return [judged for judged in self._selection.candidates.values() if judged.snapshot is not None]
+        return [
+            judged for judged in self._selection.candidates.values() if judged.snapshot is not None
+        ]
 
     def _go_on(self, act: Callable[[], object]) -> None:
-        """Take a step, or conclude. An error ends training; it is raised if no member has been judged."""
+        """Take a step, or conclude. An error ends training; it is raised if no member has been
+        judged."""
         try:
             act()
         except Exception as error:
@@ -364,7 +422,8 @@ class _Training:
         return time.monotonic() - self._began_at
 
     def _tell(self, *, last: bool = False) -> None:
-        """Report looks to the callbacks, update the line of progress, and replace the worst members if due."""
+        """Report looks to the callbacks, update the line of progress, and replace the worst members
+        if due."""
         selection = self._selection
         self._breakages.look()
         for judged in _by_look(selection.take_news()):
@@ -387,18 +446,24 @@ class _Training:
         self._go_on(self._breakages.check)
         progress = self._session.progress()
         known = [mean for mean in progress.returns if not math.isnan(mean)]
-        training, env_steps = math.fsum(known) / len(known) if known else math.nan, sum(progress.env_steps)
+        training = math.fsum(known) / len(known) if known else math.nan
+        env_steps = sum(progress.env_steps)
         if known:
             self._returns.append((env_steps, training))
         if self._line is not None:
-            self._line.show(self._elapsed_s, env_steps, self._best_mean, training=training, last=last)
+            self._line.show(
+                self._elapsed_s, env_steps, self._best_mean, training=training, last=last
+            )
 
     def _replace(self, means: Sequence[float]) -> None:
         """Replace the worst members by children of the best, once per tenth of training."""
         order, now = self._order, self._session.moment()
         if not order.ranges or order.members < _FEWEST_TO_REPLACE:
             return
-        part = self._session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s) or now.elapsed_s / _USUAL_S
+        part = (
+            self._session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s)
+            or now.elapsed_s / _USUAL_S
+        )
         if part - self._replaced_at >= 1.0 / _TIMES:
             self._replaced_at = part
             self._former.append((now.version, list(self._values)))
@@ -410,9 +475,10 @@ class _Training:
             self._stopped_by = self._stopped_by or "callback"
 
     def _rank(self, judgement: Judgement) -> tuple[bool, bool, float]:
-        """Full evaluations rank above looks, whose few episodes may be lucky; all above those of members that break
-        more than others."""
-        result, is_sound = self._selection.counted(judgement.result), not self._selection.breaks_more(judgement.member)
+        """Full evaluations rank above looks, whose few episodes may be lucky; all above those of
+        members that break more than others."""
+        result = self._selection.counted(judgement.result)
+        is_sound = not self._selection.breaks_more(judgement.member)
         return is_sound, result.episodes >= self._order.episodes, self._session.plan.score(result)
 
     def _values_of(self, snapshot: Snapshot) -> Values:
@@ -424,9 +490,13 @@ class _Training:
         spec = self._order.source.spec
         if self._has_cut and spec.evaluation_steps:
             self._breakages.warn(cut_warning(spec.name, spec.evaluation_steps))
-        if result.cut and max(result.lengths) < (self._time_limit or spec.evaluation_steps or math.inf):
+        if result.cut and max(result.lengths) < (
+            self._time_limit or spec.evaluation_steps or math.inf
+        ):
             steps = f"{max(result.lengths):,} steps"
-            self._breakages.warn(f"{self._stopped_by} ended the evaluation after {steps}: no episode was finished")
+            self._breakages.warn(
+                f"{self._stopped_by} ended the evaluation after {steps}: no episode was finished"
+            )
 
     def _result(self, snapshot: Snapshot, evaluation: EvaluationResult | None) -> Result:
         order = self._order
@@ -437,7 +507,8 @@ class _Training:
             "action_space": self._spaces[1],
             "algorithm": order.algorithm,
             "hyperparameters": {
-                name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in hyperparameters.items()
             },
             "agent": f"agent-{snapshot.member}",
             "seed": self._seeds[snapshot.member],
@@ -448,16 +519,18 @@ class _Training:
             "warnings": self._breakages.warnings,
         }
         groups = {
-            group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
+            group: {name: tensor.cpu() for name, tensor in tensors.items()}
+            for group, tensors in snapshot.state.items()
         }
         return Result(
-            Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target,
-            training=self._returns, error=self._error,
+            Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by,
+            order.target, training=self._returns, error=self._error,
         )  # fmt: skip
 
 
 def _sized(order: Order, found: Inspection | None) -> tuple[Order, int]:
-    """The environments of a member, and the order with its horizon: what the caller leaves open fits `seconds`."""
+    """The environments of a member, and the order with its horizon: what the caller leaves open
+    fits `seconds`."""
     usual_horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
     envs = order.envs_per_member or usual_envs_per_member(
         order.algorithm, order.source.spec, order.device, order.members,
@@ -471,7 +544,9 @@ def _sized(order: Order, found: Inspection | None) -> tuple[Order, int]:
         envs = fitting_envs(envs, order.members, found.start_s, found.waits, lanes, order.seconds)
     if order.seconds and order.info.on_policy and "horizon" not in order.shared:
         rows = order.members * envs
-        horizon = fitting_horizon(usual_horizon, rows, found.step_s, found.waits, lanes, order.seconds)
+        horizon = fitting_horizon(
+            usual_horizon, rows, found.step_s, found.waits, lanes, order.seconds
+        )
         if horizon < usual_horizon:
             order = replace(order, shared={**order.shared, "horizon": horizon})
     return order, envs

@@ -33,7 +33,9 @@ class Checks:
         """Require `low <= value <= high`. None is valid: it stands for a default."""
         if value is None:
             return True
-        return self.that(low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}")
+        return self.that(
+            low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}"
+        )
 
     def positive(self, value: float | None, high: float, field: str) -> bool:
         """Require a value above 0. None is valid: it stands for a default."""

@@ -40,7 +40,8 @@ class NamedDataSet:
 
 
 DataSets = Mapping[str, str | StoredFile | NamedDataSet]
-"""Data sets by argument of the environment's constructor: paths of files here, uploaded files in the store, or names.
+"""Data sets by argument of the environment's constructor: paths of files here, uploaded files in
+the store, or names.
 
 In a job file a path, or `{data_set: NAME}`.
 """
@@ -49,16 +50,24 @@ In a job file a path, or `{data_set: NAME}`.
 def data_from_message(message: job_pb2.JobSpec) -> DataSets:
     """The files and named data sets of a job. Raises InvalidInput for a malformed file."""
     files = files_from_messages(message.data)
-    return files | {name: NamedDataSet(data_set, files.get(name)) for name, data_set in message.data_sets.items()}
+    return files | {
+        name: NamedDataSet(data_set, files.get(name))
+        for name, data_set in message.data_sets.items()
+    }
 
 
 def data_to_message(data: DataSets, message: job_pb2.JobSpec) -> None:
-    """The inverse of `data_from_message`. Raises InvalidInput for a file that has not been uploaded."""
-    files = {name: file.file if isinstance(file, NamedDataSet) else file for name, file in data.items()}
+    """The inverse of `data_from_message`. Raises InvalidInput for a file that has not been
+    uploaded."""
+    files = {
+        name: file.file if isinstance(file, NamedDataSet) else file for name, file in data.items()
+    }
     uploaded = files_to_messages({name: file for name, file in files.items() if file is not None})
     for name, reference in uploaded.items():
         message.data[name].CopyFrom(reference)
-    message.data_sets.update({name: file.name for name, file in data.items() if isinstance(file, NamedDataSet)})
+    message.data_sets.update(
+        {name: file.name for name, file in data.items() if isinstance(file, NamedDataSet)}
+    )
 
 
 def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSets) -> Space | None:
@@ -78,10 +87,14 @@ def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSet
 def check_files(check: Checks, environment: EnvironmentSpec, data: DataSets) -> None:
     """Check sizes, and that no argument has two values."""
     if environment.code is not None:
-        check.between(environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes")
+        check.between(
+            environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes"
+        )
     for name, file in data.items():
         if isinstance(file, NamedDataSet):
-            check.that(is_label(file.name), f"data.{name}", f"{file.name[:100]!r} is no data set's name")
+            check.that(
+                is_label(file.name), f"data.{name}", f"{file.name[:100]!r} is no data set's name"
+            )
         if isinstance(file, StoredFile):
             check.between(file.size_bytes, 0, MAX_DATA_BYTES, f"data.{name}.size_bytes")
     try:
@@ -93,22 +106,35 @@ def check_files(check: Checks, environment: EnvironmentSpec, data: DataSets) -> 
 def _check_arguments(
     check: Checks, environment: EnvironmentSpec, data: DataSets, arguments: Iterable[ArgumentInfo]
 ) -> None:
-    """Check names, and types of values by the catalogue's defaults; inspection finds other mistakes."""
+    """Check names, and types of values by the catalogue's defaults; inspection finds other
+    mistakes."""
     known = {argument.name: argument for argument in arguments}
     files = {name for name, argument in known.items() if argument.is_file}
     for name, value in environment.kwargs.items():
         field = f"environment.kwargs.{name}"
         if name in files:
-            check.that(name in data, field, f"is a file: name it under data, such as {_example(known[name])}")
-        elif check.that(name in known, field, f"unknown argument; {_advice(name, known.keys() - files)}"):
+            check.that(
+                name in data,
+                field,
+                f"is a file: name it under data, such as {_example(known[name])}",
+            )
+        elif check.that(
+            name in known, field, f"unknown argument; {_advice(name, known.keys() - files)}"
+        ):
             problem = _value_problem(known[name].default, value)
             check.that(not problem, field, problem)
     for name in filter(str.isidentifier, data):
-        check.that(name in files, f"data.{name}", f"{environment.id} takes no such file; {_advice(name, files)}")
+        check.that(
+            name in files,
+            f"data.{name}",
+            f"{environment.id} takes no such file; {_advice(name, files)}",
+        )
     for name, argument in known.items():
         if argument.required and name not in data and name not in environment.kwargs:
             field = f"data.{name}" if argument.is_file else f"environment.kwargs.{name}"
-            check.that(False, field, f"is missing: {argument.meaning}; such as {_example(argument)}")
+            check.that(
+                False, field, f"is missing: {argument.meaning}; such as {_example(argument)}"
+            )
 
 
 def _example(argument: ArgumentInfo) -> str:

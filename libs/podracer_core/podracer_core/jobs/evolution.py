@@ -17,7 +17,8 @@ MAX_GENERATIONS = 1_000_000
 
 @dataclass(frozen=True)
 class Round:
-    """The length of a round, after which members are judged: seconds of the pod, or environment steps of one agent."""
+    """The length of a round, after which members are judged: seconds of the pod, or environment
+    steps of one agent."""
 
     seconds: Seconds | None = None
     env_steps: int | None = None
@@ -28,20 +29,24 @@ class Evolution:
     """How agents compete and how new ones are made (DESIGN §8).
 
     population          agents alive at a time
-    leaderboard_size    places on the leaderboard, at most the population; None: 4, or the population if smaller
+    leaderboard_size    places on the leaderboard, at most the population; None: 4, or the
+                        population if smaller
     tournament_size     candidates among which a tournament selection picks the best
     replaced_fraction   part of a rung, from the bottom, that may be replaced
     exploration         probability of a fresh agent in place of an exploited one
     lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
-    keep_replay         checkpoints of off-policy agents always hold their transitions, which children inherit; else
-                        only agents with at most 16 MiB of them store them, if the object store is a folder
+    keep_replay         checkpoints of off-policy agents always hold their transitions, which
+                        children inherit; else only agents with at most 16 MiB of them store them,
+                        if the object store is a folder
     selection           how the parent of an exploited agent is selected
     crossover           probability that a child is fused from two parents of one shape
-    noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own
+    noise_scale         standard deviation of the noise on a child's parameters, relative to each
+                        tensor's own
     generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
     generations         of the generational scheduler; None: until the budget ends
-    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: in a tournament,
-                        or with halving, of several algorithms. The generator asha always has them
+    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None:
+                        in a tournament, or with halving, of several algorithms. The generator asha
+                        always has them
     ensemble_size       number of best candidates in the ensemble at the end; 0: no ensemble
     """
 
@@ -71,9 +76,15 @@ class Evolution:
     @classmethod
     def from_message(cls, message: evolution_pb2.Evolution) -> Evolution:
         """The evolution of a message, with the defaults filled in."""
-        seconds = seconds_from_duration(message.round_time) if message.HasField("round_time") else None
+        seconds = (
+            seconds_from_duration(message.round_time) if message.HasField("round_time") else None
+        )
         length = Round(seconds, message.round_env_steps or None)
-        return read(Evolution, message) if length == Round() else read(Evolution, message, round=length)
+        return (
+            read(Evolution, message)
+            if length == Round()
+            else read(Evolution, message, round=length)
+        )
 
     def to_message(self) -> evolution_pb2.Evolution:
         """The inverse of `from_message`, but for the places, which are filled in."""
@@ -90,7 +101,9 @@ class Evolution:
         """
         self._check_places(check)
         one = (self.round.seconds is None) != (self.round.env_steps is None)
-        check.that(one, "evolution.round", "expected either seconds or env_steps, such as {seconds: 15}")
+        check.that(
+            one, "evolution.round", "expected either seconds or env_steps, such as {seconds: 15}"
+        )
         check.positive(self.round.seconds, MAX_SECONDS, "evolution.round.seconds")
         check.positive(self.round.env_steps, MAX_COUNT, "evolution.round.env_steps")
         check.between(self.tournament_size, 1, MAX_POPULATION, "evolution.tournament_size")
@@ -99,21 +112,28 @@ class Evolution:
         check.between(self.lineage_limit, 1, MAX_POPULATION, "evolution.lineage_limit")
         for kind, extension in (("generator", self.generator), ("updater", self.updater)):
             expected = f"expected the name of an installed {kind}, got {extension!r}"
-            check.that(extension is None or is_extension_name(extension), f"evolution.{kind}", expected)
+            check.that(
+                extension is None or is_extension_name(extension), f"evolution.{kind}", expected
+            )
         if check.between(self.generations, 1, MAX_GENERATIONS, "evolution.generations"):
             check.that(
                 self.generations is None or self.scheduler == "generational",
                 "evolution.generations",
-                "only generational evolution has generations: write scheduler: generational, or leave it out",
+                "only generational evolution has generations: write scheduler: generational, or "
+                "leave it out",
             )
 
     def _check_places(self, check: Checks) -> None:
         if not check.between(self.population, 1, MAX_POPULATION, "evolution.population"):
             return
-        if not check.between(self.leaderboard_size, 1, self.population, "evolution.leaderboard_size"):
+        if not check.between(
+            self.leaderboard_size, 1, self.population, "evolution.leaderboard_size"
+        ):
             return
         size, places = self.ensemble_size, self.places
-        message = f"expected 0 for none, or 2 to {places}, the places of the leaderboard; got {size}"
+        message = (
+            f"expected 0 for none, or 2 to {places}, the places of the leaderboard; got {size}"
+        )
         if places < 2:
             message = f"expected 0: a leaderboard of one place has no ensemble; got {size}"
         check.that(size == 0 or 2 <= size <= places, "evolution.ensemble_size", message)

@@ -23,7 +23,8 @@ _MAX_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The jobs of one file. `axes` are the paths of its matrix; without a matrix there is one job."""
+    """The jobs of one file. `axes` are the paths of its matrix; without a matrix there is one
+    job."""
 
     name: str
     axes: tuple[str, ...]
@@ -33,13 +34,14 @@ class Experiment:
 def load_experiment(path: Path) -> Experiment:
     """Read, build and validate a job file, with or without a matrix.
 
-    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the expected value. If
-    only some jobs have the mistake, it names the first such combination.
-    """
+    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the
+    expected value. If only some jobs have the mistake, it names the first such combination."""
     return _experiment(load_yaml(path), path.parent)
 
 
-def parse_experiment(text: str, source: str = "job.yaml", folder: Path | None = Path()) -> Experiment:
+def parse_experiment(
+    text: str, source: str = "job.yaml", folder: Path | None = Path()
+) -> Experiment:
     """`load_experiment` of a text; see `podracer_core.jobs.job_file.parse_job`."""
     return _experiment(parse_yaml(text, source), folder)
 
@@ -78,7 +80,10 @@ def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
     problems = []
     name, ending = _name(document), f"-{count}"
     if isinstance(name, str) and is_label(name) and len(name) + len(ending) > _MAX_NAME:
-        message = f"with {ending} at its end it has more than {_MAX_NAME} characters; expected a shorter one"
+        message = (
+            f"with {ending} at its end it has more than {_MAX_NAME} characters; expected a "
+            "shorter one"
+        )
         problems.append(FieldViolation("name", message))
     labels = _labels(document)
     problems += [
@@ -97,7 +102,10 @@ def _named(combination: Combination, number: int) -> Document:
     children = dict(document.root.value)
     if isinstance(name, str) and is_label(name):  # any other name is reported unchanged
         children["name"] = replace(children["name"], value=f"{name}-{number}")
-        ours = {EXPERIMENT_LABEL: name, **{axis_label(path): text for path, text in combination.texts.items()}}
+        ours = {
+            EXPERIMENT_LABEL: name,
+            **{axis_label(path): text for path, text in combination.texts.items()},
+        }
         labels = children.get("labels", Node({}, document.root.line, document.root.key_line))
         if isinstance(labels.value, Mapping):
             added = {key: Node(text, labels.line, labels.key_line) for key, text in ours.items()}

@@ -29,23 +29,23 @@ MATRIX = "matrix"
 """The key of a job file with several jobs; see `podracer_core.jobs.experiment`."""
 
 _RANGE_EXPECTED = (
-    "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: [low, high]}, "
-    "{integer_log_uniform: [low, high]}, {choice: [a, b]}"
+    "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: "
+    "[low, high]}, {integer_log_uniform: [low, high]}, {choice: [a, b]}"
 )
 
 
 def load_job_file(path: Path) -> JobSpec:
     """Read, build and validate a job file.
 
-    Raises InvalidInput with every mistake, each with file, line, field and the expected value. A `code` folder and the
-    files of `data` are relative to the job file. They are checked here and read when the job is submitted.
-    """
+    Raises InvalidInput with every mistake, each with file, line, field and the expected value. A
+    `code` folder and the files of `data` are relative to the job file. They are checked here and
+    read when the job is submitted."""
     return _one_job(load_yaml(path), path.parent)
 
 
 def parse_job(text: str, source: str = "job.yaml", folder: Path | None = Path()) -> JobSpec:
-    """`load_job_file` of a text. Messages name it `source`; `code` and `data` are relative to `folder`; None: no
-    local file may be named, nor is one looked at."""
+    """`load_job_file` of a text. Messages name it `source`; `code` and `data` are relative to
+    `folder`; None: no local file may be named, nor is one looked at."""
     return _one_job(parse_yaml(text, source), folder)
 
 
@@ -103,7 +103,9 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path | None) -
         except InvalidInput as error:
             return builder.report(node.find("code"), f"{path}.code", error.message)
         if not code.is_dir() and not (code.is_file() and code.suffix == ".py"):
-            return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
+            return builder.report(
+                node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}"
+            )
         code_path = str(code)
     try:
         spec = EnvironmentSpec(
@@ -153,7 +155,9 @@ class _DataSetSection:
     data_set: str
 
 
-def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion | WarmStart]) -> Any:
+def _section_or_name(
+    builder: Builder, node: Node, path: str, kind: type[Fusion | WarmStart]
+) -> Any:
     """A section, or only its first field."""
     return kind(node.value) if isinstance(node.value, str) else builder.dataclass(kind, node, path)
 
@@ -169,7 +173,10 @@ def _warm_start(builder: Builder, node: Node, path: str, folder: Path | None) ->
         return builder.report(node.find("checkpoint"), f"{path}.checkpoint", error.message)
     place = place.parent if place.name == FILE_NAME else place
     if not (place / FILE_NAME).is_file():
-        problem = f"expected a saved result or checkpoint, a folder with a {FILE_NAME}; there is none at {place}"
+        problem = (
+            f"expected a saved result or checkpoint, a folder with a {FILE_NAME}; there is "
+            f"none at {place}"
+        )
         return builder.report(node.find("checkpoint"), f"{path}.checkpoint", problem)
     return dataclasses.replace(section, checkpoint=place)
 
@@ -177,17 +184,22 @@ def _warm_start(builder: Builder, node: Node, path: str, folder: Path | None) ->
 def _data_file(file: Path) -> Path:
     """The path of a data set. Raises InvalidInput if it cannot be uploaded."""
     if not file.is_file():
-        what = "a folder" if file.is_dir() else "another kind of thing" if file.exists() else "nothing"
+        what = (
+            "a folder" if file.is_dir() else "another kind of thing" if file.exists() else "nothing"
+        )
         raise InvalidInput(f"expected a file; there is {what} at {file}")
     if not os.access(file, os.R_OK):
         raise InvalidInput(f"{file} cannot be read: permission denied")
     if (size_bytes := file.stat().st_size) > MAX_DATA_BYTES:
-        raise InvalidInput(f"{file} has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_DATA_BYTES)}")
+        raise InvalidInput(
+            f"{file} has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_DATA_BYTES)}"
+        )
     return file
 
 
 def _resolved(folder: Path | None, path: Path) -> Path:
-    """A path of a job file in `folder`. Raises InvalidInput for an impossible or inaccessible one, or if it is None."""
+    """A path of a job file in `folder`. Raises InvalidInput for an impossible or inaccessible one,
+    or if it is None."""
     if folder is None:
         raise InvalidInput("names a local file; submit such a job with `podracer submit`")
     try:
@@ -218,7 +230,9 @@ def _search(builder: Builder, node: Node, path: str) -> Any:
     if "space" in node.value:
         space = _space(builder, node.value["space"], f"{path}.space")
     if not node.value:
-        return builder.report(node, path, "is empty: name algorithms or a space, or leave it out", at_key=True)
+        return builder.report(
+            node, path, "is empty: name algorithms or a space, or leave it out", at_key=True
+        )
     return INVALID if INVALID in (algorithms, space) else Search(algorithms, space)
 
 
@@ -231,12 +245,18 @@ def _algorithms(builder: Builder, node: Node, path: str) -> Any:
     if not isinstance(node.value, tuple | Mapping):
         return builder.wrong(node, path, "auto, a list such as [ppo], or shares such as {ppo: 2}")
     if not node.value:
-        return builder.report(node, path, "is empty: name at least one algorithm, or write auto", at_key=True)
+        return builder.report(
+            node, path, "is empty: name at least one algorithm, or write auto", at_key=True
+        )
     if isinstance(node.value, tuple):
         names = builder.value(tuple[str, ...], node, path)
         return INVALID if names is INVALID else tuple(AlgorithmShare(name) for name in names)
     shares = builder.value(Mapping[str, float], node, path)
-    return INVALID if shares is INVALID else tuple(AlgorithmShare(name, share) for name, share in shares.items())
+    return (
+        INVALID
+        if shares is INVALID
+        else tuple(AlgorithmShare(name, share) for name, share in shares.items())
+    )
 
 
 def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
@@ -247,7 +267,9 @@ def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
     builder = Builder("", {})
     space = _space(builder, Node.from_plain(values), name) if values else ()
     if builder.problems:
-        violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+        violations = [
+            FieldViolation(problem.field, problem.message) for problem in builder.problems
+        ]
         raise InvalidInput("; ".join(map(str, violations)), violations=violations)
     return tuple(space)
 
@@ -257,13 +279,17 @@ def _space(builder: Builder, node: Node, path: str) -> Any:
     if not isinstance(node.value, Mapping):
         return builder.wrong(node, path, "a mapping such as {gamma: {uniform: [0.9, 0.99]}}")
     if not node.value:
-        message = "is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"
+        message = (
+            "is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"
+        )
         return builder.report(node, path, message, at_key=True)
     dimensions = []
     for key, child in node.value.items():
         algorithm, _, hyperparameter = key.rpartition(".")
         searched = _range(builder, child, f"{path}.{key}")
-        dimensions.append(INVALID if searched is INVALID else Dimension(hyperparameter, searched, algorithm))
+        dimensions.append(
+            INVALID if searched is INVALID else Dimension(hyperparameter, searched, algorithm)
+        )
     return INVALID if INVALID in dimensions else tuple(dimensions)
 
 
@@ -285,7 +311,10 @@ def _range(builder: Builder, node: Node, path: str) -> Any:
     if kind == "choice":
         if not isinstance(inner.value, tuple) or not inner.value:
             return builder.wrong(inner, f"{path}.choice", "a list of at least one value")
-        values = [_hyperparameter_value(builder, item, f"{path}.choice[{i}]") for i, item in enumerate(inner.value)]
+        values = [
+            _hyperparameter_value(builder, item, f"{path}.choice[{i}]")
+            for i, item in enumerate(inner.value)
+        ]
         return INVALID if INVALID in values else Choice(tuple(values))
     if kind not in _RANGES:
         return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
@@ -319,6 +348,8 @@ def _pod(builder: Builder, node: Node, path: str) -> Any:
         if name in children:
             value = builder.value(Literal["auto"] | int, children[name], f"{path}.{name}")
             valid = valid and value is not INVALID
-            children[name] = dataclasses.replace(children[name], value=value if isinstance(value, int) else None)
+            children[name] = dataclasses.replace(
+                children[name], value=value if isinstance(value, int) else None
+            )
     pod = builder.dataclass(Pod, dataclasses.replace(node, value=children), path)
     return pod if valid else INVALID

@@ -15,14 +15,16 @@ MAX_JOBS = 1_000
 MAX_TEXT = 63
 """Characters of a label's key and value."""
 
-_OPEN_SECTIONS = (("search", "space"), ("labels",), ("data",))  # what follows is one key, dots and all
+# what follows is one key, dots and all
+_OPEN_SECTIONS = (("search", "space"), ("labels",), ("data",))
 _GIVEN = ("name", "labels", "labels.experiment", f"labels.{MATRIX}")
 """Keys that the matrix sets itself, including the keys below the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values of the field at `path` of a job file; `texts` are their distinct texts, for labels and users."""
+    """Values of the field at `path` of a job file; `texts` are their distinct texts, for labels and
+    users."""
 
     path: str
     values: tuple[Node, ...]
@@ -71,22 +73,31 @@ def split_matrix(document: Document) -> tuple[Document, tuple[Axis, ...]]:
         raise document.refuse(problems)
     count = math.prod(len(_items(node)) for node in matrix.value.values())
     if count > MAX_JOBS:
-        raise document.refuse([FieldViolation(MATRIX, f"makes {count:_} jobs; expected at most {MAX_JOBS:_}")])
+        raise document.refuse(
+            [FieldViolation(MATRIX, f"makes {count:_} jobs; expected at most {MAX_JOBS:_}")]
+        )
     rest = {key: node for key, node in root.value.items() if key != MATRIX}
-    axes = tuple(Axis(path, _items(node), _texts(_items(node))) for path, node in matrix.value.items())
+    axes = tuple(
+        Axis(path, _items(node), _texts(_items(node))) for path, node in matrix.value.items()
+    )
     return replace(document, root=replace(root, value=_with_sections(rest))), axes
 
 
 def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combination]:
-    """The product of the axes, the last one changing fastest. Raises InvalidInput if a value does not fit."""
+    """The product of the axes, the last one changing fastest. Raises InvalidInput if a value does
+    not fit."""
     for chosen in itertools.product(*(range(len(axis.values)) for axis in axes)):
         root = document.root
         for axis, index in zip(axes, chosen, strict=True):
             placed = _placed(root, axis.keys, axis.values[index])
             if placed is None:
-                message = "does not fit: the key above it in the file holds a value, expected a section"
+                message = (
+                    "does not fit: the key above it in the file holds a value, expected a section"
+                )
                 line = axis.values[index].line
-                raise document.refuse([LocatedViolation(f"{MATRIX}.{axis.path}", message, document.source, line)])
+                raise document.refuse(
+                    [LocatedViolation(f"{MATRIX}.{axis.path}", message, document.source, line)]
+                )
             root = placed
         texts = {axis.path: axis.texts[index] for axis, index in zip(axes, chosen, strict=True)}
         yield Combination(texts, replace(document, root=root))
@@ -96,17 +107,28 @@ def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
     """Why this is not a valid axis; empty if it is."""
     keys = _keys(path)
     if not all(keys) or path in _GIVEN or path.startswith(f"{_GIVEN[-1]}."):
-        return "expected the path of a field that may differ between jobs, such as seed or search.space.gamma"
+        return (
+            "expected the path of a field that may differ between jobs, such as seed or "
+            "search.space.gamma"
+        )
     if len(axis_label(path)) > MAX_TEXT:
-        return f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
-    inside = [other for other in others if other != path and keys[: len(_keys(other))] == _keys(other)]
+        return (
+            f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
+        )
+    inside = [
+        other for other in others if other != path and keys[: len(_keys(other))] == _keys(other)
+    ]
     if inside:
         return f"is part of the axis {inside[0]}: keep one of the two"
     if not isinstance(node.value, tuple) or not node.value:
         return "expected a list of at least one value, such as [0, 1, 2]"
     plain = [item.plain() for item in node.value]
     texts = list(map(_text, plain))
-    twice = [text for index, text in enumerate(texts) if text in texts[:index] or plain[index] in plain[:index]]
+    twice = [
+        text
+        for index, text in enumerate(texts)
+        if text in texts[:index] or plain[index] in plain[:index]
+    ]
     return f"{twice[0]} is there twice" if twice else ""
 
 
@@ -132,7 +154,8 @@ def _with_sections(root: Mapping[str, Node]) -> Mapping[str, Node]:
 
 
 def _placed(node: Node, keys: Sequence[str], value: Node) -> Node | None:
-    """`node` with `value` at the path; missing sections are added. None if a key on the path holds a value."""
+    """`node` with `value` at the path; missing sections are added. None if a key on the path holds
+    a value."""
     if node.value is not None and not isinstance(node.value, Mapping):
         return None
     key, *rest = keys
@@ -149,7 +172,8 @@ def _texts(values: Sequence[Node]) -> tuple[str, ...]:
     """The texts of values. Long ones are cut and numbered by their place in the list."""
     texts = [_text(value.plain()) for value in values]
     return tuple(
-        text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 7]}… #{place}" for place, text in enumerate(texts, 1)
+        text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 7]}… #{place}"
+        for place, text in enumerate(texts, 1)
     )
 
 

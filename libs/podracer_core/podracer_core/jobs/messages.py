@@ -22,9 +22,8 @@ SectionMessage = TypeVar("SectionMessage", bound=Message)
 def read(kind: type[Section], message: Message, path: str = "", **given: Any) -> Section:
     """A section of the dataclass `kind`, with unchecked values. Fields in `given` are not read.
 
-    Unset fields get their default, and so does 0 in fields without presence. Raises InvalidInput that names the field,
-    below `path`, for arguments that are not JSON values.
-    """
+    Unset fields get their default, and so does 0 in fields without presence. Raises InvalidInput
+    that names the field, below `path`, for arguments that are not JSON values."""
     known = message.DESCRIPTOR.fields_by_name.keys() - given.keys()
     names = [field.name for field in fields(kind) if field.name in known]  # type: ignore[arg-type]
     values = {name: _value(message, name, path) for name in names}
@@ -32,7 +31,8 @@ def read(kind: type[Section], message: Message, path: str = "", **given: Any) ->
 
 
 def write(section: object, message: SectionMessage) -> SectionMessage:
-    """Copy the fields of `section` to those of the same name, without None, sections and collections."""
+    """Copy the fields of `section` to those of the same name, without None, sections and
+    collections."""
     known = message.DESCRIPTOR.fields_by_name
     for name, value in vars(section).items():
         field = known.get(name)
@@ -79,6 +79,11 @@ def _value(message: Message, name: str, path: str) -> Any:
 
 @functools.cache
 def _words(kind: EnumDescriptor) -> Mapping[int, str]:
-    """`lower_bound` by the number of TARGET_STATISTIC_LOWER_BOUND, and so on; 0 (unset) has no word."""
+    """`lower_bound` by the number of TARGET_STATISTIC_LOWER_BOUND, and so on; 0 (unset) has no
+    word."""
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return {value.number: value.name.removeprefix(prefix).lower() for value in kind.values if value.number}
+    return {
+        value.number: value.name.removeprefix(prefix).lower()
+        for value in kind.values
+        if value.number
+    }

@@ -31,17 +31,20 @@ def broken_episodes(message: agent_pb2.Evaluation | leaderboard_service_pb2.Agen
 
 
 def counted(evaluation: agent_pb2.Evaluation, lowest: float | None) -> agent_pb2.Evaluation | None:
-    """Returns, mean and bounds for ranking and targets: each broken episode counts with `lowest`, the lowest return of
-    an intact episode that is known of the job, or this evaluation's own lowest if that is lower. None if no episode was
-    intact: it is never ranked."""
+    """Returns, mean and bounds for ranking and targets: each broken episode counts with `lowest`,
+    the lowest return of an intact episode that is known of the job, or this evaluation's own lowest
+    if that is lower. None if no episode was intact: it is never ranked."""
     broken, returns = broken_episodes(evaluation), list(evaluation.returns)
     if broken and not returns:
         return None
     if not broken or evaluation.deterministic:
         return evaluation
     returns += [min(returns if lowest is None else [lowest, *returns])] * broken
-    mean, half = statistics.fmean(returns), student_t_half_width(statistics.stdev(returns), len(returns))
-    return agent_pb2.Evaluation(returns=returns, mean=mean, lower_bound=mean - half, upper_bound=mean + half)
+    mean = statistics.fmean(returns)
+    half = student_t_half_width(statistics.stdev(returns), len(returns))
+    return agent_pb2.Evaluation(
+        returns=returns, mean=mean, lower_bound=mean - half, upper_bound=mean + half
+    )
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Objective:
     """The job ends at the first of these. A target, or one of the limits, is required.
 
     target_return   return to reach
-    statistic       the statistic that must reach it: the lower end of the mean's 95 % interval, or the mean itself
+    statistic       the statistic that must reach it: the lower end of the mean's 95 % interval, or
+                    the mean itself
     max_env_steps   environment steps of all agents together
     max_duration    active time, in seconds; pauses do not count
     max_cost        device seconds, evaluation included: of the pods' processors, or of their GPUs
@@ -74,13 +78,24 @@ class Objective:
         """Check that there is an end, and that no limit is too short for a round."""
         limits = (self.target_return, self.max_env_steps, self.max_duration, self.max_cost)
         has_end = any(limit is not None for limit in limits)
-        check.that(has_end, "objective", "expected a target_return, max_env_steps, max_duration or max_cost; got none")
+        check.that(
+            has_end,
+            "objective",
+            "expected a target_return, max_env_steps, max_duration or max_cost; got none",
+        )
         finite = self.target_return is None or math.isfinite(self.target_return)
-        check.that(finite, "objective.target_return", f"expected a finite number, got {self.target_return!r}")
+        check.that(
+            finite,
+            "objective.target_return",
+            f"expected a finite number, got {self.target_return!r}",
+        )
         check.positive(self.max_env_steps, MAX_COUNT, "objective.max_env_steps")
         for name, limit in (("max_duration", self.max_duration), ("max_cost", self.max_cost)):
             if check.positive(limit, MAX_SECONDS, f"objective.{name}"):
-                least = f"is too short for any round: expected at least {MIN_BUDGET_S:g} s, got {limit!r}"
+                least = (
+                    f"is too short for any round: expected at least {MIN_BUDGET_S:g} s, got "
+                    f"{limit!r}"
+                )
                 check.that(limit is None or limit >= MIN_BUDGET_S, f"objective.{name}", least)
 
 

@@ -12,7 +12,8 @@ from podracer_core.config import ByteSize, Seconds
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, write
 
-_PROFILE = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")  # part of the names of pods, which have 63 characters
+# part of the names of pods, which have 63 characters
+_PROFILE = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 CHECKPOINT_INTERVAL_S = 30.0
 """How often the members of a round are stored."""
 MAX_PODS = 4096
@@ -56,7 +57,8 @@ class Resources:
 class Fusion:
     """The fusion of an agent's learners.
 
-    name           `mean`, `weighted` (by samples), `outer` (an outer optimizer), or an installed package's
+    name           `mean`, `weighted` (by samples), `outer` (an outer optimizer), or an installed
+                   package's
     interval       updates between two fusions; None: an epoch's
     quorum         learners that must have answered, the lead included; None: more than half
     deadline       how long to wait for the others, in seconds
@@ -81,16 +83,21 @@ class Fusion:
         return write(self, job_pb2.Fusion(interval_updates=self.interval or 0))
 
     def check(self, check: Checks, learners: int) -> None:
-        """Check each key, and the keys that depend on each other. The server checks whether it has the fusion."""
+        """Check each key, and the keys that depend on each other. The server checks whether it has
+        the fusion."""
         expected = f"expected the name of an installed fusion, got {self.name!r}"
         check.that(is_extension_name(self.name), "pod.fusion.name", expected)
         check.between(self.interval, 1, MAX_INTERVAL, "pod.fusion.interval")
         expected = f"expected 1 to {learners}, the number of learners; got {self.quorum}"
-        check.that(self.quorum is None or 1 <= self.quorum <= learners, "pod.fusion.quorum", expected)
+        check.that(
+            self.quorum is None or 1 <= self.quorum <= learners, "pod.fusion.quorum", expected
+        )
         check.positive(self.deadline, MAX_DEADLINE_S, "pod.fusion.deadline")
         check.positive(self.learning_rate, MAX_LEARNING_RATE, "pod.fusion.learning_rate")
         expected = f"expected 0 or more and less than 1, got {self.momentum!r}"
-        check.that(self.momentum is None or 0.0 <= self.momentum < 1.0, "pod.fusion.momentum", expected)
+        check.that(
+            self.momentum is None or 0.0 <= self.momentum < 1.0, "pod.fusion.momentum", expected
+        )
         if self.name in BUILT_IN_FUSIONS and self.name != OUTER:
             for name in ("learning_rate", "momentum"):
                 message = f"{self.name} has no {name}: write name: {OUTER}, or leave it out"
@@ -106,8 +113,8 @@ class Pod:
     envs_per_member environments of each; None: `auto`
     learners        learners of each agent, each in a pod of its own
     workers         of each pod, in the split layout
-    layout          split: workers and evaluator are processes; fused: all in the learner; auto: fused for built-in
-                    environments
+    layout          split: workers and evaluator are processes; fused: all in the learner; auto:
+                    fused for built-in environments
     deterministic   lock-step, for bit-exact resume in the split layout too
     fusion          fusion of several learners; None: the mean, once an epoch
     profile         a pod profile, one that the operator of the cluster has defined; empty: anywhere
@@ -132,7 +139,9 @@ class Pod:
             cls,
             message,
             count=PodCount(least, message.max_count or least),
-            resources=read(Resources, message.resources, memory=message.resources.memory_bytes or None),
+            resources=read(
+                Resources, message.resources, memory=message.resources.memory_bytes or None
+            ),
             fusion=Fusion.from_message(message.fusion) if message.HasField("fusion") else None,
         )
 
@@ -141,7 +150,9 @@ class Pod:
         message = job_pb2.PodShape(
             min_count=self.count.min,
             max_count=self.count.most,
-            resources=write(self.resources, job_pb2.Resources(memory_bytes=self.resources.memory or 0)),
+            resources=write(
+                self.resources, job_pb2.Resources(memory_bytes=self.resources.memory or 0)
+            ),
             fusion=None if self.fusion is None else self.fusion.to_message(),
         )
         return write(self, message)
@@ -161,7 +172,9 @@ class Pod:
         check.positive(self.resources.cpu, 4096.0, "pod.resources.cpu")
         check.positive(self.resources.memory, MAX_COUNT, "pod.resources.memory")
         check.between(self.resources.gpu, 0, 64, "pod.resources.gpu")
-        expected = f"expected lower-case letters, digits and '-', at most 20; got {self.profile[:100]!r}"
+        expected = (
+            f"expected lower-case letters, digits and '-', at most 20; got {self.profile[:100]!r}"
+        )
         check.that(not self.profile or is_profile_name(self.profile), "pod.profile", expected)
 
     def _check_learners(self, check: Checks) -> None:
@@ -171,7 +184,10 @@ class Pod:
             alone = "fusion needs several learners: leave it out, or write learners: 2 or more"
             check.that(self.fusion is None, "pod.fusion", alone)
             return
-        lock_step = "expected 1 with deterministic: true: the time at which other learners join is not reproducible"
+        lock_step = (
+            "expected 1 with deterministic: true: the time at which other learners join "
+            "is not reproducible"
+        )
         check.that(not self.deterministic, "pod.learners", lock_step)
         most, fitting = self.count.most, MAX_PODS // self.learners
         if most <= MAX_PODS:  # otherwise that is reported already

@@ -14,7 +14,14 @@ from podracer_core.catalogue.algorithms import (
 )
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
-from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import (
+    Choice,
+    Fixed,
+    HyperparameterValue,
+    IntegerInterval,
+    Interval,
+    Range,
+)
 from podracer_core.catalogue.recipes import Recipe
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.config.other_libraries import advice
@@ -55,12 +62,15 @@ class Dimension:
         try:
             return cls(message.hyperparameter, _range_from_message(message), message.algorithm)
         except InvalidInput as error:
-            path = f"search.space.{message.algorithm}{'.' if message.algorithm else ''}{message.hyperparameter}"
+            algorithm = f"{message.algorithm}." if message.algorithm else ""
+            path = f"search.space.{algorithm}{message.hyperparameter}"
             raise InvalidInput(error.message, field=path) from error
 
     def to_message(self) -> evolution_pb2.Dimension:
         """The inverse of `from_message`."""
-        message = evolution_pb2.Dimension(hyperparameter=self.hyperparameter, algorithm=self.algorithm)
+        message = evolution_pb2.Dimension(
+            hyperparameter=self.hyperparameter, algorithm=self.algorithm
+        )
         match self.range:
             case Fixed(value):
                 message.fixed.CopyFrom(hyperparameter_to_message(value))
@@ -68,7 +78,9 @@ class Dimension:
                 interval = message.log_uniform if logarithmic else message.uniform
                 interval.low, interval.high = low, high
             case IntegerInterval(first, last, logarithmic):
-                message.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=first, high=last, log=logarithmic))
+                message.integer_uniform.CopyFrom(
+                    evolution_pb2.IntegerInterval(low=first, high=last, log=logarithmic)
+                )
             case Choice(values):
                 message.choice.values.extend(map(hyperparameter_to_message, values))
         return message
@@ -79,7 +91,8 @@ class Search:
     """The algorithms and hyperparameters to search.
 
     algorithms   empty: `auto`, every algorithm that can act in the environment
-    space        empty: the algorithms' own search ranges; else unnamed hyperparameters keep their default
+    space        empty: the algorithms' own search ranges; else unnamed hyperparameters keep their
+                 default
     """
 
     algorithms: tuple[AlgorithmShare, ...] = ()
@@ -88,24 +101,31 @@ class Search:
     @classmethod
     def from_message(cls, message: evolution_pb2.Search) -> Search:
         """Raises InvalidInput for a dimension without a range."""
-        shares = tuple(read(AlgorithmShare, share, algorithm=share.algorithm) for share in message.algorithms)
+        shares = tuple(
+            read(AlgorithmShare, share, algorithm=share.algorithm) for share in message.algorithms
+        )
         return cls(shares, tuple(map(Dimension.from_message, message.space)))
 
     def to_message(self) -> evolution_pb2.Search:
         """The inverse of `from_message`."""
         shares = [write(share, evolution_pb2.AlgorithmShare()) for share in self.algorithms]
-        return evolution_pb2.Search(algorithms=shares, space=[dimension.to_message() for dimension in self.space])
+        return evolution_pb2.Search(
+            algorithms=shares, space=[dimension.to_message() for dimension in self.space]
+        )
 
     def shares(self, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
-        """The algorithms. For `auto`: those with `automatic` that can act in `action_space`, in equal shares.
+        """The algorithms. For `auto`: those with `automatic` that can act in `action_space`, in
+        equal shares.
 
         With None (unknown) `auto` means all of these.
         """
-        return self.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
+        return self.algorithms or tuple(
+            AlgorithmShare(name) for name in automatic_algorithms(action_space)
+        )
 
     def filled(self, recipe: Recipe, action_space: Space | None) -> Search:
-        """With the values of `recipe` for what the space leaves open; without a space also the algorithms' own ranges,
-        which then have to be said."""
+        """With the values of `recipe` for what the space leaves open; without a space also the
+        algorithms' own ranges, which then have to be said."""
         infos = [find_algorithm(share.algorithm) for share in self.shares(action_space)]
         given = {(dimension.algorithm, dimension.hyperparameter) for dimension in self.space}
         usual: dict[tuple[str, str], Range] = {
@@ -118,14 +138,18 @@ class Search:
             return self
         if not self.space:
             own = ((info.name, knob) for info in infos for knob in info.hyperparameters)
-            usual = {(name, knob.name): knob.search for name, knob in own if knob.search is not None} | usual
+            usual = {
+                (name, knob.name): knob.search for name, knob in own if knob.search is not None
+            } | usual
         filled = (Dimension(name, where, algorithm) for (algorithm, name), where in usual.items())
         return replace(self, space=(*self.space, *filled))
 
     def check(self, check: Checks, action_space: Space | None) -> None:
-        """`action_space` is None while it is unknown: then only mistakes in any action space are noted."""
+        """`action_space` is None while it is unknown: then only mistakes in any action space are
+        noted."""
         if not self._check_algorithms(check):
-            return  # what the space or the environment says of an unknown algorithm would only confuse
+            # what the space or the environment says of an unknown algorithm would only confuse
+            return
         if action_space is not None:
             self._check_action_space(check, action_space)
         infos = [find_algorithm(share.algorithm) for share in self.shares(action_space)]
@@ -133,8 +157,16 @@ class Search:
             return  # no algorithm can act, which is reported already
         keys = [dimension.key for dimension in self.space]
         for index, dimension in enumerate(self.space):
-            if check.that(keys.index(dimension.key) == index, f"search.space.{dimension.key}", "is there twice"):
-                same = [other for other in self.space if other.hyperparameter == dimension.hyperparameter]
+            if check.that(
+                keys.index(dimension.key) == index,
+                f"search.space.{dimension.key}",
+                "is there twice",
+            ):
+                same = [
+                    other
+                    for other in self.space
+                    if other.hyperparameter == dimension.hyperparameter
+                ]
                 apart = {other.algorithm for other in same} - {dimension.algorithm}
                 settled = bool(self.algorithms) or action_space is not None
                 _check_dimension(check, dimension, infos, apart, settled=settled)
@@ -149,7 +181,9 @@ class Search:
         known = True
         for index, share in enumerate(self.algorithms):
             field = f"search.algorithms[{index}]"
-            check.that(names.index(share.algorithm) == index, field, f"{share.algorithm!r} is there twice")
+            check.that(
+                names.index(share.algorithm) == index, field, f"{share.algorithm!r} is there twice"
+            )
             check.positive(share.share, MAX_SHARE, field)
             try:
                 find_algorithm(share.algorithm)
@@ -185,16 +219,24 @@ def _range_from_message(message: evolution_pb2.Dimension) -> Range:
 
 
 def _check_dimension(
-    check: Checks, dimension: Dimension, infos: list[AlgorithmInfo], apart: set[str], *, settled: bool
+    check: Checks,
+    dimension: Dimension,
+    infos: list[AlgorithmInfo],
+    apart: set[str],
+    *,
+    settled: bool,
 ) -> None:
-    """`infos` are the searched algorithms, or, if not `settled`, those that may be: then one that fits is enough.
+    """`infos` are the searched algorithms, or, if not `settled`, those that may be: then one that
+    fits is enough.
 
-    The algorithms in `apart` have their own range for the same hyperparameter, which overrides a general one.
-    """
+    The algorithms in `apart` have their own range for the same hyperparameter, which overrides a
+    general one."""
     field = f"search.space.{dimension.key}"
     names = [info.name for info in infos]
     if dimension.algorithm and not check.that(
-        dimension.algorithm in names, field, f"{dimension.algorithm!r} is not searched; expected {' or '.join(names)}"
+        dimension.algorithm in names,
+        field,
+        f"{dimension.algorithm!r} is not searched; expected {' or '.join(names)}",
     ):
         return
     searched = [info for info in infos if dimension.algorithm in ("", info.name)]
@@ -208,7 +250,9 @@ def _check_dimension(
     check.that(False, field, f"unknown hyperparameter {dimension.hyperparameter!r}; {hint}")
 
 
-def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool) -> list[str]:
+def _dimension_problems(
+    dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool
+) -> list[str]:
     """The problems of a range. If algorithms disagree on it, each problem names its algorithm."""
     having: list[str] = []
     problems: dict[str, list[str]] = {}
@@ -220,7 +264,10 @@ def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, 
                     problems.setdefault(problem, []).append(info.name)
     if not settled and len({name for names in problems.values() for name in names}) < len(having):
         return []
-    return [text if names == having else f"{', '.join(names)}: {text}" for text, names in problems.items()]
+    return [
+        text if names == having else f"{', '.join(names)}: {text}"
+        for text, names in problems.items()
+    ]
 
 
 def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:
@@ -236,7 +283,10 @@ def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:
             use = "integer_uniform or choice" if knob.kind == "int" else "choice"
             return [f"{knob.name} is not a real number: use {use}"]
         case IntegerInterval() if knob.kind != "int":
-            return [f"{knob.name} is not a whole number: use {'uniform' if knob.kind == 'float' else 'choice'}"]
+            return [
+                f"{knob.name} is not a whole number: use "
+                f"{'uniform' if knob.kind == 'float' else 'choice'}"
+            ]
         case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
             problems = _value_problems(knob, [low, high])
             if not low < high:
@@ -256,27 +306,39 @@ def _value_problems(knob: Hyperparameter, values: list[object]) -> list[str]:
     return problems
 
 
-def _impossible_combinations(space: Sequence[Dimension], info: AlgorithmInfo) -> Iterator[tuple[str, str]]:
-    """Pairs of valid hyperparameters that an agent cannot combine: which one should change, and why."""
+def _impossible_combinations(
+    space: Sequence[Dimension], info: AlgorithmInfo
+) -> Iterator[tuple[str, str]]:
+    """Pairs of valid hyperparameters that an agent cannot combine: which one should change, and
+    why."""
     subsets, sizes = (
         [value for value in _reachable(space, info, name) if isinstance(value, int)]
         for name in ("subset_size", "ensemble_size")
     )
     if subsets and sizes and max(subsets) > min(sizes):
-        yield "subset_size", f"{info.name} needs at most ensemble_size, {min(sizes)}, got {max(subsets)}"
+        yield (
+            "subset_size",
+            f"{info.name} needs at most ensemble_size, {min(sizes)}, got {max(subsets)}",
+        )
     others = [value for value in _reachable(space, info, "replay") if value != "member"]
     if others and True in _reachable(space, info, "prioritized"):
         expected = "expected member where prioritized may be true: priorities are each member's own"
         yield "replay", f"{expected}; got {others[0]!r}"
 
 
-def _reachable(space: Sequence[Dimension], info: AlgorithmInfo, name: str) -> list[HyperparameterValue]:
-    """The possible values of `name`, or the ends of its range; none if the algorithm has no such hyperparameter."""
+def _reachable(
+    space: Sequence[Dimension], info: AlgorithmInfo, name: str
+) -> list[HyperparameterValue]:
+    """The possible values of `name`, or the ends of its range; none if the algorithm has no such
+    hyperparameter."""
     knob = next((knob for knob in info.hyperparameters if knob.name == name), None)
     if knob is None:
         return []
-    ruling = [each for each in space if each.hyperparameter == name and each.algorithm in ("", info.name)]
-    ruling.sort(key=lambda dimension: dimension.algorithm == "")  # its own goes before a general one
+    ruling = [
+        each for each in space if each.hyperparameter == name and each.algorithm in ("", info.name)
+    ]
+    # its own goes before a general one
+    ruling.sort(key=lambda dimension: dimension.algorithm == "")
     if not ruling:
         return [knob.default]
     match ruling[0].range:

@@ -17,13 +17,24 @@ from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.continuous import Continuous, Retrain
-from podracer_core.jobs.environment import DataSets, check_environment, check_files, data_from_message, data_to_message
+from podracer_core.jobs.environment import (
+    DataSets,
+    check_environment,
+    check_files,
+    data_from_message,
+    data_to_message,
+)
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.messages import read, write
 from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.search import Search
-from podracer_core.jobs.warm_start import Beginnings, Founder, check_warm_start, founders_to_messages
+from podracer_core.jobs.warm_start import (
+    Beginnings,
+    Founder,
+    check_warm_start,
+    founders_to_messages,
+)
 from podracer_core.rpc import limits
 from podracer_core.rpc.resource_names import is_label
 
@@ -40,7 +51,8 @@ class JobSpec:
     name         a DNS label: lower-case letters, digits and `-`
     seed         of everything
     weight       share of a pool that several jobs use, relative to the others
-    data         files that the environment's constructor gets as paths, besides `environment.kwargs`
+    data         files that the environment's constructor gets as paths, besides
+                 `environment.kwargs`
     labels       free text for the user's own use
     continuous   set: the job does not train; it makes a job that does whenever its data change
     warm_start   agents of another job that the first agents start from
@@ -64,7 +76,8 @@ class JobSpec:
 
     @classmethod
     def from_message(cls, message: job_pb2.JobSpec) -> JobSpec:
-        """A spec with defaults filled in and values unchecked. Raises InvalidInput that names each malformed field."""
+        """A spec with defaults filled in and values unchecked. Raises InvalidInput that names each
+        malformed field."""
         violations: list[FieldViolation] = []
 
         def part(field: str, decode: Callable[[], Part]) -> Part | None:
@@ -105,7 +118,8 @@ class JobSpec:
         )
 
     def to_message(self) -> job_pb2.JobSpec:
-        """The inverse of `from_message`. Raises InvalidInput while its files are not uploaded, and as `check_size`."""
+        """The inverse of `from_message`. Raises InvalidInput while its files are not uploaded, and
+        as `check_size`."""
         message = job_pb2.JobSpec(
             display_name=self.name,
             environment=environment_to_message(self.environment),
@@ -125,20 +139,25 @@ class JobSpec:
 
 
 def check_size(message: job_pb2.JobSpec) -> None:
-    """Raises InvalidInput for more than limits.SPEC_BYTES, with the section that takes most of them."""
+    """Raises InvalidInput for more than limits.SPEC_BYTES, with the section that takes most of
+    them."""
     if (size := message.ByteSize()) > limits.SPEC_BYTES:
-        sections = {each.name: job_pb2.JobSpec(**{each.name: value}) for each, value in message.ListFields()}
+        sections = {
+            each.name: job_pb2.JobSpec(**{each.name: value}) for each, value in message.ListFields()
+        }
         largest = max(sections, key=lambda name: sections[name].ByteSize())
-        problem = f"has {size} bytes, most of them in `{largest}`, expected at most {limits.SPEC_BYTES}"
+        problem = (
+            f"has {size} bytes, most of them in `{largest}`, expected at most {limits.SPEC_BYTES}"
+        )
         raise InvalidInput.of("spec", f"{problem}: pass larger tables as data sets")
 
 
 def validate(spec: JobSpec) -> None:
-    """Raises InvalidInput whose violations name every bad field by its path in a job file (`search.space.gamma`).
+    """Raises InvalidInput whose violations name every bad field by its path in a job file
+    (`search.space.gamma`).
 
-    Algorithms that cannot act are found here for built-in environments only; for others `validate_spaces` follows
-    once the environment has been inspected.
-    """
+    Algorithms that cannot act are found here for built-in environments only; for others
+    `validate_spaces` follows once the environment has been inspected."""
     check = Checks()
     _check_job(check, spec)
     spec.evaluation.check(check)
@@ -166,7 +185,8 @@ def validate_competition(search: Search, evolution: Evolution, action_space: Spa
 
 
 def validate_spaces(search: Search, observation_space: Space, action_space: Space) -> None:
-    """Raises InvalidInput if an algorithm of the job cannot act in these spaces, or `auto` finds none that can.
+    """Raises InvalidInput if an algorithm of the job cannot act in these spaces, or `auto` finds
+    none that can.
 
     With `auto` the search space can be checked completely only now.
     """
@@ -178,13 +198,17 @@ def validate_spaces(search: Search, observation_space: Space, action_space: Spac
 
 
 def shortened_rounds(spec: JobSpec) -> Iterator[str]:
-    """Warnings for a valid job whose whole budget is less than one round: the round is shortened to it."""
+    """Warnings for a valid job whose whole budget is less than one round: the round is shortened to
+    it."""
     objective, round_ = spec.objective, spec.evolution.round
     members = spec.pod.members or 1
     if round_.env_steps is not None and objective.max_env_steps is not None:
         whole = round_.env_steps * members
         if objective.max_env_steps < whole:
-            yield f"max_env_steps ({objective.max_env_steps:_}) is less than one round takes ({whole:_} steps)"
+            yield (
+                f"max_env_steps ({objective.max_env_steps:_}) is less than one round takes "
+                f"({whole:_} steps)"
+            )
     if round_.seconds is None:
         return
     for name in ("max_duration", "max_cost"):
@@ -198,16 +222,26 @@ def _check_job(check: Checks, spec: JobSpec) -> None:
     check.that(is_label(spec.name), "name", f"{label}; got {spec.name[:100]!r}")
     check.between(spec.seed, 0, MAX_COUNT, "seed")
     check.positive(spec.weight, MAX_WEIGHT, "weight")
-    check.that(len(spec.labels) <= MAX_LABELS, "labels", f"expected at most {MAX_LABELS}, got {len(spec.labels)}")
+    check.that(
+        len(spec.labels) <= MAX_LABELS,
+        "labels",
+        f"expected at most {MAX_LABELS}, got {len(spec.labels)}",
+    )
     for key, value in spec.labels.items():
         fits = 0 < len(key) <= MAX_LABEL_LENGTH and len(value) <= MAX_LABEL_LENGTH
         fits = fits and key.isprintable() and value.isprintable()
-        check.that(fits, f"labels.{key}", f"expected at most {MAX_LABEL_LENGTH} printable characters")
+        check.that(
+            fits, f"labels.{key}", f"expected at most {MAX_LABEL_LENGTH} printable characters"
+        )
 
 
 def _check_budget(check: Checks, spec: JobSpec) -> None:
-    """Check that an agent can take at least one step. A short budget only shortens the round: see shortened_rounds."""
+    """Check that an agent can take at least one step. A short budget only shortens the round: see
+    shortened_rounds."""
     limit, envs = spec.objective.max_env_steps, spec.pod.envs_per_member
     if limit is not None and envs is not None and limit > 0 and envs > 0:
-        message = f"is too few for any round: one step in each of an agent's {envs:_} environments; got {limit:_}"
+        message = (
+            f"is too few for any round: one step in each of an agent's {envs:_} "
+            f"environments; got {limit:_}"
+        )
         check.that(limit >= envs, "objective.max_env_steps", message)

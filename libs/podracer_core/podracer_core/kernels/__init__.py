@@ -1,4 +1,5 @@
-"""Kernels for GPUs, written in Triton, which comes with torch there, or made by torch's compiler."""
+"""Kernels for GPUs, written in Triton, which comes with torch there, or made by torch's
+compiler."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Acts", "acts_of", "kernels_for", "sums_over_time"]
 
 
-def kernels_for(networks: ActorCritic, head: PolicyHead, optimizer: StackedAdam) -> PPOKernels | None:
-    """The kernels for PPO's gradient steps; None where there are none for this form, device or machine."""
+def kernels_for(
+    networks: ActorCritic, head: PolicyHead, optimizer: StackedAdam
+) -> PPOKernels | None:
+    """The kernels for PPO's gradient steps; None where there are none for this form, device or
+    machine."""
     architecture = networks.both.architecture
     if not has_kernels(architecture, head, optimizer.parameters.device):
         return None

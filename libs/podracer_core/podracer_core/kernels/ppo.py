@@ -1,4 +1,5 @@
-"""PPO's gradient steps by the kernels of `ppo_step`, as operators of torch; what they do not cover stays eager."""
+"""PPO's gradient steps by the kernels of `ppo_step`, as operators of torch; what they do not cover
+stays eager."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def has_kernels(architecture: Architecture, head: ActionHead, device: torch.devi
 
 def fits_on_chip(architecture: Architecture) -> bool:
     """Whether the activations of some rows fit on the chip, beside the weights."""
-    is_known = architecture.activation in ACTIVATIONS and 1 <= len(architecture.hidden_sizes) <= _MOST_LAYERS
+    is_known = (
+        architecture.activation in ACTIVATIONS
+        and 1 <= len(architecture.hidden_sizes) <= _MOST_LAYERS
+    )
     return is_known and max(architecture.dense_sizes) <= _WIDEST
 
 
@@ -88,28 +92,38 @@ class PPOKernels:
         clips_values: bool,
         adapts_rate: bool,
     ) -> None:
-        """A step of those that still learn, on these `rows` of the `order` [M, R]; hyperparameters [4, M] of
-        `ppo_step.gradient_kernel` and [5, M] of `ppo_step.adam_kernel`."""
+        """A step of those that still learn, on these `rows` of the `order` [M, R]; hyperparameters
+        [4, M] of `ppo_step.gradient_kernel` and [5, M] of `ppo_step.adam_kernel`."""
         optimizer = self._optimizer
-        partial, sums = self._gradient(columns, order, rows, hyperparameters[0], masked, clips_values)
+        partial, sums = self._gradient(
+            columns, order, rows, hyperparameters[0], masked, clips_values
+        )
         torch.ops.podracer.ppo_move(
-            partial, sums, optimizer.gradient, optimizer.parameters, optimizer.first_moment, optimizer.second_moment,
-            self._state[self._turn], self._state[1 - self._turn], hyperparameters[1], adapts_rate, optimizer.beta1,
-            optimizer.epsilon,
+            partial, sums, optimizer.gradient, optimizer.parameters, optimizer.first_moment,
+            optimizer.second_moment, self._state[self._turn], self._state[1 - self._turn],
+            hyperparameters[1], adapts_rate, optimizer.beta1, optimizer.epsilon,
         )  # fmt: skip
         self._turn = 1 - self._turn
 
     def _gradient(
-        self, columns: Tensor, order: Tensor, rows: slice, losses: Tensor, masked: bool, clips_values: bool
+        self,
+        columns: Tensor,
+        order: Tensor,
+        rows: slice,
+        losses: Tensor,
+        masked: bool,
+        clips_values: bool,
     ) -> tuple[Tensor, Tensor]:
-        """The gradient in parts, [2 M, parts, parameters], and the sums of each network, [2 M, parts, 8]."""
+        """The gradient in parts, [2 M, parts, parameters], and the sums of each network, [2 M,
+        parts, 8]."""
         size = rows.stop - rows.start
         parts = self._parts(size)
         partial = columns.new_empty(2 * self._members, parts, self._size)
         sums = columns.new_empty(2 * self._members, parts, 8)
         torch.ops.podracer.ppo_gradient(
-            self._optimizer.parameters, columns, order, losses, partial, sums, rows.start, size, self._sizes,
-            self._choices, self._actions, masked, ACTIVATIONS[self._activation], clips_values,
+            self._optimizer.parameters, columns, order, losses, partial, sums, rows.start, size,
+            self._sizes, self._choices, self._actions, masked, ACTIVATIONS[self._activation],
+            clips_values,
         )  # fmt: skip
         return partial, sums
 
@@ -117,7 +131,8 @@ class PPOKernels:
         return max(1, min(-(-size // 64), _PROGRAMS // (2 * self._members)))
 
     def end(self, active: Tensor, rate_factor: Tensor) -> Tensor:
-        """Take over who is active, rates and counts of steps; returns the sums of the metrics and of steps, [7, M]."""
+        """Take over who is active, rates and counts of steps; returns the sums of the metrics and
+        of steps, [7, M]."""
         state = self._state[self._turn]
         active.copy_(state[:, 0] > 0)
         rate_factor.copy_(state[:, 2])
@@ -139,24 +154,35 @@ class WidePPOKernels(PPOKernels):
             views.append(self._slopes[:, 0, start:end].view(count, *shape))
             start = end
         layers = 2 * (len(self._sizes) - 1)
-        self._into = StackedMLP(tuple(views[0:layers:2]), tuple(views[1:layers:2]), self._activation)
+        self._into = StackedMLP(
+            tuple(views[0:layers:2]), tuple(views[1:layers:2]), self._activation
+        )
         self._of_log_std = views[layers][ACTOR::2] if len(views) > layers else None
 
     def _gradient(
-        self, columns: Tensor, order: Tensor, rows: slice, losses: Tensor, masked: bool, clips_values: bool
+        self,
+        columns: Tensor,
+        order: Tensor,
+        rows: slice,
+        losses: Tensor,
+        masked: bool,
+        clips_values: bool,
     ) -> tuple[Tensor, Tensor]:
         index, size = order[:, rows], rows.stop - rows.start
         if self._members > 1:
-            index = index + torch.arange(0, order.numel(), order.shape[1], device=order.device).unsqueeze(1)
+            index = index + torch.arange(
+                0, order.numel(), order.shape[1], device=order.device
+            ).unsqueeze(1)
         batch = columns.flatten(0, 1).index_select(0, index.flatten()).view(self._members, size, -1)
         observation = batch[..., : self._sizes[0]].repeat_interleave(2, 0)
         traced = self._network.trace(observation)
         parts = self._parts(size)
-        slopes, sums = torch.empty_like(traced.output), columns.new_empty(2 * self._members, parts, 8)
+        slopes = torch.empty_like(traced.output)
+        sums = columns.new_empty(2 * self._members, parts, 8)
         of_log_std = columns.new_empty(self._members, parts, self._sizes[-1])
         torch.ops.podracer.ppo_loss(
-            traced.output, batch, self._log_std, losses, slopes, of_log_std, sums, self._sizes, self._choices,
-            self._actions, masked, clips_values,
+            traced.output, batch, self._log_std, losses, slopes, of_log_std, sums, self._sizes,
+            self._choices, self._actions, masked, clips_values,
         )  # fmt: skip
         traced.backward(slopes, self._into)
         if self._of_log_std is not None:
@@ -194,8 +220,9 @@ def _gradient(
     form = launch_form(sizes, choices, masked, activation, *chip_of(parameters))
     with torch.cuda.device_of(parameters):  # type: ignore[no-untyped-call]
         ppo_step.gradient_kernel[(networks, parts)](
-            parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size, networks // 2,
-            PARAMETERS=parameter_count, ACTIONS=actions, CLIPS_VALUES=clips_values, **form,
+            parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size,
+            networks // 2, PARAMETERS=parameter_count, ACTIONS=actions, CLIPS_VALUES=clips_values,
+            **form,
         )  # fmt: skip
 
 
@@ -213,8 +240,8 @@ def launch_form(
     precision: str,
     capability: tuple[int, int],
 ) -> dict[str, Any]:
-    """The constants of a kernel for layers of these sizes, and its form on a chip: as many rows at a time as leave two
-    layers of 64 in its registers."""
+    """The constants of a kernel for layers of these sizes, and its form on a chip: as many rows at
+    a time as leave two layers of 64 in its registers."""
     hidden = [*sizes[1:-1], 0, 0][:3]
     padded = [_padded(size) for size in (sizes[0], *hidden, sizes[-1])]
     return {
@@ -245,14 +272,15 @@ def _loss(
     networks, parts, _ = sums.shape
     with torch.cuda.device_of(outputs):  # type: ignore[no-untyped-call]
         ppo_step.loss_kernel[(networks, parts)](
-            outputs, columns, log_std, hyperparameters, slopes, of_log_std, sums, columns.shape[1], networks // 2,
-            log_std.stride(0), sizes[0], sizes[-1], _padded(sizes[-1]), actions, tuple(choices), masked, clips_values,
-            LOSS_ROWS,
+            outputs, columns, log_std, hyperparameters, slopes, of_log_std, sums, columns.shape[1],
+            networks // 2, log_std.stride(0), sizes[0], sizes[-1], _padded(sizes[-1]), actions,
+            tuple(choices), masked, clips_values, LOSS_ROWS,
         )  # fmt: skip
 
 
 @torch.library.custom_op(
-    "podracer::ppo_move", mutates_args=("gradient", "parameters", "first_moment", "second_moment", "after")
+    "podracer::ppo_move",
+    mutates_args=("gradient", "parameters", "first_moment", "second_moment", "after"),
 )
 def _move(
     partial: Tensor,
@@ -280,9 +308,9 @@ def _move(
             partial, sums, gradient, squares, parts, sum_parts, count, padded, _BLOCK
         )
         ppo_step.adam_kernel[(members, blocks)](
-            parameters, first_moment, second_moment, gradient, squares, sums, before, after, hyperparameters, sum_parts,
-            members, count, padded, _power(blocks), adapts_rate, math.log(beta1), math.log(BETA2), beta1, BETA2,
-            epsilon, _BLOCK,
+            parameters, first_moment, second_moment, gradient, squares, sums, before, after,
+            hyperparameters, sum_parts, members, count, padded, _power(blocks), adapts_rate,
+            math.log(beta1), math.log(BETA2), beta1, BETA2, epsilon, _BLOCK,
         )  # fmt: skip
 
 

@@ -1,15 +1,18 @@
 """A gradient step of PPO in three kernels, for actor and critic of up to three hidden layers.
 
-`gradient` works through the rows of a minibatch in blocks: a block's activations never leave the chip, and the
-gradient of a part of the rows is written once. `reduce` adds the parts and squares the sum, `adam` clips and moves the
-parameters. So a step reads each row twice (for the actor and for the critic) and repeats bit by bit.
+`gradient` works through the rows of a minibatch in blocks: a block's activations never leave the
+chip, and the gradient of a part of the rows is written once. `reduce` adds the parts and squares
+the sum, `adam` clips and moves the parameters. So a step reads each row twice (for the actor and
+for the critic) and repeats bit by bit.
 
-Everything is [M, …] or [2 M, …] as in `networks.actor_critic`. `docs/algorithms/ppo.md` has the equations.
+Everything is [M, …] or [2 M, …] as in `networks.actor_critic`. `docs/algorithms/ppo.md` has the
+equations.
 
-    sums   [2 M, parts, 8]  weighted sums over rows: policy loss, value loss, entropy, KL divergence, clipped rows; the
-                            sum of the weights
-    state  [M, 16]          active, learning, the factor of the rate, steps of Adam; the sums over the steps of an
-                            update of the five metrics above and the norm of the gradient, and how many these are
+    sums   [2 M, parts, 8]  weighted sums over rows: policy loss, value loss, entropy, KL
+                            divergence, clipped rows; the sum of the weights
+    state  [M, 16]          active, learning, the factor of the rate, steps of Adam; the sums over
+                            the steps of an update of the five metrics above and the norm of the
+                            gradient, and how many these are
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import triton.language as tl
 
 _FORBIDDEN = tl.constexpr(-1e8)
 _HALF_LOG_TAU = tl.constexpr(0.5 * math.log(2 * math.pi))
-_LEAST_RATE, _GREATEST_RATE, _RATE_FACTOR = tl.constexpr(1e-5), tl.constexpr(1e-2), tl.constexpr(1.5)
+_LEAST_RATE = tl.constexpr(1e-5)
+_GREATEST_RATE = tl.constexpr(1e-2)
+_RATE_FACTOR = tl.constexpr(1.5)
 
 
 @triton.jit
@@ -67,7 +72,9 @@ def _bias(start, COLUMNS: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def _store_layer(start, weight, bias, ROWS: tl.constexpr, COLUMNS: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+def _store_layer(
+    start, weight, bias, ROWS: tl.constexpr, COLUMNS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):
     pointers, there = _matrix(start, ROWS, COLUMNS, R, C)
     tl.store(pointers, weight, mask=there)
     column = tl.arange(0, C)
@@ -75,7 +82,9 @@ def _store_layer(start, weight, bias, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 
 
 @triton.jit
-def _critic_loss(y, output, old_value, target, weight, value_range, value_coefficient, CLIPS_VALUES: tl.constexpr):
+def _critic_loss(
+    y, output, old_value, target, weight, value_range, value_coefficient, CLIPS_VALUES: tl.constexpr
+):
     """The loss of each row and its derivative in the outputs `y` of a critic."""
     value = tl.sum(tl.where(output == 0, y, 0.0), 1)
     error = value - target
@@ -94,7 +103,8 @@ def _critic_loss(y, output, old_value, target, weight, value_range, value_coeffi
 
 @triton.jit
 def _surrogate(log_prob, old_log_prob, advantage, weight, clip_range):
-    """Policy loss, divergence and whether it is clipped, times the weight; the loss's derivative in log_prob [_, 1]."""
+    """Policy loss, divergence and whether it is clipped, times the weight; the loss's derivative in
+    log_prob [_, 1]."""
     log_ratio = log_prob - old_log_prob
     ratio = tl.exp(log_ratio)
     free = ratio * advantage
@@ -109,12 +119,13 @@ def _surrogate(log_prob, old_log_prob, advantage, weight, clip_range):
 
 @triton.jit
 def _actor_loss(
-    y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
-    I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr,
+    y, output, there, base, settings, old_log_prob, advantage, weight, clip_range,
+    entropy_coefficient, I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr,
+    SIZES: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Policy loss, divergence, whether it is clipped and entropy of each row, times its weight; the loss's derivative
-    in the outputs `y` of an actor and in log_std. `base`: where each row begins; `settings`: where log_std does."""
+    """Policy loss, divergence, whether it is clipped and entropy of each row, times its weight; the
+    loss's derivative in the outputs `y` of an actor and in log_std. `base`: where each row begins;
+    `settings`: where log_std does."""
     is_output = output < O
     log_prob, entropy = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     of_settings = tl.zeros((OP,), tl.float32)
@@ -148,7 +159,9 @@ def _actor_loss(
             chosen += tl.where(is_chosen, 1.0, 0.0)
             surprise += tl.where(inside, own_log_probs + own_entropy[:, None], 0.0)
             begin = begin + SIZES[choice]
-    policy, kl, is_clipped, of_log_prob = _surrogate(log_prob, old_log_prob, advantage, weight, clip_range)
+    policy, kl, is_clipped, of_log_prob = _surrogate(
+        log_prob, old_log_prob, advantage, weight, clip_range
+    )
     of_entropy = (-entropy_coefficient * weight)[:, None]
     if len(SIZES) == 0:
         slope = of_log_prob * z * tl.exp(-log_std)
@@ -164,15 +177,16 @@ def gradient_kernel(
     I: tl.constexpr, H1: tl.constexpr, H2: tl.constexpr, H3: tl.constexpr, O: tl.constexpr,
     IP: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr, OP: tl.constexpr,
     PARAMETERS: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr, MASKED: tl.constexpr,
-    ACTIVATION: tl.constexpr, CLIPS_VALUES: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
+    ACTIVATION: tl.constexpr, CLIPS_VALUES: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one network over a part of a minibatch, and the sums of its metrics.
 
-    parameters [2 M, PARAMETERS]; columns [M, count, _] float32, each row's observation, action, mask and numbers
-    (`RolloutRows`); order [M, count] int64, of which `size` from `first` on are the minibatch; hyperparameters [4, M]:
-    clip range, that of values, the coefficients of value and entropy -> partial [2 M, parts, PARAMETERS] and sums
-    [2 M, parts, 8], which `reduce_kernel` divides by the weight. SIZES: of each choice, () for a Gaussian.
-    """
+    parameters [2 M, PARAMETERS]; columns [M, count, _] float32, each row's observation, action,
+    mask and numbers (`RolloutRows`); order [M, count] int64, of which `size` from `first` on are
+    the minibatch; hyperparameters [4, M]: clip range, that of values, the coefficients of value and
+    entropy -> partial [2 M, parts, PARAMETERS] and sums [2 M, parts, 8], which `reduce_kernel`
+    divides by the weight. SIZES: of each choice, () for a Gaussian."""
     network, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     member, is_critic = network // 2, network % 2 == 1
     clip_range = tl.load(hyperparameters + member)
@@ -241,8 +255,8 @@ def gradient_kernel(
             value_sum += lost
         else:
             lost, kl, clipped, entropy, slope, of_row_settings = _actor_loss(
-                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
-                I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
+                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range,
+                entropy_coefficient, I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
             )  # fmt: skip
             policy_sum += lost
             kl_sum += kl
@@ -252,7 +266,9 @@ def gradient_kernel(
 
         go += tl.dot(tl.trans(last), slope, input_precision=PRECISION)
         co += tl.sum(slope, 0)
-        slope = _backward(tl.dot(slope, tl.trans(w_out), input_precision=PRECISION), last, ACTIVATION)
+        slope = _backward(
+            tl.dot(slope, tl.trans(w_out), input_precision=PRECISION), last, ACTIVATION
+        )
         if H3 > 0:
             g3 += tl.dot(tl.trans(h2), slope, input_precision=PRECISION)
             c3 += tl.sum(slope, 0)
@@ -272,7 +288,8 @@ def gradient_kernel(
         g1 += tl.dot(tl.trans(x), slope1, input_precision=PRECISION)
         c1 += tl.sum(slope1, 0)
 
-        # Stored in every turn: a loop that writes keeps its weights out of registers and of the chip's memory for all.
+        # Stored in every turn: a loop that writes keeps its weights out of registers and of the
+        # chip's memory for all.
         metrics = sums + place * 8
         tl.store(metrics, tl.sum(policy_sum))
         tl.store(metrics + 1, tl.sum(value_sum))
@@ -300,9 +317,10 @@ def loss_kernel(
     I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr,
     MASKED: tl.constexpr, CLIPS_VALUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """What `gradient_kernel` does between the networks' outputs and their derivatives, for networks that are too wide
-    for it: outputs [2 M, count, O]; columns [M, count, _], the rows of the minibatch; log_std [M, O], from one member
-    to the next SETTINGS apart -> slopes [2 M, count, O], of_log_std [M, parts, O], sums [2 M, parts, 8]."""
+    """What `gradient_kernel` does between the networks' outputs and their derivatives, for networks
+    that are too wide for it: outputs [2 M, count, O]; columns [M, count, _], the rows of the
+    minibatch; log_std [M, O], from one member to the next SETTINGS apart -> slopes [2 M, count, O],
+    of_log_std [M, parts, O], sums [2 M, parts, 8]."""
     network, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     member, is_critic = network // 2, network % 2 == 1
     clip_range = tl.load(hyperparameters + member)
@@ -338,8 +356,8 @@ def loss_kernel(
             value_sum += lost
         else:
             lost, kl, clipped, entropy, slope, of_row_settings = _actor_loss(
-                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
-                I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
+                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range,
+                entropy_coefficient, I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
             )  # fmt: skip
             policy_sum += lost
             kl_sum += kl
@@ -363,16 +381,18 @@ def loss_kernel(
 @triton.jit
 def _sum(sums, network, column, parts, PARTS: tl.constexpr):
     part = tl.arange(0, PARTS)
-    return tl.sum(tl.load(sums + (network * parts + part) * 8 + column, mask=part < parts, other=0.0))
+    return tl.sum(
+        tl.load(sums + (network * parts + part) * 8 + column, mask=part < parts, other=0.0)
+    )
 
 
 @triton.jit
 def reduce_kernel(
-    partial, sums, gradient, squares, parts, sum_parts, PARAMETERS: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    partial, sums, gradient, squares, parts, sum_parts, PARAMETERS: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sum over parts over the sum of weights: gradient [M, 2 PARAMETERS], and the sums of its squares by block,
-    squares [M, blocks]."""
+    """The sum over parts over the sum of weights: gradient [M, 2 PARAMETERS], and the sums of its
+    squares by block, squares [M, blocks]."""
     member, block = tl.program_id(0), tl.program_id(1)
     element = block * BLOCK + tl.arange(0, BLOCK)
     there = element < 2 * PARAMETERS
@@ -389,13 +409,14 @@ def reduce_kernel(
 
 @triton.jit
 def adam_kernel(
-    parameters, first_moment, second_moment, gradient, squares, sums, before, after, hyperparameters, parts, members,
-    PARAMETERS: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr, ADAPTS: tl.constexpr,
-    LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
-    EPSILON: tl.constexpr, BLOCK: tl.constexpr,
+    parameters, first_moment, second_moment, gradient, squares, sums, before, after,
+    hyperparameters, parts, members, PARAMETERS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, ADAPTS: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What `OnPolicy._step` does with a gradient. before, after [M, 16] float64, the state; hyperparameters
-    [5, M]: the rate by schedule, the agent's own, the longest gradient, the desired and the greatest KL divergence."""
+    """What `OnPolicy._step` does with a gradient. before, after [M, 16] float64, the state;
+    hyperparameters [5, M]: the rate by schedule, the agent's own, the longest gradient, the desired
+    and the greatest KL divergence."""
     member, block = tl.program_id(0), tl.program_id(1)
     blocks = tl.num_programs(1)
     state = before + member * 16
@@ -414,7 +435,9 @@ def adam_kernel(
     kl = _sum(sums, 2 * member, 3, parts, PARTS) / weight
     clipped = _sum(sums, 2 * member, 4, parts, PARTS) / weight
     place = tl.arange(0, BLOCKS)
-    norm = tl.sqrt(tl.sum(tl.load(squares + member * blocks + place, mask=place < blocks, other=0.0)))
+    norm = tl.sqrt(
+        tl.sum(tl.load(squares + member * blocks + place, mask=place < blocks, other=0.0))
+    )
     total = policy_loss + value_loss + entropy + kl + clipped
     finite = (norm < float("inf")) & (total == total)
 
@@ -437,11 +460,15 @@ def adam_kernel(
     slope = tl.load(gradient + index, mask=there, other=0.0) * scale
     mean = tl.load(first_moment + index, mask=there, other=0.0)
     mean += (1 - BETA1) * (slope - mean)
-    square = BETA2 * tl.load(second_moment + index, mask=there, other=0.0) + (1 - BETA2) * slope * slope
+    square = (
+        BETA2 * tl.load(second_moment + index, mask=there, other=0.0) + (1 - BETA2) * slope * slope
+    )
     step_size = (rate / (1 - tl.exp(next_step * LOG_BETA1))).to(tl.float32)
     root = (1 / tl.sqrt(1 - tl.exp(next_step * LOG_BETA2))).to(tl.float32)
     old = tl.load(parameters + index, mask=there, other=0.0)
-    tl.store(parameters + index, old - step_size * mean / (tl.sqrt(square) * root + EPSILON), mask=there)
+    tl.store(
+        parameters + index, old - step_size * mean / (tl.sqrt(square) * root + EPSILON), mask=there
+    )
     tl.store(first_moment + index, mean, mask=there)
     tl.store(second_moment + index, square, mask=there)
 

@@ -1,4 +1,5 @@
-"""Acting and sums over time, by the kernels of `rollout_step` where there are kernels, as operators of torch."""
+"""Acting and sums over time, by the kernels of `rollout_step` where there are kernels, as operators
+of torch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _BLOCK = 128
 
 
 Acts = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor], None]
-"""From observation, noise and action mask, as `Actor.act` takes them, into action and log-probability."""
+"""From observation, noise and action mask, as `Actor.act` takes them, into action and
+log-probability."""
 
 
 def acts_of(actor: Actor) -> Acts:
@@ -42,9 +44,16 @@ def acts_of(actor: Actor) -> Acts:
 
 
 def _act_as_it_is(
-    actor: Actor, observation: Tensor, noise: Tensor, action_mask: Tensor | None, action: Tensor, log_prob: Tensor
+    actor: Actor,
+    observation: Tensor,
+    noise: Tensor,
+    action_mask: Tensor | None,
+    action: Tensor,
+    log_prob: Tensor,
 ) -> None:
-    for into, value in zip((action, log_prob), actor.act(observation, noise, action_mask), strict=True):
+    for into, value in zip(
+        (action, log_prob), actor.act(observation, noise, action_mask), strict=True
+    ):
         into.copy_(value)
 
 
@@ -58,15 +67,17 @@ def _act_by_kernel(
 ) -> None:
     network, architecture = actor.network, actor.network.architecture
     torch.ops.podracer.act(
-        observation.flatten(2), actor.mean, actor.scale, noise, noise if action_mask is None else action_mask,
-        list(network.weights), list(network.biases), actor.settings.get("log_std", noise), action, log_prob,
-        list(architecture.dense_sizes), choices_of(actor.head), action_mask is not None,
-        ACTIVATIONS[architecture.activation], math.inf if actor.limit is None else actor.limit,
+        observation.flatten(2), actor.mean, actor.scale, noise,
+        noise if action_mask is None else action_mask, list(network.weights), list(network.biases),
+        actor.settings.get("log_std", noise), action, log_prob, list(architecture.dense_sizes),
+        choices_of(actor.head), action_mask is not None, ACTIVATIONS[architecture.activation],
+        math.inf if actor.limit is None else actor.limit,
     )  # fmt: skip
 
 
 def sums_over_time(terms: Tensor, decay: Tensor, start: Tensor, *, reverse: bool = False) -> Tensor:
-    """sums[t] = terms[t] + decay[t] * sums[t - 1]; with `reverse` of t + 1. terms, decay [T, …], start […] float32."""
+    """sums[t] = terms[t] + decay[t] * sums[t - 1]; with `reverse` of t + 1. terms, decay [T, …],
+    start […] float32."""
     if terms.is_cuda:
         return torch.ops.podracer.sums_over_time(terms, decay, start, reverse)  # type: ignore[no-any-return]
     return _sums_step_by_step(terms, decay, start, reverse)
@@ -88,7 +99,9 @@ def _sums(terms: Tensor, decay: Tensor, start: Tensor, reverse: bool) -> Tensor:
     terms, decay, start = terms.contiguous(), decay.contiguous(), start.contiguous()
     sums, columns = torch.empty_like(terms), start.numel()
     with torch.cuda.device_of(terms):  # type: ignore[no-untyped-call]
-        sum_kernel[(-(-columns // _BLOCK),)](terms, decay, start, sums, len(terms), columns, reverse, _BLOCK)
+        sum_kernel[(-(-columns // _BLOCK),)](
+            terms, decay, start, sums, len(terms), columns, reverse, _BLOCK
+        )
     return sums
 
 
@@ -125,8 +138,8 @@ def _act(
     members, count = log_prob.shape
     with torch.cuda.device_of(observation):  # type: ignore[no-untyped-call]
         act_kernel[(members, -(-count // form["ROWS"]))](
-            observation, mean, scale, noise, mask, *w, wo, *b, bo, log_std, action, log_prob, count, *strides, limit,
-            SEEN=observation.shape[-1], **form,
+            observation, mean, scale, noise, mask, *w, wo, *b, bo, log_std, action, log_prob, count,
+            *strides, limit, SEEN=observation.shape[-1], **form,
         )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from podracer_core.kernels.ppo_step import _FORBIDDEN, _HALF_LOG_TAU, _activated
 
 @triton.jit
 def act_kernel(
-    observation, mean, scale, noise, mask, w1, w2, w3, wo, b1, b2, b3, bo, log_std, action, log_prob, count,
-    S1, S2, S3, SO, T1, T2, T3, TO, SETTINGS, NUMBERS, limit,
+    observation, mean, scale, noise, mask, w1, w2, w3, wo, b1, b2, b3, bo, log_std, action,
+    log_prob, count, S1, S2, S3, SO, T1, T2, T3, TO, SETTINGS, NUMBERS, limit,
     I: tl.constexpr, H1: tl.constexpr, H2: tl.constexpr, H3: tl.constexpr, O: tl.constexpr,
     IP: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr, OP: tl.constexpr,
     SEEN: tl.constexpr, SIZES: tl.constexpr, MASKED: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -19,17 +19,18 @@ def act_kernel(
 ):  # fmt: skip
     """The actions of one member in a part of its `count` environments, and their log-probability.
 
-    observation [M, count, SEEN] raw, of which the first I are seen; mean and scale [M, 1, NUMBERS] of at least these;
-    noise [M, count, O]; mask [M, count, O] bool; weights [M, in, out], biases [M, 1, out] and log_std [M, O], from one
-    member to the next S, T and SETTINGS apart -> action [M, count, choices] int64 or [M, count, O] float32, and
-    log_prob [M, count].
-    """
+    observation [M, count, SEEN] raw, of which the first I are seen; mean and scale [M, 1, NUMBERS]
+    of at least these; noise [M, count, O]; mask [M, count, O] bool; weights [M, in, out], biases
+    [M, 1, out] and log_std [M, O], from one member to the next S, T and SETTINGS apart -> action
+    [M, count, choices] int64 or [M, count, O] float32, and log_prob [M, count]."""
     own, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = row < count
     place = own * count + row
     column, output = tl.arange(0, IP)[None, :], tl.arange(0, OP)[None, :]
     is_input, is_output = column < I, output < O
-    x = tl.load(observation + place[:, None] * SEEN + column, mask=there[:, None] & is_input, other=0.0).to(tl.float32)
+    x = tl.load(
+        observation + place[:, None] * SEEN + column, mask=there[:, None] & is_input, other=0.0
+    ).to(tl.float32)
     centre = tl.load(mean + own * NUMBERS + column, mask=is_input, other=0.0)
     x = (x - centre) / tl.load(scale + own * NUMBERS + column, mask=is_input, other=1.0)
     x = tl.where(x < -limit, -limit, tl.where(x > limit, limit, x))
@@ -43,7 +44,9 @@ def act_kernel(
     if H3 > 0:
         h = _activated(tl.dot(h, _weight(w3 + own * S3, H2, H3, P2, P3), input_precision=PRECISION)
                        + _bias(b3 + own * T3, H3, P3), ACTIVATION)  # fmt: skip
-    y = tl.dot(h, _weight(wo + own * SO, LAST, O, LP, OP), input_precision=PRECISION) + _bias(bo + own * TO, O, OP)
+    y = tl.dot(h, _weight(wo + own * SO, LAST, O, LP, OP), input_precision=PRECISION) + _bias(
+        bo + own * TO, O, OP
+    )
 
     inside_rows = there[:, None] & is_output
     drawn = tl.load(noise + place[:, None] * O + output, mask=inside_rows, other=0.0)
@@ -63,19 +66,25 @@ def act_kernel(
             inside = (output >= begin) & (output < begin + SIZES[choice])
             logits = tl.where(inside, y, float("-inf"))
             chosen = tl.argmax(tl.where(inside, y + drawn, float("-inf")), 1)
-            chosen = tl.minimum(tl.maximum(chosen, begin), begin + SIZES[choice] - 1)  # of NaN it may be any
+            # of NaN it may be any
+            chosen = tl.minimum(tl.maximum(chosen, begin), begin + SIZES[choice] - 1)
             top = tl.max(logits, 1)
             power = tl.where(inside, tl.exp(tl.where(inside, y - top[:, None], 0.0)), 0.0)
             own_logit = tl.sum(tl.where(output == chosen[:, None], y, 0.0), 1)
             total += own_logit - top - tl.log(tl.sum(power, 1))
-            tl.store(action + place * len(SIZES) + choice, (chosen - begin).to(tl.int64), mask=there)
+            tl.store(
+                action + place * len(SIZES) + choice, (chosen - begin).to(tl.int64), mask=there
+            )
             begin = begin + SIZES[choice]
     tl.store(log_prob + place, total, mask=there)
 
 
 @triton.jit
-def sum_kernel(terms, decay, start, sums, steps, columns, REVERSE: tl.constexpr, BLOCK: tl.constexpr):
-    """sums[t] = terms[t] + decay[t] * sums[t - 1], or of t + 1: all [steps, columns]; the first one follows `start`."""
+def sum_kernel(
+    terms, decay, start, sums, steps, columns, REVERSE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """sums[t] = terms[t] + decay[t] * sums[t - 1], or of t + 1: all [steps, columns]; the first one
+    follows `start`."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = column < columns
     present = tl.load(start + column, mask=there, other=0.0)

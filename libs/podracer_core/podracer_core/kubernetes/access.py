@@ -1,4 +1,5 @@
-"""The API server's address and this process's credentials: a service account in the cluster, else a kubeconfig."""
+"""The API server's address and this process's credentials: a service account in the cluster, else a
+kubeconfig."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from podracer_core.errors import InvalidInput, Unavailable
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_S = 30.0
-"""A service account's token changes about once an hour: this is how often its file is read again."""
+"""A service account's token changes about once an hour: this is how often its file is read
+again."""
 
 
 @dataclass
@@ -37,12 +39,14 @@ class ClusterAccess:
     _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """The credentials of a call. If the token's file becomes unreadable, the previous token stays in use.
+        """The credentials of a call. If the token's file becomes unreadable, the previous token
+        stays in use.
 
         Raises OSError or Unavailable while there is no token yet: no call is made without one.
         """
         if self.token_file is not None:
-            with self._reading:  # a thread that comes meanwhile waits for the token of the first one
+            # a thread that comes meanwhile waits for the token of the first one
+            with self._reading:
                 if time.monotonic() - self._read_at >= _TOKEN_S:
                     self._read(self.token_file)
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -54,19 +58,26 @@ class ClusterAccess:
             if not self.token:
                 raise
         if not self.token:
-            raise Unavailable(f"the token of the service account, {file}, is empty", reason="NO_CLUSTER")
+            raise Unavailable(
+                f"the token of the service account, {file}, is empty", reason="NO_CLUSTER"
+            )
         self._read_at = time.monotonic()
 
 
-def in_cluster(account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
-    """The access of a pod in the cluster. Raises InvalidInput if this process is not in one, or has no service
-    account."""
+def in_cluster(
+    account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ
+) -> ClusterAccess:
+    """The access of a pod in the cluster. Raises InvalidInput if this process is not in one, or has
+    no service account."""
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     if not host or not port:
         raise _wrong(
-            "this process is in no cluster (KUBERNETES_SERVICE_HOST is not set), and PODRACER_KUBECONFIG neither"
+            "this process is in no cluster (KUBERNETES_SERVICE_HOST is not set), and "
+            "PODRACER_KUBECONFIG neither"
         )
-    missing = [name for name in ("token", "ca.crt", "namespace") if not os.access(account / name, os.R_OK)]
+    missing = [
+        name for name in ("token", "ca.crt", "namespace") if not os.access(account / name, os.R_OK)
+    ]
     if missing:
         raise _wrong(
             f"{account} lacks {', '.join(missing)}: this pod needs a service account, "
@@ -81,7 +92,8 @@ def in_cluster(account: Path = ACCOUNT, environment: Mapping[str, str] = os.envi
 
 
 def read_kubeconfig(path: Path) -> ClusterAccess:
-    """The access by the current context of a kubeconfig: a token, or a client certificate. Raises InvalidInput."""
+    """The access by the current context of a kubeconfig: a token, or a client certificate. Raises
+    InvalidInput."""
     try:
         config = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -96,7 +108,10 @@ def read_kubeconfig(path: Path) -> ClusterAccess:
         raise _wrong(f"{path}: the cluster's server is {server!r}, expected https://host:port")
     token, certificate = user.get("token", ""), _content(path, user, "client-certificate")
     if user and not (token or certificate):
-        raise _wrong(f"{path}: the user has {', '.join(user)}, expected a token or a client certificate with its key")
+        raise _wrong(
+            f"{path}: the user has {', '.join(user)}, expected a token or a client certificate "
+            "with its key"
+        )
     tls = None
     if server.startswith("https://"):
         ca = _content(path, cluster, "certificate-authority")
@@ -132,7 +147,9 @@ def _context(path: Path, ca_file: str | None = None, ca_data: str | None = None)
     try:
         return ssl.create_default_context(cafile=ca_file, cadata=ca_data)
     except (OSError, ValueError) as error:
-        raise _wrong(f"{path}: the certificates of the authority cannot be used: {error}") from error
+        raise _wrong(
+            f"{path}: the certificates of the authority cannot be used: {error}"
+        ) from error
 
 
 def _present(path: Path, tls: ssl.SSLContext, pem: bytes) -> None:
@@ -142,7 +159,9 @@ def _present(path: Path, tls: ssl.SSLContext, pem: bytes) -> None:
         try:
             tls.load_cert_chain(file.name)
         except (OSError, ValueError) as error:
-            raise _wrong(f"{path}: the client certificate and its key cannot be used: {error}") from error
+            raise _wrong(
+                f"{path}: the client certificate and its key cannot be used: {error}"
+            ) from error
 
 
 def _wrong(problem: str) -> InvalidInput:

@@ -20,11 +20,11 @@ EVERY_S, RETRY_S = 15.0, 2.0
 
 
 async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]]) -> None:
-    """Runs forever: keep the label on the Pod `pod` of this process, and off the other Pods of its StatefulSet.
+    """Runs forever: keep the label on the Pod `pod` of this process, and off the other Pods of its
+    StatefulSet.
 
-    `check_active` raises if another process has taken over; it is called each time. Outside a cluster this does
-    nothing.
-    """
+    `check_active` raises if another process has taken over; it is called each time. Outside a
+    cluster this does nothing."""
     api: ClusterApi | None = None
     while pod and "KUBERNETES_SERVICE_HOST" in os.environ:
         try:

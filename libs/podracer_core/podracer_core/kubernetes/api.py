@@ -1,4 +1,5 @@
-"""The few calls of the Kubernetes API that Podracer makes. They block; each has a deadline and is made once.
+"""The few calls of the Kubernetes API that Podracer makes. They block; each has a deadline and is
+made once.
 
 jobs.batch     list, watch, get, create, delete
 pods           list, watch, patch
@@ -39,7 +40,8 @@ Selector = Mapping[str, str]
 """`labelSelector` or `fieldSelector` of a list or a watch."""
 
 EXPIRED = "EXPIRED"
-"""Reason of a PreconditionFailed: the server no longer has the changes after that resource version; list again."""
+"""Reason of a PreconditionFailed: the server no longer has the changes after that resource version;
+list again."""
 
 WATCH_S = 60
 """How long the server keeps a watch open; the next one begins where it ended."""
@@ -50,8 +52,8 @@ _CONNECT_S, _ANSWER_S = 5.0, 10.0
 _PAGE = 500
 _MAX_LINE_BYTES = 16 << 20
 _LACKS_A_VERB = re.compile(r"\bcannot \w+ (resource|path)\b")
-"""The text of a refusal by an authorizer; any other 403 comes from admission: a webhook, a policy, Pod Security, a
-quota."""
+"""The text of a refusal by an authorizer; any other 403 comes from admission: a webhook, a policy,
+Pod Security, a quota."""
 
 
 class Watch:
@@ -61,7 +63,8 @@ class Watch:
         self._response = response
 
     def __iter__(self) -> Iterator[tuple[str, Item]]:
-        """(ADDED, MODIFIED, DELETED or BOOKMARK, object). Raises Unavailable, or PreconditionFailed (EXPIRED)."""
+        """(ADDED, MODIFIED, DELETED or BOOKMARK, object). Raises Unavailable, or PreconditionFailed
+        (EXPIRED)."""
         with _mapped_failures("the watch"):
             rest = b""
             for chunk in self._response.stream(1 << 16):
@@ -71,7 +74,9 @@ class Watch:
                 for line in filter(None, lines):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        raise _refusal("watch", int(event["object"].get("code") or 500), event["object"])
+                        raise _refusal(
+                            "watch", int(event["object"].get("code") or 500), event["object"]
+                        )
                     yield event["type"], event["object"]
 
     def close(self) -> None:
@@ -82,14 +87,18 @@ class Watch:
 
 
 class ClusterApi:
-    """Calls in one namespace. Safe to use from several threads. Every method raises Unavailable if the server does
-    not answer, and PermissionRefused without the permission for the call."""
+    """Calls in one namespace. Safe to use from several threads. Every method raises Unavailable if
+    the server does not answer, and PermissionRefused without the permission for the call."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self.namespace = access.namespace
         self._access = access
         self._http = urllib3.PoolManager(
-            num_pools=1, maxsize=CALLS + _WATCHES, block=False, retries=False, ssl_context=access.tls
+            num_pools=1,
+            maxsize=CALLS + _WATCHES,
+            block=False,
+            retries=False,
+            ssl_context=access.tls,
         )
 
     def list(self, resource: Resource, selector: Selector) -> tuple[list[Item], str]:
@@ -123,18 +132,20 @@ class ClusterApi:
         return self._call("GET", resource, name, verb="get")
 
     def create(self, resource: Resource, body: Item) -> Item:
-        """Create an object and return it as the server has stored it. Raises AlreadyExists, Exhausted (a quota),
-        InvalidInput."""
+        """Create an object and return it as the server has stored it. Raises AlreadyExists,
+        Exhausted (a quota), InvalidInput."""
         return self._call("POST", resource, body["metadata"]["name"], body=body, verb="create")
 
     def patch(self, resource: Resource, name: str, change: Item) -> Item:
-        """Change those fields of an object that `change` names. Raises AlreadyExists if it has a resourceVersion
-        and that of the object has changed."""
+        """Change those fields of an object that `change` names. Raises AlreadyExists if it has a
+        resourceVersion and that of the object has changed."""
         return self._call("PATCH", resource, name, body=change, verb="patch")
 
-    def delete_job(self, name: str, uid: str, propagation: Literal["Foreground", "Background"]) -> None:
-        """Delete a Job and its pods: the Job after its pods, or before them, even if an earlier call made it wait for
-        them. Does nothing if the Job does not exist."""
+    def delete_job(
+        self, name: str, uid: str, propagation: Literal["Foreground", "Background"]
+    ) -> None:
+        """Delete a Job and its pods: the Job after its pods, or before them, even if an earlier
+        call made it wait for them. Does nothing if the Job does not exist."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -151,7 +162,8 @@ class ClusterApi:
         query = {"fieldSelector": f"involvedObject.name={name},type=Warning", "limit": str(_PAGE)}
         found = self._call("GET", "events", query=query, verb="list")
         events = sorted(
-            found.get("items") or [], key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
+            found.get("items") or [],
+            key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "",
         )
         return [str(event.get("message", "")) for event in events]
 
@@ -175,7 +187,9 @@ class ClusterApi:
                 self._raise(response, verb, resource, name)
             found = json.loads(response.data)
         if not isinstance(found, dict):
-            raise Unavailable(f"the API server has answered {verb} {resource} with something else than an object")
+            raise Unavailable(
+                f"the API server has answered {verb} {resource} with something else than an object"
+            )
         return found
 
     def _send(
@@ -188,20 +202,27 @@ class ClusterApi:
         answer_s: float,
     ) -> urllib3.BaseHTTPResponse:
         group = "/apis/batch/v1" if resource == "jobs" else "/api/v1"
-        url = f"{self._access.server}{group}/namespaces/{self.namespace}/{resource}{f'/{name}' if name else ''}"
+        place = f"{resource}/{name}" if name else resource
+        url = f"{self._access.server}{group}/namespaces/{self.namespace}/{place}"
         form = "application/merge-patch+json" if method == "PATCH" else "application/json"
         with _mapped_failures(f"the API server {self._access.server}"):
             return self._http.request(
                 method,
                 f"{url}?{urlencode(query)}" if query else url,
                 body=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": form, "Accept": "application/json", **self._access.headers()},
+                headers={
+                    "Content-Type": form,
+                    "Accept": "application/json",
+                    **self._access.headers(),
+                },
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=answer_s),
                 preload_content="watch" not in query,
                 redirect=False,
             )
 
-    def _raise(self, response: urllib3.BaseHTTPResponse, verb: str, resource: str, name: str) -> NoReturn:
+    def _raise(
+        self, response: urllib3.BaseHTTPResponse, verb: str, resource: str, name: str
+    ) -> NoReturn:
         try:
             status = json.loads(response.data)
         except ValueError:

@@ -2,14 +2,15 @@
 
 reading       CSV, Parquet or Arrow -> columns
 wall_clock    times with a zone
-table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the user's rule for gaps
+table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the
+              user's rule for gaps
 ex_rights     unadjusted ex-rights dates found and smoothed
 canonical     the Parquet file in which a table is stored, and appending bars to it
 inspection    remarkable data in a table: gaps, splits, jumps
 synthetic     synthetic markets
 
-This module has the error for a refused table; pyarrow and talib are imported when a table is opened.
-"""
+This module has the error for a refused table; pyarrow and talib are imported when a table is
+opened."""
 
 from __future__ import annotations
 

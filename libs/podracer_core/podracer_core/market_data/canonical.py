@@ -1,8 +1,9 @@
-"""The Parquet file of a stored table: the same bytes for the same table, with a record of all changes to its prices.
+"""The Parquet file of a stored table: the same bytes for the same table, with a record of all
+changes to its prices.
 
-Rows are sorted by ticker and time. The metadata of the file has the version of its schema, the source of the table,
-whether its prices are adjusted, and the factors, so that unadjusted bars can be appended.
-"""
+Rows are sorted by ticker and time. The metadata of the file has the version of its schema, the
+source of the table, whether its prices are adjusted, and the factors, so that unadjusted bars can
+be appended."""
 
 from __future__ import annotations
 
@@ -60,30 +61,42 @@ class Provenance:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Provenance:
-        """The provenance in a text. Raises InvalidInput for an unknown schema, and for any other text."""
+        """The provenance in a text. Raises InvalidInput for an unknown schema, and for any other
+        text."""
         try:
             values = json.loads(text)
             if (schema := values.pop("schema")) != _SCHEMA:
                 raise InvalidInput(f"the data set has schema {schema!r}, {_SCHEMA!r} is known here")
-            dates = [ExRightsDate(name, np.datetime64(at), move, by) for name, at, move, by in values.pop("ex_rights")]
+            dates = [
+                ExRightsDate(name, np.datetime64(at), move, by)
+                for name, at, move, by in values.pop("ex_rights")
+            ]
             return cls(**values | {"ex_rights": tuple(dates), "tickers": tuple(values["tickers"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"the metadata of the data set is damaged: {error}") from error
 
 
 def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> str:
-    """Write the file atomically and return its SHA-256. Raises InvalidInput if it cannot be written."""
+    """Write the file atomically and return its SHA-256. Raises InvalidInput if it cannot be
+    written."""
     arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
     first, last = moment(table.time.min()), moment(table.time.max())
-    provenance = replace(provenance, tickers=table.tickers, rows=len(table.time), first=first, last=last)
+    provenance = replace(
+        provenance, tickers=table.tickers, rows=len(table.time), first=first, last=last
+    )
     names = arrow.DictionaryArray.from_arrays(
-        np.repeat(np.arange(len(table.tickers), dtype=np.int32), np.diff(table.bounds)), arrow.array(table.tickers)
+        np.repeat(np.arange(len(table.tickers), dtype=np.int32), np.diff(table.bounds)),
+        arrow.array(table.tickers),
     )
     prices = [np.ascontiguousarray(table.prices[:, column]) for column in range(4)]
     cells = [names.cast(arrow.string()), table.time, *prices, table.volume]
-    rows = arrow.table(dict(zip(COLUMNS, cells, strict=True))).replace_schema_metadata({_KEY: provenance.to_json()})
+    rows = arrow.table(dict(zip(COLUMNS, cells, strict=True))).replace_schema_metadata(
+        {_KEY: provenance.to_json()}
+    )
     try:
-        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.absolute().parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            prefix=f".{path.name}.", dir=path.absolute().parent, delete=False
+        ) as file:
             draft = Path(file.name)
             try:
                 parquet.write_table(rows, file, compression="zstd", store_schema=True)
@@ -98,7 +111,8 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
 
 
 def read_provenance(path: Path) -> Provenance | None:
-    """The provenance of a file; None for a file that `write_canonical` has not written. Raises InvalidInput."""
+    """The provenance of a file; None for a file that `write_canonical` has not written. Raises
+    InvalidInput."""
     arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
     try:
         metadata = parquet.read_schema(path).metadata or {}
@@ -108,13 +122,16 @@ def read_provenance(path: Path) -> Provenance | None:
 
 
 def unadjusted(table: PriceTable, dates: Sequence[ExRightsDate]) -> PriceTable:
-    """The table before `adjusted`, up to rounding. Raises InvalidInput for a date that is not in it."""
+    """The table before `adjusted`, up to rounding. Raises InvalidInput for a date that is not in
+    it."""
     factor = np.ones(len(table.time))
     for date in dates:
         if date.ticker not in table.tickers:
             raise InvalidInput(f"the ex-rights date {date} is of no ticker of the data set")
         rows = table.rows(table.tickers.index(date.ticker))
-        factor[rows.start + int(np.searchsorted(table.time[rows], date.time)) : rows.stop] *= date.factor
+        factor[rows.start + int(np.searchsorted(table.time[rows], date.time)) : rows.stop] *= (
+            date.factor
+        )
     return replace(table, prices=table.prices / factor[:, None], volume=table.volume * factor)
 
 
@@ -134,13 +151,14 @@ def prepared(table: PriceTable, provenance: Provenance) -> tuple[PriceTable, Pro
     return adjusted(table, provenance.daily_limit), replace(provenance, ex_rights=dates)
 
 
-def append(stored: PriceTable, provenance: Provenance, new: PriceTable) -> tuple[PriceTable, Provenance, int]:
+def append(
+    stored: PriceTable, provenance: Provenance, new: PriceTable
+) -> tuple[PriceTable, Provenance, int]:
     """A data set with the bars of `new` (not adjusted) appended; the third value is their number.
 
-    Common bars must be equal. Bars of the data set do not change, as ex-rights dates are chained forward.
-    Raises InvalidInput with the first bar that differs, lies between or before the data set's, or has an unknown
-    ticker.
-    """
+    Common bars must be equal. Bars of the data set do not change, as ex-rights dates are chained
+    forward. Raises InvalidInput with the first bar that differs, lies between or before the data
+    set's, or has an unknown ticker."""
     former = unadjusted(stored, provenance.ex_rights)
     unknown = [ticker for ticker in new.tickers if ticker not in stored.tickers]
     if unknown:
@@ -154,14 +172,22 @@ def append(stored: PriceTable, provenance: Provenance, new: PriceTable) -> tuple
         _require_equal(former, old, new, added, late, ticker)
         rows = np.arange(added.start, added.stop)[late]
         stretches.append((old, rows))
-        is_new.append(np.concatenate([np.zeros(old.stop - old.start, np.bool_), np.ones(len(rows), np.bool_)]))
+        is_new.append(
+            np.concatenate([np.zeros(old.stop - old.start, np.bool_), np.ones(len(rows), np.bool_)])
+        )
     bounds = np.concatenate([[0], np.cumsum([len(each) for each in is_new])])
     raw = PriceTable(
         stored.tickers,
         bounds,
-        np.concatenate([part for old, rows in stretches for part in (former.time[old], new.time[rows])]),
-        np.concatenate([part for old, rows in stretches for part in (former.prices[old], new.prices[rows])]),
-        np.concatenate([part for old, rows in stretches for part in (former.volume[old], new.volume[rows])]),
+        np.concatenate(
+            [part for old, rows in stretches for part in (former.time[old], new.time[rows])]
+        ),
+        np.concatenate(
+            [part for old, rows in stretches for part in (former.prices[old], new.prices[rows])]
+        ),
+        np.concatenate(
+            [part for old, rows in stretches for part in (former.volume[old], new.volume[rows])]
+        ),
     )
     fresh = np.concatenate(is_new)
     if not fresh.any():
@@ -172,8 +198,14 @@ def append(stored: PriceTable, provenance: Provenance, new: PriceTable) -> tuple
     known = {(each.ticker, each.time): each for each in provenance.ex_rights}
     dates = tuple(known.get((each.ticker, each.time), each) for each in told.ex_rights)
     if len([each for each in dates if (each.ticker, each.time) in known]) != len(known):
-        raise InvalidInput("the data set's ex-rights dates cannot be found in it again: store the whole table anew")
-    return replace(together, prices=prices, volume=volume), replace(told, ex_rights=dates), int(fresh.sum())
+        raise InvalidInput(
+            "the data set's ex-rights dates cannot be found in it again: store the whole table anew"
+        )
+    return (
+        replace(together, prices=prices, volume=volume),
+        replace(told, ex_rights=dates),
+        int(fresh.sum()),
+    )
 
 
 def _rows(table: PriceTable, ticker: str) -> slice:
@@ -181,16 +213,26 @@ def _rows(table: PriceTable, ticker: str) -> slice:
 
 
 def _require_equal(
-    former: PriceTable, old: slice, new: PriceTable, added: slice, late: NDArray[np.bool_], ticker: str
+    former: PriceTable,
+    old: slice,
+    new: PriceTable,
+    added: slice,
+    late: NDArray[np.bool_],
+    ticker: str,
 ) -> None:
     times = former.time[old]
     for row in np.arange(added.start, added.stop)[~late]:
         time = new.time[row]
         place = int(np.searchsorted(times, time))
         if times[place] != time:
-            raise refusal("table", f"{ticker} {moment(time)} is no bar of the data set, and not behind its last")
+            raise refusal(
+                "table",
+                f"{ticker} {moment(time)} is no bar of the data set, and not behind its last",
+            )
         there = [*former.prices[old.start + place], former.volume[old.start + place]]
         for name, was, now in zip(_NAMES, there, [*new.prices[row], new.volume[row]], strict=True):
             if not np.isclose(was, now, rtol=_ROUNDING, atol=0):
-                message = f"{ticker} {moment(time)}: {name} is {now:.10g}, and {was:.10g} in the data set"
+                message = (
+                    f"{ticker} {moment(time)}: {name} is {now:.10g}, and {was:.10g} in the data set"
+                )
                 raise refusal("table", f"{message}; bars that both have must be equal")

@@ -42,10 +42,11 @@ class RawTable(NamedTuple):
 
 
 def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
-    """Read the file; its first bytes determine the format. `columns` are the names in the file, if they differ.
+    """Read the file; its first bytes determine the format. `columns` are the names in the file, if
+    they differ.
 
-    Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong type.
-    """
+    Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong
+    type."""
     names = {name: columns.get(name, name) for name in COLUMNS}
     table = _open(path, names)
     missing = [name for name in COLUMNS if names[name] not in table.column_names]
@@ -57,22 +58,36 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     if table.num_rows == 0:
         raise refusal("table", f"{path} has no rows")
     arrow = trading_library("pyarrow")
-    kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {"ticker": arrow.string(), "time": arrow.timestamp("us")}
-    cells = {name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()}
-    coded = trading_library("pyarrow.compute").dictionary_encode(cells["ticker"])  # one text a ticker, not one a row
+    kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {
+        "ticker": arrow.string(),
+        "time": arrow.timestamp("us"),
+    }
+    cells = {
+        name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()
+    }
+    # one text a ticker, not one a row
+    coded = trading_library("pyarrow.compute").dictionary_encode(cells["ticker"])
     return RawTable(
         np.array(coded.dictionary.to_pylist(), dtype=object)[coded.indices.to_numpy()],
         cells["time"].to_numpy(zero_copy_only=False),
-        np.stack([cells[name].to_numpy(zero_copy_only=False) for name in ("open", "high", "low", "close")], axis=1),
+        np.stack(
+            [
+                cells[name].to_numpy(zero_copy_only=False)
+                for name in ("open", "high", "low", "close")
+            ],
+            axis=1,
+        ),
         cells["volume"].to_numpy(zero_copy_only=False),
     )
 
 
-def read_index(path: str, columns: Mapping[str, str], index: str) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
+def read_index(
+    path: str, columns: Mapping[str, str], index: str
+) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
     """An index in a separate column: rising times [T], and its levels [T].
 
-    Raises InvalidInput as `read_table`, and if the rows of one time have different levels, or a level is not above 0.
-    """
+    Raises InvalidInput as `read_table`, and if the rows of one time have different levels, or a
+    level is not above 0."""
     names = {"time": columns.get("time", "time"), "index": index}
     table = _open(path, names)
     missing = [column for column in names.values() if column not in table.column_names]
@@ -80,16 +95,24 @@ def read_index(path: str, columns: Mapping[str, str], index: str) -> tuple[NDArr
         found = ", ".join(table.column_names)
         raise refusal("index_column", f"{path} has no column {missing[0]!r}; it has {found}")
     arrow = trading_library("pyarrow")
-    times = _column(table.column(names["time"]), names["time"], arrow.timestamp("us")).to_numpy(zero_copy_only=False)
+    times = _column(table.column(names["time"]), names["time"], arrow.timestamp("us")).to_numpy(
+        zero_copy_only=False
+    )
     level = _column(table.column(index), index, arrow.float64()).to_numpy(zero_copy_only=False)
     moments, first, which = np.unique(times, return_index=True, return_inverse=True)
     if not (np.isfinite(level) & (level > 0)).all():
         row = int(np.argmin(np.isfinite(level) & (level > 0)))
-        raise refusal("index_column", f"row {row + 1}: {index!r} is {level[row]:g}; the level of an index is above 0")
+        raise refusal(
+            "index_column",
+            f"row {row + 1}: {index!r} is {level[row]:g}; the level of an index is above 0",
+        )
     if (differs := level != level[first][which]).any():
         row = int(np.argmax(differs))
         both = f"{level[first][which][row]:g} and {level[row]:g}"
-        message = f"{index!r} is {both} at {times[row]}: the level of an index is the same for all tickers at a time"
+        message = (
+            f"{index!r} is {both} at {times[row]}: the level of an index is the same for "
+            "all tickers at a time"
+        )
         raise refusal("index_column", message)
     return moments, level[first]
 
@@ -107,15 +130,22 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
             return arrow.ipc.open_stream(path).read_all()
         return _open_csv(path, names, compression="gzip" if start[:2] == b"\x1f\x8b" else None)
     except OSError as error:
-        raise refusal("table", f"cannot read the table {path}: {error.strerror or error}") from error
-    except (arrow.ArrowException, ValueError) as error:  # a text that is not UTF-8, or a path with a zero byte in it
-        message = f"{path} is not a table in CSV (UTF-8, with a line of column names), Parquet or Arrow: {error}"
+        raise refusal(
+            "table", f"cannot read the table {path}: {error.strerror or error}"
+        ) from error
+    except (arrow.ArrowException, ValueError) as error:
+        # a text that is not UTF-8, or a path with a zero byte in it
+        message = (
+            f"{path} is not a table in CSV (UTF-8, with a line of column names), Parquet or "
+            f"Arrow: {error}"
+        )
         raise refusal("table", message) from error
 
 
 def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
-    """The requested columns, piece by piece: the text of a large file is never in memory as a whole. Ticker and time
-    stay texts, so that 000001 keeps its zeros. If a column is missing or duplicate, there are no rows."""
+    """The requested columns, piece by piece: the text of a large file is never in memory as a
+    whole. Ticker and time stay texts, so that 000001 keeps its zeros. If a column is missing or
+    duplicate, there are no rows."""
     arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
     reading = csv.ReadOptions(use_threads=False)
     with arrow.input_stream(path, compression=compression) as file:
@@ -123,13 +153,18 @@ def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> A
     plain = [column.strip() for column in found]
     is_whole = all(plain.count(column) == 1 for column in names.values())
     wanted = [found[plain.index(column)] for column in names.values()] if is_whole else []
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(found, arrow.string()), include_columns=wanted)
+    as_text = csv.ConvertOptions(
+        column_types=dict.fromkeys(found, arrow.string()), include_columns=wanted
+    )
     pieces: list[Any] = []
     rows = 0
     with arrow.input_stream(path, compression=compression) as file:
         for batch in csv.open_csv(file, reading, convert_options=as_text):
             if is_whole:
-                cells = [_compact(batch.column(place), names[name], name, rows) for place, name in enumerate(names)]
+                cells = [
+                    _compact(batch.column(place), names[name], name, rows)
+                    for place, name in enumerate(names)
+                ]
                 pieces.append(arrow.table(cells, names=list(names.values())))
             rows += batch.num_rows
     if not is_whole or not rows:
@@ -138,19 +173,25 @@ def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> A
 
 
 def _compact(cells: Any, column: str, name: str, first_row: int) -> Any:
-    """A piece of a column in its final type, which needs less memory; `first_row` is its place in the file."""
+    """A piece of a column in its final type, which needs less memory; `first_row` is its place in
+    the file."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     if name in ("ticker", "time"):
         return compute.dictionary_encode(cells)
     return _column(cells, column, arrow.float64(), first_row)
 
 
-def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:
-    """The error for missing columns, with the existing ones and the mapping that is most likely meant."""
+def _missing(
+    path: str, missing: list[str], names: Mapping[str, str], found: list[str]
+) -> InvalidInput:
+    """The error for missing columns, with the existing ones and the mapping that is most likely
+    meant."""
     told = ", ".join(repr(names[name]) for name in missing)
     message = f"{path} has no column {told}; it has {', '.join(found)}"
     if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
-        return refusal("table", f"{message}: columns of a CSV are separated by commas, not by {other!r}")
+        return refusal(
+            "table", f"{message}: columns of a CSV are separated by commas, not by {other!r}"
+        )
     meant = {}
     for name in missing:
         free = {column.lower(): column for column in found if column not in names.values()}
@@ -165,18 +206,25 @@ def _missing(path: str, missing: list[str], names: Mapping[str, str], found: lis
 
 
 def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
-    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput with the first row whose cell is
-    empty or has another type."""
+    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput with the first row
+    whose cell is empty or has another type."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     types, is_time = arrow.types, arrow.types.is_timestamp(kind)
     cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells
     if types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
-    is_text = types.is_string(cells.type) or types.is_large_string(cells.type) or types.is_string_view(cells.type)
+    is_text = (
+        types.is_string(cells.type)
+        or types.is_large_string(cells.type)
+        or types.is_string_view(cells.type)
+    )
     if is_text or (is_time and types.is_integer(cells.type)):
         cells, is_text = compute.utf8_trim_whitespace(cells.cast(arrow.string())), True
     elif is_time and not types.is_temporal(cells.type):
-        message = f"column {name!r} holds {cells.type}; dates such as 2019-12-31 or timestamps are expected"
+        message = (
+            f"column {name!r} holds {cells.type}; dates such as 2019-12-31 or timestamps "
+            "are expected"
+        )
         raise refusal("table", message)
     empty = compute.fill_null(compute.equal(cells, ""), True) if is_text else compute.is_null(cells)
     row = compute.index(empty, True).as_py()
@@ -196,7 +244,10 @@ def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
         return compute.cast(cells, kind, safe=False)
     row = _first_misfit(cells, kind)
     right = "a date such as 2019-12-31, or 2019-12-31 09:30" if is_time else "a number"
-    raise refusal("table", f"row {first_row + row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected")
+    raise refusal(
+        "table",
+        f"row {first_row + row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected",
+    )
 
 
 def _casts(cells: Any, kind: Any) -> bool:

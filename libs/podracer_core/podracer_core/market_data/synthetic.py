@@ -1,14 +1,17 @@
-"""Synthetic markets, the same for the same seed: one factor, calm and volatile regimes, trends, jumps, gaps, halts.
+"""Synthetic markets, the same for the same seed: one factor, calm and volatile regimes, trends,
+jumps, gaps, halts.
 
-The log return of a bar is, with σ the volatility of a bar, v the regime's (1 or 2.5), F and ε standard normal,
+The log return of a bar is, with σ the volatility of a bar, v the regime's (1 or 2.5), F and ε
+standard normal,
 
-    r = μ(regime) + v σ (β F + sqrt(1 - β²) ε) + strength σ X + jump - reversion log(close / first close).
+    r = μ(regime) + v σ (β F + sqrt(1 - β²) ε) + strength σ X + jump
+        - reversion log(close / first close).
 
-X is a hidden trend of each ticker that fades slowly, X' = ρ X + sqrt(1 - ρ²) ε', with a half-life of 20 bars: an
-agent can learn it, as it shows in the returns of the last weeks. With `strength` 0 there is nothing to learn, with 0.3
-a little, with 1 much: the share strength² / (1 + strength²) of a calm bar's own variance is trend. With `reversion`,
-prices return to where they began, which is learned more easily: a low price will rise.
-"""
+X is a hidden trend of each ticker that fades slowly, X' = ρ X + sqrt(1 - ρ²) ε', with a half-life
+of 20 bars: an agent can learn it, as it shows in the returns of the last weeks. With `strength` 0
+there is nothing to learn, with 0.3 a little, with 1 much: the share strength² / (1 + strength²) of
+a calm bar's own variance is trend. With `reversion`, prices return to where they began, which is
+learned more easily: a low price will rise."""
 
 from __future__ import annotations
 
@@ -47,7 +50,8 @@ class SyntheticMarket:
     seed       a different one gives a different market
     start      first day
     strength   strength of the trends, in volatilities of a bar
-    reversion  part of a close's distance from the first one, in logarithms, that the next bar takes back
+    reversion  part of a close's distance from the first one, in logarithms, that the next bar takes
+               back
     halts      number for each ticker: gaps of 1 to 5 bars
     ex_rights  dates on which one share of some ticker becomes 1.3, not adjusted
     """
@@ -63,7 +67,12 @@ class SyntheticMarket:
     ex_rights: int = 0
 
     def __post_init__(self) -> None:
-        limits = {"tickers": (1, 10_000), "bars": (2, 100_000_000), "seed": (0, 2**63 - 1), "strength": (0, 10)}
+        limits = {
+            "tickers": (1, 10_000),
+            "bars": (2, 100_000_000),
+            "seed": (0, 2**63 - 1),
+            "strength": (0, 10),
+        }
         limits |= {"reversion": (0, 1), "halts": (0, self.bars // 20), "ex_rights": (0, 10_000)}
         violations = [
             FieldViolation(each.name, f"is {getattr(self, each.name)}, expected {low} to {high}")
@@ -72,15 +81,20 @@ class SyntheticMarket:
             if each.name in limits and not low <= getattr(self, each.name) <= high
         ]
         if self.interval not in _BARS_OF_DAY:
-            violations.append(FieldViolation("interval", f"is {self.interval!r}, expected day or minute"))
+            violations.append(
+                FieldViolation("interval", f"is {self.interval!r}, expected day or minute")
+            )
         if self.tickers * self.bars > 200_000_000:
-            violations.append(FieldViolation("bars", "and tickers together make more than 200,000,000 rows"))
+            violations.append(
+                FieldViolation("bars", "and tickers together make more than 200,000,000 rows")
+            )
         if violations:
             raise InvalidInput("; ".join(map(str, violations)), violations=violations)
 
 
 def make_market(market: SyntheticMarket) -> PriceTable:
-    """The table, prices with four decimals, tickers A000, A001, … Raises InvalidInput for days after the year 9999."""
+    """The table, prices with four decimals, tickers A000, A001, … Raises InvalidInput for days
+    after the year 9999."""
     generator = np.random.default_rng(market.seed)
     shape = (market.bars, market.tickers)
     times = _times(market)
@@ -110,10 +124,14 @@ def make_market(market: SyntheticMarket) -> PriceTable:
 def _times(market: SyntheticMarket) -> NDArray[np.datetime64]:
     per_day = _BARS_OF_DAY[market.interval]
     days = -(-market.bars // per_day)
-    first = market.start + timedelta(days=max(0, 7 - market.start.weekday()) if market.start.weekday() > 4 else 0)
+    first = market.start + timedelta(
+        days=max(0, 7 - market.start.weekday()) if market.start.weekday() > 4 else 0
+    )
     last = np.busday_offset(np.datetime64(first), days - 1)
     if last > np.datetime64("9999-12-31"):
-        raise InvalidInput(f"{market.bars} bars from {market.start} on go past the year 9999; choose fewer")
+        raise InvalidInput(
+            f"{market.bars} bars from {market.start} on go past the year 9999; choose fewer"
+        )
     dates = np.busday_offset(np.datetime64(first), np.arange(days)).astype("datetime64[us]")
     if per_day == 1:
         return dates

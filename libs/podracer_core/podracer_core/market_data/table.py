@@ -1,4 +1,5 @@
-"""A price table that has been checked: every row a bar of one ticker, all bars of a ticker in the order of time."""
+"""A price table that has been checked: every row a bar of one ticker, all bars of a ticker in the
+order of time."""
 
 from __future__ import annotations
 
@@ -45,12 +46,14 @@ class PriceTable:
 
 
 def checked(raw: RawTable) -> PriceTable:
-    """The same rows, grouped by ticker. Raises InvalidInput with the first row, ticker and time at which a
-    price is impossible, or a time is a duplicate or earlier than the previous one."""
+    """The same rows, grouped by ticker. Raises InvalidInput with the first row, ticker and time at
+    which a price is impossible, or a time is a duplicate or earlier than the previous one."""
     open_, high, low, close = raw.prices.T
     for column, values in (("open", open_), ("high", high), ("low", low), ("close", close)):
         _refuse_first(raw, ~(np.isfinite(values) & (values > 0)), column, values, "a price above 0")
-    _refuse_first(raw, ~(np.isfinite(raw.volume) & (raw.volume >= 0)), "volume", raw.volume, "0 or more")
+    _refuse_first(
+        raw, ~(np.isfinite(raw.volume) & (raw.volume >= 0)), "volume", raw.volume, "0 or more"
+    )
     _refuse_first(raw, high < low * (1 - _ROUNDING), "high", high, "not below low", low)
     for column, values in (("open", open_), ("close", close)):
         _refuse_first(raw, values > high * (1 + _ROUNDING), column, values, "not above high", high)
@@ -60,7 +63,9 @@ def checked(raw: RawTable) -> PriceTable:
     order = np.argsort(code, kind="stable")
     _refuse_disorder(raw, code, order)
     bounds = np.searchsorted(code[order], np.arange(len(tickers) + 1))
-    return PriceTable(tuple(map(str, tickers)), bounds, raw.time[order], raw.prices[order], raw.volume[order])
+    return PriceTable(
+        tuple(map(str, tickers)), bounds, raw.time[order], raw.prices[order], raw.volume[order]
+    )
 
 
 def _refuse_first(
@@ -75,7 +80,9 @@ def _refuse_first(
         return
     row = int(np.argmax(wrong))
     limit = "" if bound is None else f" ({bound[row]:g})"
-    raise refusal("table", f"{_place(raw, row)}: {column} is {values[row]:g}; {right}{limit} is expected")
+    raise refusal(
+        "table", f"{_place(raw, row)}: {column} is {values[row]:g}; {right}{limit} is expected"
+    )
 
 
 def _refuse_duplicates(raw: RawTable, code: NDArray[np.int64]) -> None:
@@ -95,7 +102,10 @@ def _refuse_disorder(raw: RawTable, code: NDArray[np.int64], order: NDArray[np.i
     if late.any():
         index = np.flatnonzero(late)[np.argmin(after[late])]
         earlier = f"{moment(raw.time[before[index]])} (row {before[index] + 1})"
-        message = f"{_place(raw, int(after[index]))} comes after that ticker's {earlier}; sort the table by time"
+        message = (
+            f"{_place(raw, int(after[index]))} comes after that ticker's {earlier}; sort "
+            "the table by time"
+        )
         raise refusal("table", message)
 
 
@@ -111,7 +121,8 @@ def moment(time: np.datetime64) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AlignedBars:
-    """T bars of K tickers. Without a bar, all prices of a ticker are its last close; before its first bar, 0.
+    """T bars of K tickers. Without a bar, all prices of a ticker are its last close; before its
+    first bar, 0.
 
     times           [T] datetime64[us]
     open, close     [T, K] float64
@@ -131,10 +142,13 @@ class AlignedBars:
 
 
 def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> AlignedBars:
-    """Align the bars. Raises InvalidInput for a gap if `gaps` is error, and if drop_day would leave no bars."""
+    """Align the bars. Raises InvalidInput for a gap if `gaps` is error, and if drop_day would leave
+    no bars."""
     times, bar = np.unique(table.time, return_inverse=True)
     row = np.full((len(times), len(table.tickers)), -1)
-    row[bar, np.repeat(np.arange(len(table.tickers)), np.diff(table.bounds))] = np.arange(len(table.time))
+    row[bar, np.repeat(np.arange(len(table.tickers)), np.diff(table.bounds))] = np.arange(
+        len(table.time)
+    )
     lacks = row < 0
     dropped: NDArray[np.bool_] = np.zeros(len(times), dtype=np.bool_)
     if gaps == "error" and lacks.any():
@@ -142,9 +156,16 @@ def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> Alig
     if gaps == "drop_day":
         dropped = np.any(lacks, axis=1)
         if dropped.all():
-            message = "gaps: drop_day leaves nothing, as there is no time at which all tickers have a bar"
+            message = (
+                "gaps: drop_day leaves nothing, as there is no time at which all tickers have a bar"
+            )
             raise refusal("gaps", f"{message}; use forward_fill, or leave tickers out")
-    times, row, lacks, dropped_times = times[~dropped], row[~dropped], lacks[~dropped], times[dropped]
+    times, row, lacks, dropped_times = (
+        times[~dropped],
+        row[~dropped],
+        lacks[~dropped],
+        times[dropped],
+    )
     latest = np.maximum.accumulate(row, axis=0)  # rows of a ticker rise with time
     unknown = latest < 0
     open_ = np.where(lacks, table.prices[latest, 3], table.prices[latest, 0])
@@ -159,11 +180,14 @@ def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> Alig
     )
 
 
-def _gap(table: PriceTable, times: NDArray[np.datetime64], lacks: NDArray[np.bool_]) -> InvalidInput:
+def _gap(
+    table: PriceTable, times: NDArray[np.datetime64], lacks: NDArray[np.bool_]
+) -> InvalidInput:
     bar, ticker = np.argwhere(lacks)[0]
     count = int(lacks.any(axis=1).sum())
     message = (
-        f"{table.tickers[ticker]} has no bar at {moment(times[bar])}, where others have; such gaps are on {count} of "
-        f"{len(times)} bars. Choose gaps: forward_fill (that ticker is not traded there) or gaps: drop_day (nothing is)"
+        f"{table.tickers[ticker]} has no bar at {moment(times[bar])}, where others have; such gaps "
+        f"are on {count} of {len(times)} bars. Choose gaps: forward_fill (that ticker is not "
+        "traded there) or gaps: drop_day (nothing is)"
     )
     return refusal("gaps", message)

@@ -10,7 +10,8 @@ _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?
 
 
 def wall_clock_times(cells: Any, name: str) -> Any:
-    """Timestamps of one zone as the wall-clock times there, without a zone; those without one unchanged.
+    """Timestamps of one zone as the wall-clock times there, without a zone; those without one
+    unchanged.
 
     Raises InvalidInput for an unknown zone.
     """
@@ -20,7 +21,10 @@ def wall_clock_times(cells: Any, name: str) -> Any:
     try:
         return compute.local_timestamp(cells)
     except arrow.ArrowInvalid as error:
-        message = f"column {name!r} has the time zone {cells.type.tz!r}, which is not known on this machine: {error}"
+        message = (
+            f"column {name!r} has the time zone {cells.type.tz!r}, which is not known on "
+            f"this machine: {error}"
+        )
         raise refusal("table", f"{message}; leave the zone out") from error
 
 
@@ -32,7 +36,8 @@ def times_without_offsets(cells: Any) -> Any:
 
 
 def refuse_mixed_offsets(cells: Any, name: str) -> None:
-    """Raise InvalidInput with the first two texts whose offsets from UTC differ, or that have none."""
+    """Raise InvalidInput with the first two texts whose offsets from UTC differ, or that have
+    none."""
     compute = trading_library("pyarrow.compute")
     offsets = compute.struct_field(compute.extract_regex(cells, _WITH_OFFSET), "offset")
     coded = compute.dictionary_encode(offsets, null_encoding="encode")

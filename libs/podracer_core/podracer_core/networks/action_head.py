@@ -1,8 +1,9 @@
-"""The meaning of a policy's outputs: the interface of all families of distributions, and the family of an action space.
+"""The meaning of a policy's outputs: the interface of all families of distributions, and the family
+of an action space.
 
-Every function is batched and keeps the member axis in front. `output` is the last layer's [M, B, output_size],
-`settings` are tensors [M, …] that belong to the policy but not to its network (`log_std`, `random_fraction`, …).
-"""
+Every function is batched and keeps the member axis in front. `output` is the last layer's [M, B,
+output_size], `settings` are tensors [M, …] that belong to the policy but not to its network
+(`log_std`, `random_fraction`, …)."""
 
 from __future__ import annotations
 
@@ -22,16 +23,18 @@ FORBIDDEN = -1e8
 class Density(ABC):
     """log pi(action) and the entropy of pi, [M, B] each, and what flows back from them.
 
-    The derivatives are written out: autograd over a dozen operations on small tensors would take longer than the
-    network itself. Tests compare them with autograd.
-    """
+    The derivatives are written out: autograd over a dozen operations on small tensors would take
+    longer than the network itself. Tests compare them with autograd."""
 
     log_prob: Tensor
     entropy: Tensor
 
     @abstractmethod
-    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss's derivatives in output [M, B, _] and log_std [M, A], from those in log_prob and entropy, [M, B]."""
+    def gradient(
+        self, log_prob_gradient: Tensor, entropy_gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The loss's derivatives in output [M, B, _] and log_std [M, A], from those in log_prob and
+        entropy, [M, B]."""
 
 
 class ActionHead(ABC):
@@ -40,7 +43,8 @@ class ActionHead(ABC):
     settings        name -> shape of one member's tensor
     noise_size      random numbers an action takes
     action_shape    of one action as it is stored, after [M, B]
-    stochastic      whether `sample` draws from the policy itself, not a greedy action with noise for exploration
+    stochastic      whether `sample` draws from the policy itself, not a greedy action with noise
+                    for exploration
     """
 
     stochastic: ClassVar[bool] = False
@@ -52,37 +56,46 @@ class ActionHead(ABC):
     action_dtype: torch.dtype
 
     def draw_noise(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
-        """The noise of `sample` over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T, M, E, noise_size].
+        """The noise of `sample` over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T,
+        M, E, noise_size].
 
-        Step t of member m uses the numbers (first_step[m] + t) * noise_size … of its environments' streams.
-        """
-        step = first_step.view(1, -1, 1, 1) + torch.arange(horizon, device=key.device).view(-1, 1, 1, 1)
+        Step t of member m uses the numbers (first_step[m] + t) * noise_size … of its environments'
+        streams."""
+        step = first_step.view(1, -1, 1, 1) + torch.arange(horizon, device=key.device).view(
+            -1, 1, 1, 1
+        )
         counter = step * self.noise_size + torch.arange(self.noise_size, device=key.device)
         return self.make_noise(key.unsqueeze(-1), counter)
 
     @abstractmethod
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
-        """Random numbers of the broadcast shape of key and counter (whose last axis is `noise_size`)."""
+        """Random numbers of the broadcast shape of key and counter (whose last axis is
+        `noise_size`)."""
 
     @abstractmethod
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """noise [M, B, noise_size], observation [M, B, obs] normalized -> action [M, B, *action_shape] and its
-        log-probability [M, B] (0 where the algorithm has no use for it)."""
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """noise [M, B, noise_size], observation [M, B, obs] normalized -> action [M, B,
+        *action_shape] and its log-probability [M, B] (0 where the algorithm has no use for it)."""
 
     @abstractmethod
     def mode(self, output: Tensor) -> Tensor:
         """The greedy action [M, B, *action_shape]."""
 
     def to_environment(self, action: Tensor) -> Tensor:
-        """A stored action [..., *action_shape] in the environment's own units and shape; by default as it is."""
+        """A stored action [..., *action_shape] in the environment's own units and shape; by default
+        as it is."""
         return action
 
     @abstractmethod
     def greedy_module(self) -> nn.Module:
-        """A module of torch alone: output [B, output_size] -> the greedy action as a user's environment takes it."""
+        """A module of torch alone: output [B, output_size] -> the greedy action as a user's
+        environment takes it."""
 
     def combine(self, output: Tensor) -> Tensor:
-        """The outputs of a member's N networks as one: [M, N, B, output_size] -> [M, B, _]. Only the first counts."""
+        """The outputs of a member's N networks as one: [M, N, B, output_size] -> [M, B, _]. Only
+        the first counts."""
         return output[:, 0]
 
     def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:

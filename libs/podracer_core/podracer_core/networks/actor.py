@@ -15,7 +15,12 @@ from podracer_core.buffers.memory import require_memory
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.policy import Policy
-from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape, observation_size
+from podracer_core.networks.stacked_network import (
+    Architecture,
+    StackedNetwork,
+    image_shape,
+    observation_size,
+)
 
 # Normalized observations are clipped to this many standard deviations.
 OBSERVATION_LIMIT = 10.0
@@ -30,25 +35,31 @@ class Actor(ABC):
     device: torch.device
 
     @abstractmethod
-    def act(self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """observation [M, E, *obs] raw, noise [M, E, noise_size], action_mask [M, E, n] bool (the allowed ones) ->
-        stored action [M, E, …], log-probability [M, E]."""
+    def act(
+        self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """observation [M, E, *obs] raw, noise [M, E, noise_size], action_mask [M, E, n] bool (the
+        allowed ones) -> stored action [M, E, …], log-probability [M, E]."""
 
     @abstractmethod
     def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """observation [M, E, *obs] raw -> the deterministic action [M, E, *action] in the environment's units."""
+        """observation [M, E, *obs] raw -> the deterministic action [M, E, *action] in the
+        environment's units."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Copies of everything that changes while training, [M, …] each: what a learner sends to its workers."""
+        """Copies of everything that changes while training, [M, …] each: what a learner sends to
+        its workers."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place. Raises InvalidInput where names or shapes differ."""
+        """Take over what `state` gave, in place. Raises InvalidInput where names or shapes
+        differ."""
 
     @abstractmethod
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take over one member from the groups `actor` and `normalizer` of a checkpoint; other groups are ignored."""
+        """Take over one member from the groups `actor` and `normalizer` of a checkpoint; other
+        groups are ignored."""
 
     @abstractmethod
     def policy(self, member: int) -> Policy:
@@ -60,21 +71,25 @@ class Actor(ABC):
 
     @abstractmethod
     def repeat(self, times: int) -> Actor:
-        """A copy in which each member stands `times` times in a row: M * times members. Raises InvalidInput
-        (NETWORKS_TOO_LARGE) where the device has not enough free memory for it."""
+        """A copy in which each member stands `times` times in a row: M * times members. Raises
+        InvalidInput (NETWORKS_TOO_LARGE) where the device has not enough free memory for it."""
 
     def draw_noise(self, key: Tensor, counter: Tensor, horizon: int) -> Tensor:
-        """The noise of `horizon` steps in one call: key int64 [M, E], counter int64 [M] -> [T, M, E, noise_size]."""
+        """The noise of `horizon` steps in one call: key int64 [M, E], counter int64 [M] -> [T, M,
+        E, noise_size]."""
         return self.head.draw_noise(key, counter, horizon)
 
 
 class NetworkActor(Actor):
-    """Networks over normalized observations and an action head. Its tensors may be views that a learner trains.
+    """Networks over normalized observations and an action head. Its tensors may be views that a
+    learner trains.
 
-    network      M * N networks, member m's are number m * N … m * N + N - 1 (N is 1 but for ensembles)
+    network      M * N networks, member m's are number m * N … m * N + N - 1 (N is 1 but for
+                 ensembles)
     settings     the head's own tensors by name, [M, …]
-    mean, scale  [M, 1, obs]: normalized = clip((raw - mean) / scale); nothing is clipped where `limit` is None. Also of
-                 numbers that only a critic sees; observations to act on may lack these
+    mean, scale  [M, 1, obs]: normalized = clip((raw - mean) / scale); nothing is clipped where
+                 `limit` is None. Also of numbers that only a critic sees; observations to act on
+                 may lack these
     """
 
     def __init__(
@@ -102,10 +117,14 @@ class NetworkActor(Actor):
         normalize: bool,
         settings: Mapping[str, Tensor] | None = None,
     ) -> NetworkActor:
-        """An actor with settings of zero where none are given, and a normalizer that changes nothing yet but the pixels
-        of images, which become 0 … 1. `normalize`: the learner will renew it."""
+        """An actor with settings of zero where none are given, and a normalizer that changes
+        nothing yet but the pixels of images, which become 0 … 1. `normalize`: the learner will
+        renew it."""
         device, size = network.weights[0].device, observation_size(space)
-        own = {name: torch.zeros(members, *shape, device=device) for name, shape in head.settings.items()}
+        own = {
+            name: torch.zeros(members, *shape, device=device)
+            for name, shape in head.settings.items()
+        }
         brightest = 1.0 if image_shape(space) is None else _BRIGHTEST
         return cls(
             network,
@@ -128,12 +147,18 @@ class NetworkActor(Actor):
         normalize: bool,
         ensemble: int = 1,
     ) -> NetworkActor:
-        """An actor without a learner; its weights are zero until it loads a state. Raises InvalidInput
-        (NETWORKS_TOO_LARGE) where the device has not enough free memory for them."""
+        """An actor without a learner; its weights are zero until it loads a state. Raises
+        InvalidInput (NETWORKS_TOO_LARGE) where the device has not enough free memory for them."""
         shapes, count = architecture.shapes(), members * ensemble
-        _require_memory(4 * count * sum(map(math.prod, shapes.values())), count, torch.device(device))
-        tensors = {name: torch.zeros(count, *shape, device=device) for name, shape in shapes.items()}
-        return cls.build(StackedNetwork(architecture, tensors), head, space, members, normalize=normalize)
+        _require_memory(
+            4 * count * sum(map(math.prod, shapes.values())), count, torch.device(device)
+        )
+        tensors = {
+            name: torch.zeros(count, *shape, device=device) for name, shape in shapes.items()
+        }
+        return cls.build(
+            StackedNetwork(architecture, tensors), head, space, members, normalize=normalize
+        )
 
     def normalize(self, observation: Tensor) -> Tensor:
         """observation [M, B, *obs] raw -> [M, B, obs] flat, float32."""
@@ -149,7 +174,9 @@ class NetworkActor(Actor):
         outputs = self.network(normalized.repeat_interleave(self._ensemble, 0))
         return self.head.combine(outputs.view(self.members, self._ensemble, *outputs.shape[1:]))
 
-    def act(self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def act(
+        self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         normalized = self.normalize(observation)
         output = self.output(normalized)
         if action_mask is not None:
@@ -166,7 +193,8 @@ class NetworkActor(Actor):
         return self._map(lambda tensor: tensor[member : member + 1].clone(), self.head)
 
     def acts_like(self, other: object) -> TypeGuard[NetworkActor]:
-        """Whether `other` would do the same with this one's state: shapes, head and limits are the same."""
+        """Whether `other` would do the same with this one's state: shapes, head and limits are the
+        same."""
         return (
             isinstance(other, NetworkActor)
             and self.head is other.head
@@ -203,26 +231,37 @@ class NetworkActor(Actor):
 
     def finite(self) -> Tensor:
         """Whether all weights of each member are finite, bool [M]."""
-        tensors = (tensor.reshape(self.members, -1) for tensor in (*self.network.tensors.values(), self.mean))
+        tensors = (
+            tensor.reshape(self.members, -1)
+            for tensor in (*self.network.tensors.values(), self.mean)
+        )
         return torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
 
     def state(self) -> dict[str, Tensor]:
-        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in self._tensors().items()}
+        return {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in self._tensors().items()
+        }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         tensors = self._tensors()
-        if {name: t.shape for name, t in state.items()} != {name: t.shape for name, t in tensors.items()}:
+        if {name: t.shape for name, t in state.items()} != {
+            name: t.shape for name, t in tensors.items()
+        }:
             raise InvalidInput("the actor state is of another cohort or of other network sizes")
         for name, tensor in tensors.items():
             tensor.copy_(state[name])
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         for name, tensor in self._tensors().items():
-            group, key = ("normalizer", name) if name.startswith("observation_") else ("actor", name)
+            group, key = (
+                ("normalizer", name) if name.startswith("observation_") else ("actor", name)
+            )
             value = state.get(group, {}).get(key)
             if value is None or value.numel() != tensor[member].numel():
                 raise InvalidInput(
-                    f"the checkpoint's {group} group has no {key} of shape {tuple(tensor[member].shape)}"
+                    f"the checkpoint's {group} group has no {key} of shape "
+                    f"{tuple(tensor[member].shape)}"
                 )
             tensor[member].copy_(value.view(tensor[member].shape))
 

@@ -1,4 +1,5 @@
-"""Policies inside a bounded box for off-policy algorithms: a squashed Gaussian, and a deterministic one with noise.
+"""Policies inside a bounded box for off-policy algorithms: a squashed Gaussian, and a deterministic
+one with noise.
 
 Actions are stored in units in which the box is [-1, 1].
 """
@@ -22,23 +23,31 @@ from podracer_core.random_numbers import derive_key, normal, uniform
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0
 _SMOOTH_LOG_STD_LOW = -10.0
-# Stored actions are taken back through tanh at most this close to the edge, where float32 has no more to tell.
+# Stored actions are taken back through tanh at most this close to the edge, where float32 has no
+# more to tell.
 _EDGE = 1.0 - 1e-6
 _RANDOM_ACTIONS = 1
 
 
 class BoxHead(ActionHead):
-    """Base of both heads: with the probability `random_fraction` [M, 1] an action is uniformly random instead."""
+    """Base of both heads: with the probability `random_fraction` [M, 1] an action is uniformly
+    random instead."""
 
     action_dtype = torch.float32
 
     def __init__(
-        self, space: gymnasium.Space[Any], exploration: Exploration, device: torch.device | str = "cpu"
+        self,
+        space: gymnasium.Space[Any],
+        exploration: Exploration,
+        device: torch.device | str = "cpu",
     ) -> None:
         """Raises InvalidInput unless `space` is a float Box with finite bounds."""
-        if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(
+            space.dtype, np.floating
+        ):
             raise InvalidInput(
-                f"this policy acts in a float Box with finite bounds, not in {space}", reason="ACTION_SPACE_UNSUPPORTED"
+                f"this policy acts in a float Box with finite bounds, not in {space}",
+                reason="ACTION_SPACE_UNSUPPORTED",
             )
         self.units = BoxUnits(space, device, bounded=True)
         self._exploration = exploration
@@ -50,16 +59,23 @@ class BoxHead(ActionHead):
     def draw_noise(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
         explored = self._exploration.draw(key, first_step, horizon)
         size = self.units.size + 1
-        step = first_step.view(1, -1, 1, 1) + torch.arange(horizon, device=key.device).view(-1, 1, 1, 1)
+        step = first_step.view(1, -1, 1, 1) + torch.arange(horizon, device=key.device).view(
+            -1, 1, 1, 1
+        )
         counter = step * size + torch.arange(size, device=key.device)
-        return torch.cat([explored, self.make_noise(derive_key(key, _RANDOM_ACTIONS).unsqueeze(-1), counter)], -1)
+        return torch.cat(
+            [explored, self.make_noise(derive_key(key, _RANDOM_ACTIONS).unsqueeze(-1), counter)], -1
+        )
 
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return uniform(key, counter)
 
     def explore(self, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """noise [M, B, noise_size] -> exploration noise [M, B, A], a random action [M, B, A], a number in [0, 1)."""
-        explored, random, choice = noise.split_with_sizes([self._exploration.size, self.units.size, 1], -1)
+        """noise [M, B, noise_size] -> exploration noise [M, B, A], a random action [M, B, A], a
+        number in [0, 1)."""
+        explored, random, choice = noise.split_with_sizes(
+            [self._exploration.size, self.units.size, 1], -1
+        )
         return self._exploration.shape(explored, observation), 2 * random - 1, choice
 
     def to_environment(self, action: Tensor) -> Tensor:
@@ -70,17 +86,25 @@ class BoxHead(ActionHead):
 
 
 class DeterministicHead(BoxHead):
-    """DDPG and TD3: tanh(output), plus noise of the standard deviation `noise_scale` [M, 1], clipped to the box."""
+    """DDPG and TD3: tanh(output), plus noise of the standard deviation `noise_scale` [M, 1],
+    clipped to the box."""
 
     def __init__(
-        self, space: gymnasium.Space[Any], exploration: Exploration, device: torch.device | str = "cpu"
+        self,
+        space: gymnasium.Space[Any],
+        exploration: Exploration,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(space, exploration, device)
         self.settings = {"random_fraction": (1,), "noise_scale": (1,)}
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         explored, random, choice = self.explore(noise, observation)
-        noisy = torch.addcmul(output.tanh(), settings["noise_scale"].unsqueeze(1), explored).clamp_(-1.0, 1.0)
+        noisy = torch.addcmul(output.tanh(), settings["noise_scale"].unsqueeze(1), explored).clamp_(
+            -1.0, 1.0
+        )
         action = torch.where(choice < settings["random_fraction"].unsqueeze(1), random, noisy)
         return action, action.new_zeros(action.shape[:-1])
 
@@ -88,7 +112,8 @@ class DeterministicHead(BoxHead):
         return output.tanh()
 
     def log_prob(self, output: Tensor, settings: Settings, action: Tensor) -> Tensor:
-        """Log-probability [M, B] of stored actions [M, B, A] under Normal(tanh(output), noise_scale)."""
+        """Log-probability [M, B] of stored actions [M, B, A] under Normal(tanh(output),
+        noise_scale)."""
         scale = settings["noise_scale"].unsqueeze(1)
         standardized = (action - output.tanh()) / scale
         return -(0.5 * standardized.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
@@ -97,18 +122,23 @@ class DeterministicHead(BoxHead):
 class SquashedGaussianHead(BoxHead):
     """SAC: tanh(mean + std * noise), mean and log std being the two halves of the output.
 
-    Haarnoja et al., 2018 (arXiv:1812.05905), appendix C: log pi(a) = log N(u) - sum log(1 - tanh(u)^2).
-    """
+    Haarnoja et al., 2018 (arXiv:1812.05905), appendix C: log pi(a) = log N(u) - sum log(1 -
+    tanh(u)^2)."""
 
     stochastic = True
 
     def __init__(
-        self, space: gymnasium.Space[Any], exploration: Exploration, device: torch.device | str = "cpu"
+        self,
+        space: gymnasium.Space[Any],
+        exploration: Exploration,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(space, exploration, device)
         self.output_size = 2 * self.units.size
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         explored, random, choice = self.explore(noise, observation)
         mean, log_std = self._parameters(output)
         own = torch.addcmul(mean, log_std.exp(), explored).tanh()
@@ -119,17 +149,23 @@ class SquashedGaussianHead(BoxHead):
         return output[..., : self.units.size].tanh()
 
     def sample_with_log_prob(self, output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """noise [M, B, A] standard normal -> action [M, B, A] and its log-probability [M, B], both differentiable in
-        the output (the reparametrization trick)."""
+        """noise [M, B, A] standard normal -> action [M, B, A] and its log-probability [M, B], both
+        differentiable in the output (the reparametrization trick)."""
         mean, log_std = self._parameters(output)
         raw = torch.addcmul(mean, log_std.exp(), noise)
         return raw.tanh(), _log_density(raw, log_std, noise)
 
     def sample_slope(
-        self, output: Tensor, noise: Tensor, action: Tensor, action_slope: Tensor, log_prob_slope: Tensor
+        self,
+        output: Tensor,
+        noise: Tensor,
+        action: Tensor,
+        action_slope: Tensor,
+        log_prob_slope: Tensor,
     ) -> Tensor:
-        """The derivative in the output of a loss that has these in the `action` [M, B, A] of `sample_with_log_prob` and
-        in its log-probability [M, B]: with u = mean + std * noise and a = tanh u, d log pi / du = 2 a."""
+        """The derivative in the output of a loss that has these in the `action` [M, B, A] of
+        `sample_with_log_prob` and in its log-probability [M, B]: with u = mean + std * noise and a
+        = tanh u, d log pi / du = 2 a."""
         _, log_std = self._parameters(output)
         shared = log_prob_slope.unsqueeze(-1)
         mean_slope = torch.addcmul(action_slope, action, 2.0 * shared - action * action_slope)
@@ -150,15 +186,20 @@ class SquashedGaussianHead(BoxHead):
 
 
 class SmoothGaussianHead(SquashedGaussianHead):
-    """The same with log std = -10 + 6 (1 + tanh x), which has a slope everywhere: FlashSAC (arXiv:2604.04539)."""
+    """The same with log std = -10 + 6 (1 + tanh x), which has a slope everywhere: FlashSAC
+    (arXiv:2604.04539)."""
 
     def _parameters(self, output: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw = output.chunk(2, -1)
-        return mean, _SMOOTH_LOG_STD_LOW + 0.5 * (_LOG_STD_HIGH - _SMOOTH_LOG_STD_LOW) * (1.0 + raw.tanh())
+        return mean, _SMOOTH_LOG_STD_LOW + 0.5 * (_LOG_STD_HIGH - _SMOOTH_LOG_STD_LOW) * (
+            1.0 + raw.tanh()
+        )
 
 
 def make_exploration(
-    shared: Mapping[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    shared: Mapping[str, Any],
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
 ) -> Exploration:
     """The exploration of the hyperparameters `exploration` and `exploration_period`."""
     kind, period = shared["exploration"], shared["exploration_period"]
@@ -171,11 +212,11 @@ def make_exploration(
 
 
 def _log_density(raw: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Log-density [M, B] of tanh u, u = `raw` = mean + std * noise, all [M, B, A]: Σ log N(u) - log(1 - tanh(u)^2).
+    """Log-density [M, B] of tanh u, u = `raw` = mean + std * noise, all [M, B, A]: Σ log N(u) -
+    log(1 - tanh(u)^2).
 
-    The latter is 2 (log 2 - u - softplus(-2 u)), which does not lose its digits far from zero; half of the sum is added
-    up here, and softplus(-2 u) = -2 softplus(u, beta=-2).
-    """
+    The latter is 2 (log 2 - u - softplus(-2 u)), which does not lose its digits far from zero; half
+    of the sum is added up here, and softplus(-2 u) = -2 softplus(u, beta=-2)."""
     half = torch.sub(raw, nn.functional.softplus(raw, beta=-2.0), alpha=2.0)
     half = torch.sub(half, log_std, alpha=0.5).addcmul(noise, noise, value=-0.25)
     return 2.0 * half.sum(-1) - raw.shape[-1] * (0.5 * math.log(2 * math.pi) + 2.0 * math.log(2.0))
@@ -183,7 +224,8 @@ def _log_density(raw: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
 
 ExplorationKind = Literal["independent", "correlated", "state_dependent", "repeated"]
 
-# Repeated noise begins anew at each multiple of so many steps, so that nothing has to be remembered.
+# Repeated noise begins anew at each multiple of so many steps, so that nothing has to be
+# remembered.
 _STRETCH = 64
 _LENGTHS = 2
 
@@ -197,17 +239,21 @@ class Exploration:
     Whatever the kind, each single number is standard normal, so a policy's density does not change.
 
     independent      anew at every step
-    correlated       a stationary Ornstein-Uhlenbeck process (Uhlenbeck and Ornstein, 1930) with the time constant
-                     `period` in steps: the weighted sum of the last steps' noise, so nothing has to be remembered
-    state_dependent  a random linear function of the observation that changes every `period` steps (Rückstieß et al.,
-                     2008; Raffin et al., 2021, arXiv:2005.05719): the same state gets the same noise
-    repeated         the same noise for n steps, n <= `period` with a probability in proportion to n^-2 (FlashSAC,
-                     arXiv:2604.04539)
+    correlated       a stationary Ornstein-Uhlenbeck process (Uhlenbeck and Ornstein, 1930) with the
+                     time constant `period` in steps: the weighted sum of the last steps' noise, so
+                     nothing has to be remembered
+    state_dependent  a random linear function of the observation that changes every `period` steps
+                     (Rückstieß et al., 2008; Raffin et al., 2021, arXiv:2005.05719): the same state
+                     gets the same noise
+    repeated         the same noise for n steps, n <= `period` with a probability in proportion to
+                     n^-2 (FlashSAC, arXiv:2604.04539)
 
     size   random numbers that `draw` gives for a step: A, or (obs + 1) * A for the matrix
     """
 
-    def __init__(self, kind: ExplorationKind, period: int, observation_size: int, action_size: int) -> None:
+    def __init__(
+        self, kind: ExplorationKind, period: int, observation_size: int, action_size: int
+    ) -> None:
         self._kind, self._period, self._action_size = kind, period, action_size
         self.size = action_size * (observation_size + 1 if kind == "state_dependent" else 1)
         decay = math.exp(-1.0 / period)
@@ -215,7 +261,8 @@ class Exploration:
         weights = torch.tensor([decay**age for age in range(length)], dtype=torch.float64)
         self._weights = (weights / weights.square().sum().sqrt()).float()
         self._newest_last: dict[torch.device, Tensor] = {}  # the same, where it is used
-        self._kept: tuple[Tensor, Tensor, Tensor] | None = None  # keys, first period, and the matrices that they gave
+        # keys, first period, and the matrices that they gave
+        self._kept: tuple[Tensor, Tensor, Tensor] | None = None
 
     def draw(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
         """key int64 [M, E], first_step int64 [M] -> [T, M, E, size]."""
@@ -223,7 +270,8 @@ class Exploration:
         step = first_step + torch.arange(-past, horizon, device=key.device).view(-1, 1)  # [T, M]
         if self._kind == "state_dependent":
             period = step.div(self._period, rounding_mode="floor")
-            most = (horizon + self._period - 2) // self._period + 1  # periods that so many steps can touch
+            # periods that so many steps can touch
+            most = (horizon + self._period - 2) // self._period + 1
             matrices = self._matrices(key, period[0], most)
             return matrices[period - period[0], torch.arange(step.shape[1], device=key.device)]
         if self._kind == "repeated":
@@ -236,10 +284,16 @@ class Exploration:
         return (noise.unfold(0, past + 1, 1) * self._newest_last[key.device]).sum(-1)
 
     def _matrices(self, key: Tensor, first: Tensor, count: int) -> Tensor:
-        """Matrices of the periods first [M] … first + count - 1, [count, M, E, size]. A CPU keeps the last ones: a
-        rollout of one step would draw thousands of numbers again. On a GPU the comparison would wait for the device."""
+        """Matrices of the periods first [M] … first + count - 1, [count, M, E, size]. A CPU keeps
+        the last ones: a rollout of one step would draw thousands of numbers again. On a GPU the
+        comparison would wait for the device."""
         kept = self._kept if key.device.type == "cpu" else None
-        if kept and len(kept[2]) == count and torch.equal(kept[0], key) and torch.equal(kept[1], first):
+        if (
+            kept
+            and len(kept[2]) == count
+            and torch.equal(kept[0], key)
+            and torch.equal(kept[1], first)
+        ):
             return kept[2]
         matrices = self._normal(key, first + torch.arange(count, device=key.device).view(-1, 1))
         if key.device.type == "cpu":
@@ -247,7 +301,8 @@ class Exploration:
         return matrices
 
     def _last_change(self, key: Tensor, step: Tensor) -> Tensor:
-        """key [M, E], step [T, M] -> the step at which each environment's noise was last drawn, [T, M, E]."""
+        """key [M, E], step [T, M] -> the step at which each environment's noise was last drawn, [T,
+        M, E]."""
         probability = torch.arange(1, self._period + 1, device=key.device).float().pow(-2)
         bounds = (probability / probability.sum()).cumsum(0)[:-1]
         stretch = step.div(_STRETCH, rounding_mode="floor").unsqueeze(-1)  # [T, M, 1]
@@ -268,11 +323,13 @@ class Exploration:
         return normal(key.unsqueeze(-1), counter)
 
     def shape(self, noise: Tensor, observation: Tensor) -> Tensor:
-        """Noise [M, B, A] of a step from the numbers of `draw` [M, B, size] and normalized observations [M, B, obs]."""
+        """Noise [M, B, A] of a step from the numbers of `draw` [M, B, size] and normalized
+        observations [M, B, obs]."""
         if self._kind != "state_dependent":
             return noise
         matrix = noise.view(*noise.shape[:-1], -1, self._action_size)
-        # The constant keeps the length above zero; dividing by it keeps every number standard normal.
+        # The constant keeps the length above zero; dividing by it keeps every number standard
+        # normal.
         features = torch.cat([observation, torch.ones_like(observation[..., :1])], -1)
         features = features / torch.linalg.vector_norm(features, dim=-1, keepdim=True)
         return torch.matmul(features.unsqueeze(-2), matrix).squeeze(-2)

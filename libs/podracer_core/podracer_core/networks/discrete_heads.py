@@ -1,4 +1,5 @@
-"""Policies that choose: one of n actions, one of several in every dimension, or a set of switches."""
+"""Policies that choose: one of n actions, one of several in every dimension, or a set of
+switches."""
 
 from __future__ import annotations
 
@@ -28,16 +29,23 @@ class CategoricalDensity(Density):
         self.log_prob = self._log_probs.gather(-1, self._action).squeeze(-1)
         self.entropy = -(self._probs * self._log_probs).sum(-1)
 
-    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, log_prob_gradient: Tensor, entropy_gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
         # d log p(a) / d output_j = [j = a] - p_j;  d H / d output_j = -p_j (log p_j + H)
         chosen = log_prob_gradient.unsqueeze(-1)
         surprise = self._log_probs + self.entropy.unsqueeze(-1)
-        gradient = torch.addcmul(chosen, entropy_gradient.unsqueeze(-1), surprise).mul_(self._probs).neg_()
-        return gradient.scatter_add_(-1, self._action, chosen), log_prob_gradient.new_empty(gradient.shape[0], 0)
+        gradient = (
+            torch.addcmul(chosen, entropy_gradient.unsqueeze(-1), surprise).mul_(self._probs).neg_()
+        )
+        return gradient.scatter_add_(-1, self._action, chosen), log_prob_gradient.new_empty(
+            gradient.shape[0], 0
+        )
 
 
 class CategoricalHead(PolicyHead):
-    """Discrete actions with probabilities softmax(output). Stored as 0 … n-1; the environment adds `start`."""
+    """Discrete actions with probabilities softmax(output). Stored as 0 … n-1; the environment adds
+    `start`."""
 
     action_shape = ()
     action_dtype = torch.int64
@@ -51,13 +59,18 @@ class CategoricalHead(PolicyHead):
     def of(cls, space: gymnasium.Space[Any]) -> CategoricalHead:
         """The head of a space that should be Discrete; raises InvalidInput if it is not."""
         if not isinstance(space, gymnasium.spaces.Discrete):
-            raise InvalidInput(f"this policy needs a Discrete space, not {space}", reason="ACTION_SPACE_UNSUPPORTED")
+            raise InvalidInput(
+                f"this policy needs a Discrete space, not {space}",
+                reason="ACTION_SPACE_UNSUPPORTED",
+            )
         return cls(space)
 
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return gumbel(key, counter)
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         # Gumbel-max trick (Gumbel, 1954): argmax(logits + noise) is distributed as softmax(logits).
         action = (output + noise).argmax(-1)
         log_prob = output.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
@@ -87,13 +100,16 @@ class MultiCategoricalDensity(Density):
         self.log_prob = torch.stack([part.log_prob for part in self._parts]).sum(0)
         self.entropy = torch.stack([part.entropy for part in self._parts]).sum(0)
 
-    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, log_prob_gradient: Tensor, entropy_gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
         gradients = [part.gradient(log_prob_gradient, entropy_gradient)[0] for part in self._parts]
         return torch.cat(gradients, -1), log_prob_gradient.new_empty(log_prob_gradient.shape[0], 0)
 
 
 class MultiCategoricalHead(PolicyHead):
-    """MultiDiscrete actions: dimension j is chosen by a softmax over its own nvec[j] outputs, stored as 0 … nvec[j]-1.
+    """MultiDiscrete actions: dimension j is chosen by a softmax over its own nvec[j] outputs,
+    stored as 0 … nvec[j]-1.
 
     The environment adds `start`.
     """
@@ -110,12 +126,16 @@ class MultiCategoricalHead(PolicyHead):
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return gumbel(key, counter)
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         action = self.mode(output + noise)
         return action, self.density(output, settings, action).log_prob
 
     def mode(self, output: Tensor) -> Tensor:
-        return torch.stack([part.argmax(-1) for part in output.split_with_sizes(self.sizes, -1)], -1)
+        return torch.stack(
+            [part.argmax(-1) for part in output.split_with_sizes(self.sizes, -1)], -1
+        )
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
         return MultiCategoricalDensity(output, action, self.sizes)
@@ -137,7 +157,9 @@ class BernoulliDensity(Density):
         self.log_prob = -nn.functional.softplus((1 - 2 * self._action) * output).sum(-1)
         self.entropy = (nn.functional.softplus(output) - output * self._probability).sum(-1)
 
-    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, log_prob_gradient: Tensor, entropy_gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
         # d log p(a) / dx = a - p;  d H / dx = -x p (1 - p)
         slope = self._probability * (1 - self._probability)
         gradient = log_prob_gradient.unsqueeze(-1) * (self._action - self._probability)
@@ -159,7 +181,9 @@ class BernoulliHead(PolicyHead):
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return uniform(key, counter)
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         action = (noise < output.sigmoid()).long()
         return action, BernoulliDensity(output, action).log_prob
 
@@ -184,7 +208,9 @@ class GreedyChoice(nn.Module):
         """See the class."""
         chosen = [
             part.argmax(-1) + start
-            for part, start in zip(output.split_with_sizes(self._sizes, -1), self._starts, strict=True)
+            for part, start in zip(
+                output.split_with_sizes(self._sizes, -1), self._starts, strict=True
+            )
         ]
         return chosen[0] if self._single else torch.stack(chosen, -1)
 
@@ -198,7 +224,8 @@ class GreedySwitches(nn.Module):
 
 
 def discrete_policy_head(space: gymnasium.Space[Any]) -> PolicyHead | None:
-    """The head for a Discrete, MultiDiscrete or MultiBinary space (vectors of these), None for another."""
+    """The head for a Discrete, MultiDiscrete or MultiBinary space (vectors of these), None for
+    another."""
     match space:
         case gymnasium.spaces.Discrete():
             return CategoricalHead(space)

@@ -18,22 +18,29 @@ from podracer_core.random_numbers import normal
 
 
 class BoxUnits:
-    """environment = offset + scale * own, clipped to the box. A dimension without two bounds keeps its units.
+    """environment = offset + scale * own, clipped to the box. A dimension without two bounds keeps
+    its units.
 
     low, high, scale, offset   float32 [size], size being the numbers in an action
     """
 
     def __init__(
-        self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu", *, bounded: bool = False
+        self,
+        space: gymnasium.spaces.Box,
+        device: torch.device | str = "cpu",
+        *,
+        bounded: bool = False,
     ) -> None:
-        """`bounded`: every dimension must have two finite bounds. Raises InvalidInput if one has not."""
+        """`bounded`: every dimension must have two finite bounds. Raises InvalidInput if one has
+        not."""
         self.space, self.shape, self.size = space, space.shape, math.prod(space.shape)
         low = np.asarray(space.low, np.float64).reshape(-1)
         high = np.asarray(space.high, np.float64).reshape(-1)
         finite = (np.abs(low) < NO_BOUND) & (np.abs(high) < NO_BOUND)
         if bounded and not finite.all():
             raise InvalidInput(
-                f"this policy acts in a Box with finite bounds, not in {space}", reason="ACTION_SPACE_UNSUPPORTED"
+                f"this policy acts in a Box with finite bounds, not in {space}",
+                reason="ACTION_SPACE_UNSUPPORTED",
             )
         with np.errstate(invalid="ignore"):
             scale = np.where(finite, (high - low) / 2, 1.0)
@@ -81,23 +88,33 @@ class GaussianDensity(Density):
         self._standardized = (action - output) * self._inverse_std
         size = output.shape[-1]
         total = log_std.sum(-1, keepdim=True)
-        self.log_prob = -0.5 * self._standardized.square().sum(-1) - (total + 0.5 * size * math.log(2 * math.pi))
-        self.entropy = (total + 0.5 * size * math.log(2 * math.pi * math.e)).expand_as(self.log_prob)
+        self.log_prob = -0.5 * self._standardized.square().sum(-1) - (
+            total + 0.5 * size * math.log(2 * math.pi)
+        )
+        self.entropy = (total + 0.5 * size * math.log(2 * math.pi * math.e)).expand_as(
+            self.log_prob
+        )
 
-    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        # With z = (a - mean) / std:  d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
+    def gradient(
+        self, log_prob_gradient: Tensor, entropy_gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        # With z = (a - mean) / std:  d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d
+        #                             H / d log_std = 1
         outer = log_prob_gradient.unsqueeze(-1)
         squares = torch.addcmul(-outer, outer, self._standardized.square()).sum(1)
-        return outer * self._standardized * self._inverse_std, squares + entropy_gradient.sum(1, keepdim=True)
+        return outer * self._standardized * self._inverse_std, squares + entropy_gradient.sum(
+            1, keepdim=True
+        )
 
 
 class GaussianHead(PolicyHead):
-    """Box actions: mean = output, a standard deviation that does not depend on the state, independent dimensions.
+    """Box actions: mean = output, a standard deviation that does not depend on the state,
+    independent dimensions.
 
-    The policy works in units in which the box is [-1, 1] (dimensions without two finite bounds keep their own). The
-    stored action is the raw sample and its log-probability the raw density; only `to_environment` clips it. So the
-    likelihood ratio is exact, and nothing is lost where the box ends.
-    """
+    The policy works in units in which the box is [-1, 1] (dimensions without two finite bounds keep
+    their own). The stored action is the raw sample and its log-probability the raw density; only
+    `to_environment` clips it. So the likelihood ratio is exact, and nothing is lost where the box
+    ends."""
 
     action_dtype = torch.float32
 
@@ -110,7 +127,9 @@ class GaussianHead(PolicyHead):
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return normal(key, counter)
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         log_std = settings["log_std"]
         action = torch.addcmul(output, log_std.exp().unsqueeze(1), noise)
         return action, GaussianDensity(output, log_std, action).log_prob
@@ -129,14 +148,15 @@ class GaussianHead(PolicyHead):
 
 
 def make_policy_head(space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> PolicyHead:
-    """The head for an action space. Raises InvalidInput for anything but Discrete, MultiDiscrete, MultiBinary and a
-    one-piece float Box."""
+    """The head for an action space. Raises InvalidInput for anything but Discrete, MultiDiscrete,
+    MultiBinary and a one-piece float Box."""
     discrete = discrete_policy_head(space)
     if discrete is not None:
         return discrete
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return GaussianHead(space, device)
     raise InvalidInput(
-        f"this policy acts in Discrete, MultiDiscrete, MultiBinary and float Box action spaces, not in {space}",
+        "this policy acts in Discrete, MultiDiscrete, MultiBinary and float Box action spaces, "
+        f"not in {space}",
         reason="ACTION_SPACE_UNSUPPORTED",
     )

@@ -1,4 +1,5 @@
-"""Running mean and variance of every member's observations (or value targets), and an actor's copy of them."""
+"""Running mean and variance of every member's observations (or value targets), and an actor's copy
+of them."""
 
 from __future__ import annotations
 
@@ -11,30 +12,32 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.fusion.state import Moments, pooled
 from podracer_core.networks.actor import NetworkActor
 
-# Variances below this are constants of the environment; dividing by less would blow up rounding errors.
+# Variances below this are constants of the environment; dividing by less would blow up rounding
+# errors.
 _EPSILON = 1e-8
 
 _PREFIX = "observations."
 
 
 class RunningNormalizer:
-    """Mean and variance over all valid rows so far: `count` [M], `mean` and `variance` [M, K], in float64.
+    """Mean and variance over all valid rows so far: `count` [M], `mean` and `variance` [M, K], in
+    float64.
 
-    Batches are merged by Chan, Golub and LeVeque's formula (1979), which is stable and exact. Before the first batch
-    the mean is 0 and the variance 1, so normalizing changes nothing.
-    """
+    Batches are merged by Chan, Golub and LeVeque's formula (1979), which is stable and exact.
+    Before the first batch the mean is 0 and the variance 1, so normalizing changes nothing."""
 
     def __init__(self, members: int, size: int, device: torch.device | str = "cpu") -> None:
         self.count = torch.zeros(members, dtype=torch.float64, device=device)
         self.mean = torch.zeros(members, size, dtype=torch.float64, device=device)
         self.variance = torch.ones(members, size, dtype=torch.float64, device=device)
         self._growth: RunningNormalizer | None = None
-        self._base: Moments | None = None  # from which the growth counts, where these here are frozen
+        # from which the growth counts, where these here are frozen
+        self._base: Moments | None = None
 
     def share(self, *, frozen: bool) -> RunningNormalizer:
-        """Several learners have these statistics: from now on those of the rows since the last `load_moments` are kept
-        apart as well, and returned; they go on changing. `frozen`: these here change by `load_moments` and `settle`
-        alone."""
+        """Several learners have these statistics: from now on those of the rows since the last
+        `load_moments` are kept apart as well, and returned; they go on changing. `frozen`: these
+        here change by `load_moments` and `settle` alone."""
         members, size = self.mean.shape
         self._growth = RunningNormalizer(members, size, self.mean.device)
         self._base = self.moments() if frozen else None
@@ -42,7 +45,8 @@ class RunningNormalizer:
         return self._growth
 
     def update(self, rows: Tensor, valid: Tensor, active: Tensor) -> None:
-        """Merge `rows` [M, B, K] where `valid` [M, B]; members that are not `active` [M] keep their statistics."""
+        """Merge `rows` [M, B, K] where `valid` [M, B]; members that are not `active` [M] keep their
+        statistics."""
         if self._growth is not None:
             self._growth.update(rows, valid, active)
         if self._base is not None:
@@ -50,15 +54,20 @@ class RunningNormalizer:
         weight = valid.unsqueeze(-1)
         count = valid.sum(1, dtype=torch.float64)
         divisor = count.clamp(min=1.0)[:, None]
-        # Centred on the old mean first: sums of float32 squares of large raw values would lose their digits.
+        # Centred on the old mean first: sums of float32 squares of large raw values would lose
+        # their digits.
         centred = torch.where(weight, rows - self.mean.float()[:, None], 0.0)
         shift = centred.sum(1, dtype=torch.float64) / divisor
         variance = centred.square().sum(1, dtype=torch.float64) / divisor - shift.square()
         total = self.count + count
         share = (count / total.clamp(min=1.0))[:, None]
         mean = self.mean + share * shift
-        merged = (1 - share) * self.variance + share * variance + share * (1 - share) * shift.square()
-        changed = (active & (count > 0) & mean.isfinite().all(-1) & merged.isfinite().all(-1))[:, None]
+        merged = (
+            (1 - share) * self.variance + share * variance + share * (1 - share) * shift.square()
+        )
+        changed = (active & (count > 0) & mean.isfinite().all(-1) & merged.isfinite().all(-1))[
+            :, None
+        ]
         # Never by multiplication: a diverged member's NaN must not touch what it froze with.
         torch.where(changed, mean, self.mean, out=self.mean)
         torch.where(changed, merged.clamp(min=0.0), self.variance, out=self.variance)
@@ -70,7 +79,9 @@ class RunningNormalizer:
 
     def moments(self) -> Moments:
         """The statistics, copied, as they are pooled."""
-        return Moments(self.count.clone(), self.mean.clone(), self.variance * self.count.unsqueeze(1))
+        return Moments(
+            self.count.clone(), self.mean.clone(), self.variance * self.count.unsqueeze(1)
+        )
 
     def load_moments(self, moments: Moments) -> None:
         """Take over pooled statistics; growth begins anew."""
@@ -108,16 +119,18 @@ class RunningNormalizer:
 
 
 class ObservationStatistics:
-    """Mean and scale of everything that the members have seen; the actor has a copy that changes when told.
+    """Mean and scale of everything that the members have seen; the actor has a copy that changes
+    when told.
 
-    An actor that does not normalize (`limit` is None: it was told not to, or sees images) has none, and keeps its
-    mean and scale.
-    """
+    An actor that does not normalize (`limit` is None: it was told not to, or sees images) has none,
+    and keeps its mean and scale."""
 
     def __init__(self, actor: NetworkActor) -> None:
         self._actor = actor
         size = actor.mean.shape[-1]
-        self._running = None if actor.limit is None else RunningNormalizer(actor.members, size, actor.device)
+        self._running = (
+            None if actor.limit is None else RunningNormalizer(actor.members, size, actor.device)
+        )
 
     @property
     def running(self) -> RunningNormalizer | None:
@@ -144,12 +157,19 @@ class ObservationStatistics:
             "observation_scale": self._actor.scale[member, 0].clone(),
         }
         if self._running is not None:
-            state |= {f"{_PREFIX}{name}": value for name, value in self._running.member_state(member).items()}
+            state |= {
+                f"{_PREFIX}{name}": value
+                for name, value in self._running.member_state(member).items()
+            }
         return state
 
     def load_member_state(self, member: int, state: Mapping[str, Tensor]) -> None:
         """Overwrite one member with what `member_state` gave; other entries are ignored."""
         if self._running is not None:
-            own = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
+            own = {
+                name.removeprefix(_PREFIX): value
+                for name, value in state.items()
+                if name.startswith(_PREFIX)
+            }
             self._running.load_member_state(member, own)
             self.show()

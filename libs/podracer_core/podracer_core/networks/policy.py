@@ -11,10 +11,10 @@ from torch import Tensor, nn
 class Policy(nn.Module):
     """forward: raw observation [B, *obs] -> greedy action [B, *action], in the environment's units.
 
-    Discrete: int64 [B], MultiDiscrete and MultiBinary: int64 [B, k], the most probable choices. Box: the mean, scaled
-    and clipped to the action space. `torch.export.export` takes it with a dynamic first axis; the observation
-    normalizer is part of it, and so is `origin`, float64 [*obs] or None. It knows no action masks.
-    """
+    Discrete: int64 [B], MultiDiscrete and MultiBinary: int64 [B, k], the most probable choices.
+    Box: the mean, scaled and clipped to the action space. `torch.export.export` takes it with a
+    dynamic first axis; the observation normalizer is part of it, and so is `origin`, float64 [*obs]
+    or None. It knows no action masks."""
 
     def __init__(
         self,
@@ -24,8 +24,8 @@ class Policy(nn.Module):
         observation_limit: float | None,
         action: nn.Module,
     ) -> None:
-        """`networks`: [B, obs] -> [B, outputs] each; `action`: the outputs [B, outputs] of a single network, or of N
-        networks [N, B, outputs], to actions; mean and scale [obs]."""
+        """`networks`: [B, obs] -> [B, outputs] each; `action`: the outputs [B, outputs] of a single
+        network, or of N networks [N, B, outputs], to actions; mean and scale [obs]."""
         super().__init__()
         self.register_buffer("origin", None)
         self.register_buffer("mean", mean.detach().clone())

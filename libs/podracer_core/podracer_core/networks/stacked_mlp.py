@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.wide_mlp import ACTIVATIONS, Layer, is_wide, single_layers, wide_backward, wide_forward
+from podracer_core.networks.wide_mlp import (
+    ACTIVATIONS,
+    Layer,
+    is_wide,
+    single_layers,
+    wide_backward,
+    wide_forward,
+)
 
 
 def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -28,7 +35,8 @@ def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class StackedMLP:
-    """`weights[l]` [G, in, out] and `biases[l]` [G, 1, out]; the activation follows every layer but the last."""
+    """`weights[l]` [G, in, out] and `biases[l]` [G, 1, out]; the activation follows every layer but
+    the last."""
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
@@ -36,7 +44,9 @@ class StackedMLP:
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
-            raise InvalidInput(f"activation must be one of {sorted(ACTIVATIONS)}, not {self.activation!r}")
+            raise InvalidInput(
+                f"activation must be one of {sorted(ACTIVATIONS)}, not {self.activation!r}"
+            )
 
     @functools.cached_property
     def single(self) -> Sequence[Sequence[Layer]]:
@@ -44,13 +54,16 @@ class StackedMLP:
         return single_layers(self.weights, self.biases)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """inputs [G, B, in] -> [G, B, out], differentiable once in the inputs and in the parameters."""
+        """inputs [G, B, in] -> [G, B, out], differentiable once in the inputs and in the
+        parameters."""
         if torch.is_grad_enabled():
             output: Tensor = _Differentiable.apply(self, inputs, *self.weights, *self.biases)  # type: ignore[no-untyped-call]
             return output
         activation = ACTIVATIONS[self.activation]
         if is_wide(inputs, self.weights):
-            return torch.stack([results[-1] for results in wide_forward(inputs, self.single, activation)])
+            return torch.stack(
+                [results[-1] for results in wide_forward(inputs, self.single, activation)]
+            )
         hidden = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = activation.forward(torch.baddbmm(bias, hidden, weight))
@@ -63,7 +76,9 @@ class StackedMLP:
         if is_wide(inputs, self.weights):
             wide = wide_forward(inputs, self.single, activation)
             output = torch.stack([results.pop() for results in wide])
-            return MLPPass(output, self, (), [[each[:rows] for each in results] for results in wide])
+            return MLPPass(
+                output, self, (), [[each[:rows] for each in results] for results in wide]
+            )
         results = [inputs]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = _buffers.take(inputs, bias.shape[2])
@@ -76,8 +91,9 @@ class StackedMLP:
 class MLPPass:
     """A forward pass of G networks, and its gradients, written out and without autograd.
 
-    The chain of `baddbmm` and activation that autograd would build allocates each result and gradient anew. On a CPU
-    this is about a quarter faster where the hidden layers outgrow the cache, and no slower where they do not.
+    The chain of `baddbmm` and activation that autograd would build allocates each result and
+    gradient anew. On a CPU this is about a quarter faster where the hidden layers outgrow the
+    cache, and no slower where they do not.
 
     output   [G, B, out]
     """
@@ -89,16 +105,23 @@ class MLPPass:
     _rows: int | None = None  # those that gradients are taken of
 
     @torch.no_grad()
-    def backward(self, slope: Tensor, into: StackedMLP | None = None, columns: slice | None = None) -> Tensor | None:
+    def backward(
+        self, slope: Tensor, into: StackedMLP | None = None, columns: slice | None = None
+    ) -> Tensor | None:
         """Take the derivative `slope` [G, B, out] of a loss in `output` back; once only.
 
-        The parameters' gradients are written into those of `into`, unless they are not wanted. Returns the derivative
-        in these `columns` of the inputs, [G, B, _]; None where none are wanted.
-        """
+        The parameters' gradients are written into those of `into`, unless they are not wanted.
+        Returns the derivative in these `columns` of the inputs, [G, B, _]; None where none are
+        wanted."""
         mlp, results, activation = self._mlp, self._results, ACTIVATIONS[self._mlp.activation]
         if not results:
             return wide_backward(
-                activation, self._wide, mlp.single, slope, None if into is None else into.single, columns
+                activation,
+                self._wide,
+                mlp.single,
+                slope,
+                None if into is None else into.single,
+                columns,
             )
         last = len(results) - 1
         for layer in range(last, -1, -1):
@@ -134,15 +157,25 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weights, biases, into = ctx.mlp.weights, ctx.mlp.biases, None
         if ctx.needs_input_grad[2]:  # a critic that only shows an actor the way does not learn
-            found = [tuple(torch.empty_like(each) for each in parameters) for parameters in (weights, biases)]
+            found = [
+                tuple(torch.empty_like(each) for each in parameters)
+                for parameters in (weights, biases)
+            ]
             into = StackedMLP(found[0], found[1], ctx.mlp.activation)
-        slope = ctx.traced.backward(gradient, into, slice(None) if ctx.needs_input_grad[1] else None)
+        slope = ctx.traced.backward(
+            gradient, into, slice(None) if ctx.needs_input_grad[1] else None
+        )
         ctx.traced = None
-        return None, slope, *(into.weights + into.biases if into else [None] * (len(weights) + len(biases)))
+        return (
+            None,
+            slope,
+            *(into.weights + into.biases if into else [None] * (len(weights) + len(biases))),
+        )
 
 
 def _inner_products(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left^T right: [G, B, I], [G, B, O] -> [G, I, O]. The narrow side in front is up to three times faster."""
+    """left^T right: [G, B, I], [G, B, O] -> [G, I, O]. The narrow side in front is up to three
+    times faster."""
     if left.shape[2] > right.shape[2]:
         left, right, out = right, left, out.transpose(1, 2)
     parts = _parts(left)
@@ -157,8 +190,9 @@ def _inner_products(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _parts(rows: Tensor) -> int:
-    """How many products a product over the rows of [G, B, _] is made of on a GPU. cuBLAS gives a small result one block
-    of threads a matrix, so that a few matrices would keep only a few of a hundred multiprocessors busy."""
+    """How many products a product over the rows of [G, B, _] is made of on a GPU. cuBLAS gives a
+    small result one block of threads a matrix, so that a few matrices would keep only a few of a
+    hundred multiprocessors busy."""
     if rows.device.type == "cpu":
         return 1
     most = min(_BLOCKS // rows.shape[0], rows.shape[1] // _PART_ROWS)
@@ -173,18 +207,19 @@ _LIFETIME = 1024
 
 
 class _Buffers(threading.local):
-    """Memory for hidden layers that the last gradient step no longer needs; one pool a thread, and only on a CPU.
+    """Memory for hidden layers that the last gradient step no longer needs; one pool a thread, and
+    only on a CPU.
 
-    Elsewhere torch keeps memory itself, and runs backward in another thread than forward: what one thread took, the
-    other would gather.
+    Elsewhere torch keeps memory itself, and runs backward in another thread than forward: what one
+    thread took, the other would gather.
 
-    A buffer that is out belongs to one graph alone, so any number of forward passes may come before a backward pass.
-    A graph that is dropped frees its buffers instead of giving them back.
-    """
+    A buffer that is out belongs to one graph alone, so any number of forward passes may come before
+    a backward pass. A graph that is dropped frees its buffers instead of giving them back."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
-        self._unused: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # that lay free at the last release
+        # that lay free at the last release
+        self._unused: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
         self._taken = 0
 
     def take(self, rows: Tensor, width: int) -> Tensor:

@@ -22,7 +22,12 @@ from podracer_core.networks.stacked_normalized import (
     normalized_shapes,
 )
 from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
-from podracer_core.networks.stacked_residual import ACTIVATIONS, StackedResidual, linear_of, residual_shapes
+from podracer_core.networks.stacked_residual import (
+    ACTIVATIONS,
+    StackedResidual,
+    linear_of,
+    residual_shapes,
+)
 from podracer_core.random_numbers import initialization_keys
 
 _HIDDEN_GAIN = 2.0**0.5
@@ -44,14 +49,16 @@ _SHAPES: Mapping[str, Callable[[Sequence[int]], dict[str, tuple[int, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The shape of a network: convolutions where it sees images, then `hidden_sizes`, then `outputs`.
+    """The shape of a network: convolutions where it sees images, then `hidden_sizes`, then
+    `outputs`.
 
     inputs       numbers in an observation
     image        what these are where they are an image's pixels
     action_size  numbers of an action that join what is seen (a critic's), 0 for none
-    body         plain: linear layers and activations (`StackedMLP`); residual: a block for each of `hidden_sizes`
-                 (`StackedResidual`), normalized: batch normalization (`StackedNormalized`), layer_normalized:
-                 `StackedLayerNorm`; these are for observations that are no images
+    body         plain: linear layers and activations (`StackedMLP`); residual: a block for each of
+                 `hidden_sizes` (`StackedResidual`), normalized: batch normalization
+                 (`StackedNormalized`), layer_normalized: `StackedLayerNorm`; these are for
+                 observations that are no images
     """
 
     inputs: int
@@ -72,7 +79,8 @@ class Architecture:
         action_size: int = 0,
         body: Body = "plain",
     ) -> Architecture:
-        """Networks for observations from `space`: a Box, and the pixels of an image if it is uint8 of three dimensions.
+        """Networks for observations from `space`: a Box, and the pixels of an image if it is uint8
+        of three dimensions.
 
         Raises InvalidInput for images with another body than the plain one.
         """
@@ -80,7 +88,15 @@ class Architecture:
         if image is not None and body != "plain":
             message = f"this network reads vectors of numbers, not images as {space} are"
             raise InvalidInput(message, reason="UNSUPPORTED_OBSERVATION_SPACE")
-        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size, body)
+        return cls(
+            observation_size(space),
+            image,
+            tuple(hidden_sizes),
+            outputs,
+            activation,
+            action_size,
+            body,
+        )
 
     @property
     def dense_sizes(self) -> tuple[int, ...]:
@@ -101,7 +117,8 @@ class Architecture:
         return convolutions | mlp_shapes(self.dense_sizes)
 
     def shared_rows(self, members: int) -> int:
-        """Rows that a CPU works through at a time, so that the hidden layers of 2 M networks stay in its cache."""
+        """Rows that a CPU works through at a time, so that the hidden layers of 2 M networks stay
+        in its cache."""
         row_bytes = 2 * members * max(*self.dense_sizes, 16384 if self.image else 0) * 4
         return max(256 if self.image is None else 32, (4 << 20) // row_bytes)
 
@@ -131,7 +148,9 @@ class StackedNetwork:
         """Networks over `parameters` (which may have others too); gradients flow into them."""
         return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
 
-    def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:
+    def __call__(
+        self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False
+    ) -> Tensor:
         """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs].
 
         Numbers of an observation beyond the architecture's `inputs` are not seen.
@@ -141,7 +160,11 @@ class StackedNetwork:
         seen = observation[..., : self.architecture.inputs]
         seen = seen if self.convolutions is None else self.convolutions(seen)
         inputs = seen if action is None else torch.cat([seen, action], -1)
-        return self.dense(inputs) if self.normalized is None else self.normalized(inputs, by_batch=by_batch)
+        return (
+            self.dense(inputs)
+            if self.normalized is None
+            else self.normalized(inputs, by_batch=by_batch)
+        )
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
@@ -154,15 +177,19 @@ class StackedNetwork:
         return self.dense.biases
 
     def every(self, start: int = 0, step: int = 1) -> StackedNetwork:
-        """The networks start, start + step, … as a view without gradients: it follows every change of this one."""
+        """The networks start, start + step, … as a view without gradients: it follows every change
+        of this one."""
         return self.map(lambda tensor: tensor.detach()[start::step])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> StackedNetwork:
         """The same networks over changed parameters."""
-        return StackedNetwork(self.architecture, {name: change(tensor) for name, tensor in self.tensors.items()})
+        return StackedNetwork(
+            self.architecture, {name: change(tensor) for name, tensor in self.tensors.items()}
+        )
 
     def narrowed(self, inputs: int) -> StackedNetwork:
-        """The same networks without the weights of what stands behind the first `inputs` numbers of an observation."""
+        """The same networks without the weights of what stands behind the first `inputs` numbers of
+        an observation."""
         if inputs == self.architecture.inputs:
             return self
         first = "layers.0.weight"
@@ -177,10 +204,13 @@ class StackedNetwork:
         last_gain: float = 1.0,
         last_columns: int | None = None,
     ) -> None:
-        """Fresh weights from each network's own seed: seeds int64 [G]; `identity` tells an algorithm's networks apart.
+        """Fresh weights from each network's own seed: seeds int64 [G]; `identity` tells an
+        algorithm's networks apart.
 
-        orthogonal  gain sqrt(2), `last_gain` for the last layer, of which `last_columns` outputs are used; zero biases
-        fan_in      weights and biases evenly within 1 / sqrt(inputs), torch's own default for linear layers
+        orthogonal  gain sqrt(2), `last_gain` for the last layer, of which `last_columns` outputs
+                    are used; zero biases
+        fan_in      weights and biases evenly within 1 / sqrt(inputs), torch's own default for
+                    linear layers
 
         Other bodies than the plain one have their own, whatever `kind`.
         """
@@ -188,14 +218,22 @@ class StackedNetwork:
             self.normalized.initialize(seeds, identity)
             return
         last = len(self.weights) - 1
-        for name in (name.removesuffix(".weight") for name in self.tensors if name.endswith(".weight")):
-            weight, bias = self.tensors[f"{name}.weight"].detach(), self.tensors[f"{name}.bias"].detach()
+        for name in (
+            name.removesuffix(".weight") for name in self.tensors if name.endswith(".weight")
+        ):
+            weight = self.tensors[f"{name}.weight"].detach()
+            bias = self.tensors[f"{name}.bias"].detach()
             # Dense layers keep their numbers whether convolutions stand before them or not.
-            layer = int(name.rpartition(".")[2]) + (_CONVOLUTIONS if name.startswith("convolutions") else 0)
+            layer = int(name.rpartition(".")[2]) + (
+                _CONVOLUTIONS if name.startswith("convolutions") else 0
+            )
             keys = initialization_keys(seeds, identity, layer)
-            # [G, in, out], or [G, out, in, k, k] of a convolution, which is drawn as [G, in * k * k, out].
+            # [G, in, out], or [G, out, in, k, k] of a convolution, which is drawn as [G, in * k *
+            # k, out].
             dense = weight.dim() == 3
-            rows, columns = weight.shape[1:] if dense else (math.prod(weight.shape[2:]), weight.shape[1])
+            rows, columns = (
+                weight.shape[1:] if dense else (math.prod(weight.shape[2:]), weight.shape[1])
+            )
             if kind == "orthogonal":
                 if name == f"layers.{last}":
                     used = last_columns or columns
@@ -211,7 +249,11 @@ class StackedNetwork:
 
     def module(self, group: int) -> nn.Module:
         """One of the networks for use with torch alone: [B, obs] -> [B, outputs]."""
-        return _NetworkModule(self, group) if self.normalized is None else self.normalized.module(group)
+        return (
+            _NetworkModule(self, group)
+            if self.normalized is None
+            else self.normalized.module(group)
+        )
 
 
 class _NetworkModule(nn.Module):
@@ -226,7 +268,9 @@ class _NetworkModule(nn.Module):
                 convolution = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], stride)
                 convolution.weight.data.copy_(weight)
                 assert convolution.bias is not None
-                convolution.bias.data.copy_(network.tensors[f"convolutions.{layer}.bias"][group].detach())
+                convolution.bias.data.copy_(
+                    network.tensors[f"convolutions.{layer}.bias"][group].detach()
+                )
                 self.convolutions.extend([convolution, nn.ReLU()])
         layers: list[nn.Module] = []
         for stacked, bias in zip(network.weights, network.biases, strict=True):
@@ -238,7 +282,9 @@ class _NetworkModule(nn.Module):
         if self._image is not None:
             image = self._image
             if image.channels_last:
-                pixels = observation.view(-1, image.height, image.width, image.channels).permute(0, 3, 1, 2)
+                pixels = observation.view(-1, image.height, image.width, image.channels).permute(
+                    0, 3, 1, 2
+                )
             else:
                 pixels = observation.view(-1, image.channels, image.height, image.width)
             observation = self.convolutions(pixels).flatten(1)
@@ -248,14 +294,18 @@ class _NetworkModule(nn.Module):
 
 def image_shape(space: gymnasium.Space[Any]) -> ImageShape | None:
     """The shape of images in a uint8 Box of three dimensions; None for any other space."""
-    if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    if (
+        isinstance(space, gymnasium.spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+    ):
         return ImageShape.of(space.shape)
     return None
 
 
 def actor_inputs(space: gymnasium.Space[Any]) -> int:
-    """Numbers in an observation that the actor sees: the first of an `AsymmetricBox`, else all. Raises as
-    `observation_size`."""
+    """Numbers in an observation that the actor sees: the first of an `AsymmetricBox`, else all.
+    Raises as `observation_size`."""
     size: int = getattr(space, "actor_size", observation_size(space))
     return size
 
@@ -263,5 +313,8 @@ def actor_inputs(space: gymnasium.Space[Any]) -> int:
 def observation_size(space: gymnasium.Space[Any]) -> int:
     """Numbers in one observation. Raises InvalidInput for a space without a fixed numeric shape."""
     if not isinstance(space, gymnasium.spaces.Box):
-        raise InvalidInput(f"this network reads Box observations, not {space}", reason="UNSUPPORTED_OBSERVATION_SPACE")
+        raise InvalidInput(
+            f"this network reads Box observations, not {space}",
+            reason="UNSUPPORTED_OBSERVATION_SPACE",
+        )
     return math.prod(space.shape)

@@ -1,6 +1,7 @@
 """Multilayer perceptrons whose layers normalize, with a leading axis of G networks.
 
-StackedNormalized   each layer's inputs by batch statistics, as in CrossQ (Bhatt et al., 2024, arXiv:1902.05605)
+StackedNormalized   each layer's inputs by batch statistics, as in CrossQ (Bhatt et al., 2024,
+                    arXiv:1902.05605)
 StackedLayerNorm    each hidden layer's outputs, row by row (Ba et al., 2016, arXiv:1607.06450)
 """
 
@@ -22,7 +23,10 @@ _LAYER_EPSILON = 1e-5
 
 def normalized_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of one network's tensors. sizes: inputs, hidden sizes, outputs."""
-    norms = [norm_shapes(f"layers.{layer}.norm", size, renormalized=True) for layer, size in enumerate(sizes[:-1])]
+    norms = [
+        norm_shapes(f"layers.{layer}.norm", size, renormalized=True)
+        for layer, size in enumerate(sizes[:-1])
+    ]
     return {name: shape for shapes in (mlp_shapes(sizes), *norms) for name, shape in shapes.items()}
 
 
@@ -37,9 +41,12 @@ def layer_norm_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 
 class StackedNormalized:
-    """Networks over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in, out]."""
+    """Networks over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in,
+    out]."""
 
-    def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]
+    ) -> None:
         layers = [f"layers.{layer}" for layer in range(len(sizes) - 1)]
         self._tensors, self._activate = tensors, ACTIVATIONS[activation]()
         self.weights = tuple(tensors[f"{layer}.weight"] for layer in layers)
@@ -62,16 +69,20 @@ class StackedNormalized:
 
     @torch.no_grad()
     def initialize(self, seeds: Tensor, identity: int) -> None:
-        """Weights and biases evenly within 1 / sqrt(inputs) from each network's own seed int64 [G]."""
+        """Weights and biases evenly within 1 / sqrt(inputs) from each network's own seed int64
+        [G]."""
         _initialize(self._tensors, self.weights, self.biases, seeds, identity)
 
     def module(self, group: int) -> nn.Module:
-        """One of the networks for use with torch alone, its running statistics folded into the weights."""
+        """One of the networks for use with torch alone, its running statistics folded into the
+        weights."""
         modules: list[nn.Module] = []
         for norm, stacked, bias in zip(self._norms, self.weights, self.biases, strict=True):
             factor, summand = norm.affine(group)
             weight = stacked[group].detach()
-            modules += [linear_of(weight * factor.unsqueeze(1), bias[group, 0].detach() + summand @ weight)]
+            modules += [
+                linear_of(weight * factor.unsqueeze(1), bias[group, 0].detach() + summand @ weight)
+            ]
             modules += [self._activate]
         return nn.Sequential(*modules[:-1])
 
@@ -79,16 +90,19 @@ class StackedNormalized:
 class StackedLayerNorm:
     """Networks over tensors [G, …] by the names of `layer_norm_shapes`; weights are [G, in, out].
 
-    Each hidden layer: linear, normalized to mean 0 and variance 1 over its outputs, scaled and shifted, activated.
-    """
+    Each hidden layer: linear, normalized to mean 0 and variance 1 over its outputs, scaled and
+    shifted, activated."""
 
-    def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]
+    ) -> None:
         layers = [f"layers.{layer}" for layer in range(len(sizes) - 1)]
         self._tensors, self._activate = tensors, ACTIVATIONS[activation]()
         self.weights = tuple(tensors[f"{layer}.weight"] for layer in layers)
         self.biases = tuple(tensors[f"{layer}.bias"] for layer in layers)
         self._scales, self._shifts = (
-            [tensors[f"{layer}.norm.{part}"] for layer in layers[:-1]] for part in ("scale", "shift")
+            [tensors[f"{layer}.norm.{part}"] for layer in layers[:-1]]
+            for part in ("scale", "shift")
         )
 
     def __call__(self, inputs: Tensor, *, by_batch: bool = False) -> Tensor:
@@ -122,11 +136,17 @@ class StackedLayerNorm:
 
 
 def _initialize(
-    tensors: Mapping[str, Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], seeds: Tensor, identity: int
+    tensors: Mapping[str, Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    seeds: Tensor,
+    identity: int,
 ) -> None:
     for name, tensor in tensors.items():
         tensor.detach().fill_(1.0 if name.endswith(("scale", "variance")) else 0.0)
     for layer, (stacked, bias) in enumerate(zip(weights, biases, strict=True)):
-        drawn, drawn_bias = uniform_fan_in(initialization_keys(seeds, identity, layer), *stacked.shape[1:])
+        drawn, drawn_bias = uniform_fan_in(
+            initialization_keys(seeds, identity, layer), *stacked.shape[1:]
+        )
         stacked.copy_(drawn)
         bias.copy_(drawn_bias.unsqueeze(1))

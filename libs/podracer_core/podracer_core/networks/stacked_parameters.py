@@ -1,4 +1,5 @@
-"""The parameters of many equal networks in one tensor, so that an optimizer touches them all with one operation."""
+"""The parameters of many equal networks in one tensor, so that an optimizer touches them all with
+one operation."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from podracer_core.random_numbers import normal, uniform
 
 
 class StackedParameters:
-    """G networks of one shape. `flat` [G, P] holds everything; `[name]` is a leaf view [G, *shape] of it.
+    """G networks of one shape. `flat` [G, P] holds everything; `[name]` is a leaf view [G, *shape]
+    of it.
 
-    The views are ordinary autograd leaves. After `backward()`, `gather_gradient()` puts their gradients into `gradient`
-    [G, P], which an optimizer works on.
-    """
+    The views are ordinary autograd leaves. After `backward()`, `gather_gradient()` puts their
+    gradients into `gradient` [G, P], which an optimizer works on."""
 
-    def __init__(self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu"
+    ) -> None:
         self.groups = groups
         self.shapes = dict(shapes)
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
@@ -53,8 +56,8 @@ class StackedParameters:
             view.grad = None
 
     def gather_gradient(self, *, add: bool = False) -> None:
-        """Write what `backward()` has left with each of them into `gradient`; zero where it left nothing. `add`: to
-        what is there already."""
+        """Write what `backward()` has left with each of them into `gradient`; zero where it left
+        nothing. `add`: to what is there already."""
         for name, view in self._views.items():
             if add:
                 self._gradients[name].add_(0.0 if view.grad is None else view.grad)
@@ -68,12 +71,16 @@ class StackedParameters:
         return {name: view.detach()[group].clone() for name, view in self._views.items()}
 
     def load_group_state(self, group: int, state: Mapping[str, Tensor]) -> None:
-        """Overwrite one network with what `group_state` gave. Raises InvalidInput for other names or shapes."""
+        """Overwrite one network with what `group_state` gave. Raises InvalidInput for other names
+        or shapes."""
         if set(state) != set(self.shapes):
             raise InvalidInput(f"parameters {sorted(state)} given, {sorted(self.shapes)} expected")
         for name, shape in self.shapes.items():
             if tuple(state[name].shape) != tuple(shape):
-                raise InvalidInput(f"parameter {name} has shape {tuple(state[name].shape)}, expected {tuple(shape)}")
+                raise InvalidInput(
+                    f"parameter {name} has shape {tuple(state[name].shape)}, expected "
+                    f"{tuple(shape)}"
+                )
         for name, value in state.items():
             self._views[name].detach()[group].copy_(value)
 
@@ -81,10 +88,9 @@ class StackedParameters:
 def orthogonal(keys: Tensor, rows: int, columns: int, gain: float = 1.0) -> Tensor:
     """One (semi-)orthogonal matrix for every key: keys int64 [G] -> float32 [G, rows, columns].
 
-    Saxe, McClelland and Ganguli, 2014 (arXiv:1312.6120): the QR decomposition of a Gaussian matrix, its signs fixed
-    so that the result is uniformly distributed. Calculated in double precision on the CPU, matrix by matrix, so that a
-    network's weights depend on nothing but its key.
-    """
+    Saxe, McClelland and Ganguli, 2014 (arXiv:1312.6120): the QR decomposition of a Gaussian matrix,
+    its signs fixed so that the result is uniformly distributed. Calculated in double precision on
+    the CPU, matrix by matrix, so that a network's weights depend on nothing but its key."""
     long_side, short_side = max(rows, columns), min(rows, columns)
     counters = torch.arange(long_side * short_side)
     gaussian = normal(keys.cpu()[:, None], counters).double().view(-1, long_side, short_side)
@@ -97,7 +103,8 @@ def orthogonal(keys: Tensor, rows: int, columns: int, gain: float = 1.0) -> Tens
 
 
 def uniform_fan_in(keys: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Weights float32 [G, rows, columns] and biases [G, columns] for every key, evenly within ±1 / sqrt(rows).
+    """Weights float32 [G, rows, columns] and biases [G, columns] for every key, evenly within ±1 /
+    sqrt(rows).
 
     What `torch.nn.Linear` draws by default (He et al., 2015, arXiv:1502.01852, with a = sqrt(5)).
     """

@@ -1,9 +1,9 @@
-"""Residual networks with batch normalization and weights of unit norm, with a leading axis of G networks.
+"""Residual networks with batch normalization and weights of unit norm, with a leading axis of G
+networks.
 
 The body of FlashSAC (arXiv:2604.04539): normalized inputs, a linear layer to the width W, blocks of
-[W -> 4 W, normalize, activate, 4 W -> W, normalize, activate, + what came in], RMSNorm, and a linear layer to the
-outputs.
-"""
+[W -> 4 W, normalize, activate, 4 W -> W, normalize, activate, + what came in], RMSNorm, and a
+linear layer to the outputs."""
 
 from __future__ import annotations
 
@@ -22,49 +22,70 @@ _EXPANSION = 4
 _MOMENTUM = 0.01
 _BATCH_EPSILON, _RMS_EPSILON, _UNIT_EPSILON = 1e-5, 1e-6, 1e-8
 _STATISTICS = ("mean", "variance")
-_WARM_UP, _LARGEST_RATIO, _LARGEST_OFFSET = 100_000, 3.0, 5.0  # of batch renormalization: steps before it, r_max, d_max
+# of batch renormalization: steps before it, r_max, d_max
+_WARM_UP, _LARGEST_RATIO, _LARGEST_OFFSET = 100_000, 3.0, 5.0
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 def residual_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of one network's tensors. sizes: inputs, the width once for each block, outputs.
+    """Names and shapes of one network's tensors. sizes: inputs, the width once for each block,
+    outputs.
 
     Raises InvalidInput for widths that differ: a block adds what came in to what comes out.
     """
     inputs, *widths, outputs = sizes
     if not widths or len(set(widths)) > 1:
-        raise InvalidInput(f"hidden_sizes must be one width for each block, all the same, not {tuple(widths)}")
+        raise InvalidInput(
+            f"hidden_sizes must be one width for each block, all the same, not {tuple(widths)}"
+        )
     width = widths[0]
-    shapes: dict[str, tuple[int, ...]] = {**norm_shapes("embed.norm", inputs), "embed.weight": (inputs, width)}
+    shapes: dict[str, tuple[int, ...]] = {
+        **norm_shapes("embed.norm", inputs),
+        "embed.weight": (inputs, width),
+    }
     for block in range(len(widths)):
-        for name, rows, columns in (("rise", width, _EXPANSION * width), ("fall", _EXPANSION * width, width)):
+        for name, rows, columns in (
+            ("rise", width, _EXPANSION * width),
+            ("fall", _EXPANSION * width, width),
+        ):
             shapes[f"blocks.{block}.{name}.weight"] = (rows, columns)
             shapes |= norm_shapes(f"blocks.{block}.{name}.norm", columns)
-    return shapes | {"last.norm.scale": (1, width), "last.weight": (width, outputs), "last.bias": (1, outputs)}
+    return shapes | {
+        "last.norm.scale": (1, width),
+        "last.weight": (width, outputs),
+        "last.bias": (1, outputs),
+    }
 
 
 def norm_shapes(name: str, width: int, *, renormalized: bool = False) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what one network's `BatchNorm` has."""
-    shapes: dict[str, tuple[int, ...]] = {f"{name}.{part}": (1, width) for part in ("scale", "shift", *_STATISTICS)}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{name}.{part}": (1, width) for part in ("scale", "shift", *_STATISTICS)
+    }
     return shapes | ({f"{name}.steps": (1, 1)} if renormalized else {})
 
 
 class BatchNorm:
-    """Batch normalization of rows [G, B, in]: by their own mean and variance, or by the running ones; see `follow`.
+    """Batch normalization of rows [G, B, in]: by their own mean and variance, or by the running
+    ones; see `follow`.
 
-    Where the tensors have `steps`, it is batch renormalization (Ioffe, 2017, arXiv:1702.03275) after 100,000 of these:
-    what comes out is as by the running statistics, within limits, and has the slope of the rows' own.
-    """
+    Where the tensors have `steps`, it is batch renormalization (Ioffe, 2017, arXiv:1702.03275)
+    after 100,000 of these: what comes out is as by the running statistics, within limits, and has
+    the slope of the rows' own."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], name: str, epsilon: float = _BATCH_EPSILON) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], name: str, epsilon: float = _BATCH_EPSILON
+    ) -> None:
         self._epsilon = epsilon
         self.scale, self.shift = tensors[f"{name}.scale"], tensors[f"{name}.shift"]
-        # Neither is learned: they lie among the parameters, so that states and copies have them, without a gradient.
-        # `data`, not `detach()`: autograd must not take their change for one of all the parameters in that memory.
+        # Neither is learned: they lie among the parameters, so that states and copies have them,
+        # without a gradient. `data`, not `detach()`: autograd must not take their change for one of
+        # all the parameters in that memory.
         self.mean, self.variance = (tensors[f"{name}.{part}"].data for part in _STATISTICS)
         self._steps = tensors[f"{name}.steps"].data if f"{name}.steps" in tensors else None
-        self._seen: tuple[Tensor, Tensor] | None = None  # mean and variance [G, 1, in] of the last rows
+        # mean and variance [G, 1, in] of the last rows
+        self._seen: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, rows: Tensor, *, by_batch: bool) -> Tensor:
         if not by_batch:
@@ -75,7 +96,9 @@ class BatchNorm:
         else:
             normal, mean, variance = _normalized(rows, None, None, self._epsilon)
             root = (self.variance + self._epsilon).rsqrt()
-            ratio = ((variance + self._epsilon).sqrt() * root).clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
+            ratio = ((variance + self._epsilon).sqrt() * root).clamp(
+                1.0 / _LARGEST_RATIO, _LARGEST_RATIO
+            )
             offset = ((mean - self.mean) * root).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
             normal = torch.where(self._steps < _WARM_UP, normal, normal * ratio + offset)
             normal = normal * self.scale + self.shift
@@ -83,10 +106,13 @@ class BatchNorm:
         return normal
 
     def follow(self, wanted: Tensor) -> None:
-        """The running statistics of the networks `wanted` [G, 1, 1] move towards those of the last rows."""
+        """The running statistics of the networks `wanted` [G, 1, 1] move towards those of the last
+        rows."""
         if self._seen is not None:
             for running, batch in zip((self.mean, self.variance), self._seen, strict=True):
-                running.copy_(torch.where(wanted & batch.isfinite(), running.lerp(batch, _MOMENTUM), running))
+                running.copy_(
+                    torch.where(wanted & batch.isfinite(), running.lerp(batch, _MOMENTUM), running)
+                )
             if self._steps is not None:
                 self._steps.add_(wanted)
             self._seen = None
@@ -100,15 +126,16 @@ class BatchNorm:
 def _normalized(
     rows: Tensor, scale: Tensor | None, shift: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """rows [G, B, C] by their own mean and variance over B, then scaled and shifted, [G, 1, C] each; and these two,
-    biased and without a gradient, [G, 1, C]."""
+    """rows [G, B, C] by their own mean and variance over B, then scaled and shifted, [G, 1, C]
+    each; and these two, biased and without a gradient, [G, 1, C]."""
     normal, mean, inverse = _Normalized.apply(rows, scale, shift, epsilon)  # type: ignore[no-untyped-call]
     return normal, mean, (inverse.square().reciprocal() - epsilon).clamp_(min=0.0)
 
 
 class _Normalized(torch.autograd.Function):
-    """`_normalized`, with the inverse of the deviation in place of the variance, in few passes through memory: on a CPU
-    by torch's own kernel, network by network; elsewhere with its slopes written out."""
+    """`_normalized`, with the inverse of the deviation in place of the variance, in few passes
+    through memory: on a CPU by torch's own kernel, network by network; elsewhere with its slopes
+    written out."""
 
     @staticmethod
     def forward(
@@ -118,7 +145,9 @@ class _Normalized(torch.autograd.Function):
             normal = torch.empty_like(rows)
             mean, inverse = (rows.new_empty(rows.shape[0], 1, rows.shape[2]) for _ in range(2))
             for g, each in enumerate(rows):
-                weight, bias = (None if tensor is None else tensor[g, 0] for tensor in (scale, shift))
+                weight, bias = (
+                    None if tensor is None else tensor[g, 0] for tensor in (scale, shift)
+                )
                 out = normal[g], mean[g, 0], inverse[g, 0]
                 torch.native_batch_norm(each, weight, bias, None, None, True, 0.0, epsilon, out=out)
         else:
@@ -156,15 +185,22 @@ class _Normalized(torch.autograd.Function):
             for g, each in enumerate(slope.contiguous())
         ]
         stacked = (
-            [torch.stack(each) for each in zip(*parts, strict=True)] if learns else [torch.stack([p[0] for p in parts])]
+            [torch.stack(each) for each in zip(*parts, strict=True)]
+            if learns
+            else [torch.stack([p[0] for p in parts])]
         )
-        return stacked[0], *([each.unsqueeze(1) for each in stacked[1:]] if learns else [None, None]), None
+        return (
+            stacked[0],
+            *([each.unsqueeze(1) for each in stacked[1:]] if learns else [None, None]),
+            None,
+        )
 
 
 def _slopes(
     slope: Tensor, rows: Tensor, scale: Tensor | None, mean: Tensor, inverse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of rows [G, B, C], scale and shift [G, 1, C] from `slope` [G, B, C], the gradient of the outputs."""
+    """Gradients of rows [G, B, C], scale and shift [G, 1, C] from `slope` [G, B, C], the gradient
+    of the outputs."""
     shift_slope = slope.sum(1, keepdim=True)
     scale_slope = ((slope * rows).sum(1, keepdim=True) - mean * shift_slope) * inverse
     factor = inverse if scale is None else inverse * scale
@@ -179,13 +215,19 @@ class StackedResidual:
     weights   of all linear layers
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]
+    ) -> None:
         self._tensors = tensors
         self._activate: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]()
         self._activate_ = (
             torch.relu_ if activation == "relu" else self._activate
         )  # in place, where nothing else reads it
-        self._layers = [name.removesuffix(".weight") for name in residual_shapes(sizes) if name.endswith(".weight")]
+        self._layers = [
+            name.removesuffix(".weight")
+            for name in residual_shapes(sizes)
+            if name.endswith(".weight")
+        ]
         self._norms = {name: BatchNorm(tensors, f"{name}.norm") for name in self._layers[:-1]}
 
     @property
@@ -194,9 +236,11 @@ class StackedResidual:
         return tuple(self._tensors[f"{name}.weight"] for name in self._layers)
 
     def __call__(self, inputs: Tensor, *, by_batch: bool = False) -> Tensor:
-        """inputs [G, B, in] -> [G, B, outputs]. `by_batch`: normalized by the statistics of these rows, and not by the
-        running ones."""
-        hidden = torch.bmm(self._norms["embed"](inputs, by_batch=by_batch), self._tensors["embed.weight"])
+        """inputs [G, B, in] -> [G, B, outputs]. `by_batch`: normalized by the statistics of these
+        rows, and not by the running ones."""
+        hidden = torch.bmm(
+            self._norms["embed"](inputs, by_batch=by_batch), self._tensors["embed.weight"]
+        )
         for rise, fall in self._blocks():
             inner = self._normalized(rise, hidden, by_batch=by_batch)
             hidden = hidden + self._normalized(fall, inner, by_batch=by_batch)
@@ -214,8 +258,9 @@ class StackedResidual:
 
     @torch.no_grad()
     def settle(self, wanted: Tensor) -> None:
-        """Update the running statistics after a gradient step of the networks `wanted` bool [G]; each output's weights
-        come to norm 1, scale and shift of a batch normalization together to √width, RMSNorm's scale to √width."""
+        """Update the running statistics after a gradient step of the networks `wanted` bool [G];
+        each output's weights come to norm 1, scale and shift of a batch normalization together to
+        √width, RMSNorm's scale to √width."""
         wanted = wanted.view(-1, 1, 1)
         for norm in self._norms.values():
             norm.follow(wanted)
@@ -238,10 +283,14 @@ class StackedResidual:
         self.settle(torch.ones_like(seeds, dtype=torch.bool))
 
     def module(self, group: int) -> nn.Module:
-        """One of the networks for use with torch alone, its running statistics folded into the weights."""
+        """One of the networks for use with torch alone, its running statistics folded into the
+        weights."""
         return _ResidualModule(
             self._linear(group, "embed"),
-            [(self._linear(group, rise), self._linear(group, fall)) for rise, fall in self._blocks()],
+            [
+                (self._linear(group, rise), self._linear(group, fall))
+                for rise, fall in self._blocks()
+            ],
             self._tensors["last.norm.scale"][group, 0].detach(),
             self._linear(group, "last"),
             self._activate,
@@ -296,6 +345,8 @@ class _ResidualModule(nn.Module):
         hidden = self.embed(inputs)
         for rise, fall in zip(self.rise, self.fall, strict=True):
             hidden = hidden + self._activate(fall(self._activate(rise(hidden))))
-        hidden = hidden * (hidden.square().mean(-1, keepdim=True) + _RMS_EPSILON).rsqrt() * self.scale
+        hidden = (
+            hidden * (hidden.square().mean(-1, keepdim=True) + _RMS_EPSILON).rsqrt() * self.scale
+        )
         output: Tensor = self.last(hidden)
         return output

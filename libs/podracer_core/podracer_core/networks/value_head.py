@@ -14,7 +14,8 @@ from podracer_core.random_numbers import uniform
 
 
 def dueling_values(output: Tensor) -> Tensor:
-    """Wang et al., 2016 (arXiv:1511.06581), equation 9: Q = V + A - mean A; [..., 1 + n] -> [..., n]."""
+    """Wang et al., 2016 (arXiv:1511.06581), equation 9: Q = V + A - mean A; [..., 1 + n] -> [...,
+    n]."""
     value, advantage = output[..., :1], output[..., 1:]
     return value + advantage - advantage.mean(-1, keepdim=True)
 
@@ -26,11 +27,11 @@ def _values(output: Tensor, dueling: bool, quantiles: int) -> Tensor:
 
 
 class ValueHead(ActionHead):
-    """Discrete actions by the smallest of N networks' values Q(s, a); `random_fraction` [M, 1] of them are random.
+    """Discrete actions by the smallest of N networks' values Q(s, a); `random_fraction` [M, 1] of
+    them are random.
 
-    A network's output is Q [n], or with `dueling` V and the advantages A [1 + n], or K `quantiles` of each action's
-    return [n * K], of which Q is the mean.
-    """
+    A network's output is Q [n], or with `dueling` V and the advantages A [1 + n], or K `quantiles`
+    of each action's return [n * K], of which Q is the mean."""
 
     action_shape = ()
     action_dtype = torch.int64
@@ -38,7 +39,10 @@ class ValueHead(ActionHead):
 
     def __init__(self, space: gymnasium.Space[Any], *, dueling: bool, quantiles: int = 1) -> None:
         if not isinstance(space, gymnasium.spaces.Discrete):
-            raise InvalidInput(f"action values need a Discrete space, not {space}", reason="ACTION_SPACE_UNSUPPORTED")
+            raise InvalidInput(
+                f"action values need a Discrete space, not {space}",
+                reason="ACTION_SPACE_UNSUPPORTED",
+            )
         self.actions, self.dueling, self.start = int(space.n), dueling, int(space.start)
         self.output_size = self.actions * quantiles + (1 if dueling else 0)
         self._quantiles = quantiles
@@ -54,7 +58,9 @@ class ValueHead(ActionHead):
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
         return uniform(key, counter)
 
-    def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         choice, which = noise.unbind(-1)
         allowed = ~(output <= FORBIDDEN / 2)  # of a broken member too, whose values are NaN
         # The k-th allowed action, k drawn evenly.
@@ -74,7 +80,8 @@ class ValueHead(ActionHead):
 
 
 class _Greedy(nn.Module):
-    """outputs [N, B, output_size] of N networks, or [B, output_size] of one -> the greedy action, int64 [B]."""
+    """outputs [N, B, output_size] of N networks, or [B, output_size] of one -> the greedy action,
+    int64 [B]."""
 
     def __init__(self, dueling: bool, start: int, quantiles: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """Wide layers on a CPU: one network after the other through oneDNN.
 
-`torch.bmm` in float32 goes to MKL, which on some processors uses half of what they can do: a product of three times 256
-took 330 µs there and 157 µs in oneDNN, on an AMD EPYC with AVX-512 (torch 2.13, one thread). A call takes one matrix,
-so this is a loop over networks, each of which is long enough (over 30 µs) not to notice. `torch.nn.functional.linear`
-would not do: it goes to MKL too. Without AVX-512 MKL is the faster one (360 and 388 µs on such an EPYC), and this is
-left alone.
+`torch.bmm` in float32 goes to MKL, which on some processors uses half of what they can do: a
+product of three times 256 took 330 µs there and 157 µs in oneDNN, on an AMD EPYC with AVX-512
+(torch 2.13, one thread). A call takes one matrix, so this is a loop over networks, each of which is
+long enough (over 30 µs) not to notice. `torch.nn.functional.linear` would not do: it goes to MKL
+too. Without AVX-512 MKL is the faster one (360 and 388 µs on such an EPYC), and this is left alone.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _aten = torch.ops.aten
 
 
 def _tanh(values: Tensor) -> Tensor:
-    """tanh x = 2 sigmoid(2 x) - 1, in place. On a CPU this takes a fifth of the time of torch's own (57 and 304 µs for
-    131,072 values, torch 2.13, AVX-512, one thread), and is within 2e-7 of the truth where that is within 3e-8."""
-    return values.mul_(2).sigmoid_().mul_(2).sub_(1) if values.device.type == "cpu" else values.tanh_()
+    """tanh x = 2 sigmoid(2 x) - 1, in place. On a CPU this takes a fifth of the time of torch's own
+    (57 and 304 µs for 131,072 values, torch 2.13, AVX-512, one thread), and is within 2e-7 of the
+    truth where that is within 3e-8."""
+    return (
+        values.mul_(2).sigmoid_().mul_(2).sub_(1) if values.device.type == "cpu" else values.tanh_()
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A nonlinearity in place, and its gradient, in place, from its result (so the input need not be kept)."""
+    """A nonlinearity in place, and its gradient, in place, from its result (so the input need not
+    be kept)."""
 
     name: str
     forward: Callable[[Tensor], Tensor]
@@ -38,7 +42,11 @@ ACTIVATIONS: dict[str, Activation] = {
     activation.name: activation
     for activation in (
         Activation("tanh", _tanh, lambda g, y: _aten.tanh_backward.grad_input(g, y, grad_input=g)),
-        Activation("relu", torch.relu_, lambda g, y: _aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+        Activation(
+            "relu",
+            torch.relu_,
+            lambda g, y: _aten.threshold_backward.grad_input(g, y, 0, grad_input=g),
+        ),
         Activation(
             "elu",
             torch.nn.functional.elu_,
@@ -60,14 +68,16 @@ def is_wide(inputs: Tensor, weights: Sequence[Tensor]) -> bool:
     if not _IS_FASTER or inputs.device.type != "cpu" or inputs.dtype != torch.float32:
         return False
     return any(
-        min(weight.shape[1:]) >= _LEAST_WIDTH and inputs.shape[1] * weight.shape[1] * weight.shape[2] >= _LEAST_PRODUCT
+        min(weight.shape[1:]) >= _LEAST_WIDTH
+        and inputs.shape[1] * weight.shape[1] * weight.shape[2] >= _LEAST_PRODUCT
         for weight in weights
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of one network, as views that follow every change: weights [in, out], the same transposed, biases [out].
+    """A layer of one network, as views that follow every change: weights [in, out], the same
+    transposed, biases [out].
 
     Or where a backward pass writes their gradients.
     """
@@ -88,9 +98,15 @@ def single_layers(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[l
     ]
 
 
-def wide_forward(inputs: Tensor, networks: Sequence[Sequence[Layer]], activation: Activation) -> list[list[Tensor]]:
-    """inputs [G, B, in] -> of each network what goes into each layer and, last, what comes out, [B, _] each."""
-    return [_results(rows, layers, activation) for rows, layers in zip(inputs.unbind(), networks, strict=True)]
+def wide_forward(
+    inputs: Tensor, networks: Sequence[Sequence[Layer]], activation: Activation
+) -> list[list[Tensor]]:
+    """inputs [G, B, in] -> of each network what goes into each layer and, last, what comes out, [B,
+    _] each."""
+    return [
+        _results(rows, layers, activation)
+        for rows, layers in zip(inputs.unbind(), networks, strict=True)
+    ]
 
 
 def wide_backward(
@@ -101,7 +117,8 @@ def wide_backward(
     into: Sequence[Sequence[Layer]] | None,
     columns: slice | None,
 ) -> Tensor | None:
-    """`results`: of each network what goes into each layer. The rest is as of `MLPPass.backward`."""
+    """`results`: of each network what goes into each layer. The rest is as of
+    `MLPPass.backward`."""
     input_slopes = []
     for g, (above, below, layers) in enumerate(zip(slope.unbind(), results, networks, strict=True)):
         for number in range(len(layers) - 1, -1, -1):
@@ -109,7 +126,9 @@ def wide_backward(
                 _product(below[number].t(), above, out=into[g][number].weight)
                 torch.sum(above, 0, out=into[g][number].bias)
             if number:
-                above = activation.backward(_product(above, layers[number].transposed), below[number])
+                above = activation.backward(
+                    _product(above, layers[number].transposed), below[number]
+                )
             elif columns is not None:
                 input_slopes.append(_product(above, layers[0].transposed[:, columns]))
     return torch.stack(input_slopes) if columns is not None else None
@@ -127,7 +146,9 @@ def _activated(inputs: Tensor, layer: Layer, activation: Activation) -> Tensor:
     if min(layer.weight.shape) < _LEAST_WIDTH:
         return activation.forward(torch.addmm(layer.bias, inputs, layer.weight))
     fused = activation.name == _FUSED
-    hidden: Tensor = _linear(inputs, layer.transposed, layer.bias, _FUSED if fused else "none", [], "")
+    hidden: Tensor = _linear(
+        inputs, layer.transposed, layer.bias, _FUSED if fused else "none", [], ""
+    )
     return hidden if fused else activation.forward(hidden)
 
 

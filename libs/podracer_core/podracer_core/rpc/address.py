@@ -14,7 +14,8 @@ UNIX_PATH_BYTES = 107
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One parsed address: either `path` (a unix socket) or `host` and `port`; `scheme` is `dns:///` or empty."""
+    """One parsed address: either `path` (a unix socket) or `host` and `port`; `scheme` is `dns:///`
+    or empty."""
 
     path: str = ""
     host: str = ""
@@ -27,7 +28,8 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether traffic stays on this machine: a unix socket, `localhost` or a loopback address."""
+        """Whether traffic stays on this machine: a unix socket, `localhost` or a loopback
+        address."""
         if self.is_unix or self.host == "localhost":
             return True
         try:
@@ -37,7 +39,8 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether a server listens at every address of its machine; a caller cannot use such an address."""
+        """Whether a server listens at every address of its machine; a caller cannot use such an
+        address."""
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def with_port(self, port: int) -> Address:
@@ -76,7 +79,9 @@ def _parse_unix(text: str) -> Address:
         raise _invalid(text, "a unix socket needs an absolute path: unix:///absolute/path")
     if len(path.encode()) > UNIX_PATH_BYTES:
         raise _invalid(
-            text, f"the path of a unix socket has at most {UNIX_PATH_BYTES} bytes, this has {len(path.encode())}"
+            text,
+            f"the path of a unix socket has at most {UNIX_PATH_BYTES} bytes, this has "
+            f"{len(path.encode())}",
         )
     return Address(path=path)
 

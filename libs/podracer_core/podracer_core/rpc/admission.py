@@ -1,10 +1,12 @@
 """How a server is shared by its callers, so that none keeps the others waiting.
 
-    holders of leases   limited for each lease alone: renewals, commits and completions always find room
+    holders of leases   limited for each lease alone: renewals, commits and completions always find
+                        room
     pods, control       limited by the server's calls
-    clients             all together three quarters of the server's calls, each token a quarter, half of it streams.
-                        A token has a few places for unary calls; its further ones wait. Large requests, which take
-                        long in the event loop, take turns: one of a token, and one of the server at a time
+    clients             all together three quarters of the server's calls, each token a quarter,
+                        half of it streams. A token has a few places for unary calls; its further
+                        ones wait. Large requests, which take long in the event loop, take turns:
+                        one of a token, and one of the server at a time
 
 A call counts from before its request is read until it ends.
 """
@@ -27,7 +29,9 @@ _OWN = frozenset({Role.POD, Role.CONTROL, Role.LEASE})
 class Call:
     """A call in progress, of a caller with `role`."""
 
-    def __init__(self, role: Role, caller: _Caller, large: asyncio.Semaphore, large_bytes: int) -> None:
+    def __init__(
+        self, role: Role, caller: _Caller, large: asyncio.Semaphore, large_bytes: int
+    ) -> None:
         self._is_client, self._caller = role not in _OWN, caller
         self._large, self._large_bytes = large, large_bytes
         self._bytes = 0
@@ -46,7 +50,8 @@ class Call:
             yield
 
     def hold(self, size_bytes: int) -> None:
-        """The call's latest request has this size. Raises Exhausted if the caller has too many bytes in flight."""
+        """The call's latest request has this size. Raises Exhausted if the caller has too many
+        bytes in flight."""
         self._caller.size_bytes += size_bytes - self._bytes
         self._bytes = size_bytes
         if self._is_client and self._caller.size_bytes > limits.TOKEN_BYTES:
@@ -60,16 +65,20 @@ class Call:
 class Admission:
     """Counts calls, streams and bytes, of the server and of each token."""
 
-    def __init__(self, calls: int, places: int = limits.PLACES, large_bytes: int = limits.LARGE_BYTES) -> None:
+    def __init__(
+        self, calls: int, places: int = limits.PLACES, large_bytes: int = limits.LARGE_BYTES
+    ) -> None:
         """`places`: of a token; `large_bytes`: from this size on a request is large."""
         self._calls, self._places = calls, places
         self._large, self._large_bytes = asyncio.Semaphore(1), large_bytes
-        self._all, self._clients = _Count(calls, "the server"), _Count(max(calls * 3 // 4, 1), "the server")
+        self._all = _Count(calls, "the server")
+        self._clients = _Count(max(calls * 3 // 4, 1), "the server")
         self._callers: dict[Hashable, _Caller] = {}
 
     @contextmanager
     def one_call(self, role: Role, token: Hashable, *, is_stream: bool) -> Iterator[Call]:
-        """Count a call. Raises Exhausted at a limit, with the seconds after which to retry, random by caller."""
+        """Count a call. Raises Exhausted at a limit, with the seconds after which to retry, random
+        by caller."""
         caller = self._callers.get(token) or _Caller(self._calls, self._places)
         counts = [self._all]
         if role is Role.LEASE:
@@ -94,7 +103,9 @@ class Admission:
 
 class _Count:
     def __init__(self, most: int, whose: str, what: str = "calls") -> None:
-        self.now, self._most, self._what = 0, most, f"{whose} is at its limit of {most} concurrent {what}"
+        self.now = 0
+        self._most = most
+        self._what = f"{whose} is at its limit of {most} concurrent {what}"
 
     def require_room(self) -> None:
         if self.now >= self._most:
@@ -108,7 +119,8 @@ class _Caller:
         most = max(calls // 4, 1)
         self.open = _Count(calls, "this token")
         self.lease = _Count(limits.LEASE_CALLS, "this lease")
-        self.calls, self.streams = _Count(most, "this token"), _Count(max(most // 2, 1), "this token", "streams")
+        self.calls = _Count(most, "this token")
+        self.streams = _Count(max(most // 2, 1), "this token", "streams")
         self.places, self.large = asyncio.Semaphore(places), asyncio.Semaphore(1)
         self.size_bytes = 0
 

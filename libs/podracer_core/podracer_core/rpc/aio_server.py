@@ -27,7 +27,8 @@ AioRegistration = Callable[[grpc.aio.Server], None]
 
 
 class AioRpcServer:
-    """A bound asyncio server; `address` is what to call, `health_address` the port for health alone where there is one.
+    """A bound asyncio server; `address` is what to call, `health_address` the port for health alone
+    where there is one.
 
     It accepts calls from `start` until `drain`.
     """
@@ -51,7 +52,8 @@ class AioRpcServer:
         self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await `callback()` when draining begins: a service then tells its open streams and ends them."""
+        """Await `callback()` when draining begins: a service then tells its open streams and ends
+        them."""
         self._on_drain.append(callback)
 
     async def be_unready(self) -> None:
@@ -59,7 +61,8 @@ class AioRpcServer:
         self._health.drain()
 
     async def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
-        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
+        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end;
+        returns when all have."""
         await self.be_unready()
         for callback in self._on_drain:
             try:
@@ -74,7 +77,10 @@ class AioRpcServer:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self.drain(0.0 if exc_type is not None else limits.DRAIN_GRACE_S)
 
@@ -85,15 +91,24 @@ async def create_aio_server(
     authorizer: Authorizer,
     options: ServerOptions | None = None,
 ) -> AioRpcServer:
-    """Bind a server with health, reflection, authorization and error mapping; port 0 takes a free one.
+    """Bind a server with health, reflection, authorization and error mapping; port 0 takes a free
+    one.
 
     Raises InvalidInput when it may not or cannot listen at `address`.
     """
     options = options or ServerOptions()
-    parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
+    parsed = prepare_address(
+        address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None
+    )
     calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
-        interceptors=[Guard(authorizer, Admission(calls, options.places, options.large_bytes), options.most_bytes)],
+        interceptors=[
+            Guard(
+                authorizer,
+                Admission(calls, options.places, options.large_bytes),
+                options.most_bytes,
+            )
+        ],
         options=options.grpc_options(authorizer.methods),
     )
     for register in services:
@@ -135,12 +150,16 @@ class Readiness:
 
     async def look(self) -> None:
         """Run the checks once."""
-        found = await asyncio.gather(*(self._problem_of(what, check) for what, check in self._checks.items()))
+        found = await asyncio.gather(
+            *(self._problem_of(what, check) for what, check in self._checks.items())
+        )
         problem = "; ".join(filter(None, found))
         if problem != self._problem:
             self._problem = problem
             logger.log(
-                logging.WARNING if problem else logging.INFO, "%s", f"not ready: {problem}" if problem else "ready"
+                logging.WARNING if problem else logging.INFO,
+                "%s",
+                f"not ready: {problem}" if problem else "ready",
             )
         await self._server.set_ready(not problem)
 

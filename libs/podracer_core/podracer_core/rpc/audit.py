@@ -1,4 +1,5 @@
-"""The audit log: a JSON line for each act of a client or an operator, done or refused, without what was sent."""
+"""The audit log: a JSON line for each act of a client or an operator, done or refused, without what
+was sent."""
 
 from __future__ import annotations
 
@@ -26,11 +27,18 @@ _seen: ContextVar[list[Message] | None] = ContextVar("podracer_seen", default=No
 
 
 def write_audit_log(path: Path | None) -> None:
-    """Append the lines to a file, or write them to stderr. Raises InvalidInput if the file cannot be written."""
+    """Append the lines to a file, or write them to stderr. Raises InvalidInput if the file cannot
+    be written."""
     try:
-        handler = logging.StreamHandler(sys.stderr) if path is None else WatchedFileHandler(path, encoding="utf-8")
+        handler = (
+            logging.StreamHandler(sys.stderr)
+            if path is None
+            else WatchedFileHandler(path, encoding="utf-8")
+        )
     except OSError as error:
-        raise InvalidInput(f"PODRACER_AUDIT_LOG: cannot write {path}: {error.strerror}", path=path) from error
+        raise InvalidInput(
+            f"PODRACER_AUDIT_LOG: cannot write {path}: {error.strerror}", path=path
+        ) from error
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers[:], logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
@@ -38,7 +46,8 @@ def write_audit_log(path: Path | None) -> None:
 
 @contextmanager
 def audited(method: str, identity: Identity, peer: str) -> Iterator[None]:
-    """A block that leaves a line at its end if `method` is an act. `note` tells what it is about."""
+    """A block that leaves a line at its end if `method` is an act. `note` tells what it is
+    about."""
     if not access_of(method).act:
         yield
         return
@@ -55,7 +64,8 @@ def audited(method: str, identity: Identity, peer: str) -> Iterator[None]:
 
 
 def note(message: Seen) -> Seen:
-    """Note a request or an answer of the call, and return it. Only the first one and the last one count."""
+    """Note a request or an answer of the call, and return it. Only the first one and the last one
+    count."""
     if (seen := _seen.get()) is not None and isinstance(message, Message):
         seen[1 if seen else 0 :] = [message]
     return message
@@ -68,7 +78,9 @@ def audit_refusal(method: str, refusal: Exception, peer: str) -> None:
         _write(method, Identity(Role(role), token=token, name=name), peer, refusal, [])
 
 
-def _write(method: str, caller: Identity, peer: str, error: BaseException | None, seen: list[Message]) -> None:
+def _write(
+    method: str, caller: Identity, peer: str, error: BaseException | None, seen: list[Message]
+) -> None:
     outcome = "OK" if error is None else "INTERNAL" if isinstance(error, Exception) else "CANCELLED"
     if isinstance(error, PodracerError):
         outcome = code_of(error).name
@@ -83,8 +95,15 @@ def _write(method: str, caller: Identity, peer: str, error: BaseException | None
 
 
 def _resource(seen: list[Message]) -> str:
-    """The name of what a call is about, in its request or, if it makes something, in its answer; else the parent."""
-    made = [value for each in seen[1:] for _, value in each.ListFields() if isinstance(value, Message)]
+    """The name of what a call is about, in its request or, if it makes something, in its answer;
+    else the parent."""
+    made = [
+        value for each in seen[1:] for _, value in each.ListFields() if isinstance(value, Message)
+    ]
     messages = [*(getattr(each, "header", each) for each in seen[:1]), *made]
-    found = (getattr(each, field, "") for field in ("name", "job", "leaderboard", "parent") for each in messages)
+    found = (
+        getattr(each, field, "")
+        for field in ("name", "job", "leaderboard", "parent")
+        for each in messages
+    )
     return next((name[:200] for name in found if name and isinstance(name, str)), "")

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 
 class Backoff(Iterator[float]):
-    """Seconds to wait before each next attempt: `ceiling * (1 - jitter + jitter * u)`, u uniform in [0, 1).
+    """Seconds to wait before each next attempt: `ceiling * (1 - jitter + jitter * u)`, u uniform in
+    [0, 1).
 
-    The ceiling starts at `initial_s` and doubles up to `maximum_s`. With `jitter` 1 ("full jitter") many clients
-    that failed together do not come back together. The iterator ends after `attempts` values (never when None).
-    """
+    The ceiling starts at `initial_s` and doubles up to `maximum_s`. With `jitter` 1 ("full jitter")
+    many clients that failed together do not come back together. The iterator ends after `attempts`
+    values (never when None)."""
 
     def __init__(
         self,
@@ -24,7 +25,8 @@ class Backoff(Iterator[float]):
     ) -> None:
         if not 0.0 < initial_s <= maximum_s or not 0.0 <= jitter <= 1.0:
             raise ValueError(
-                f"expected 0 < initial_s <= maximum_s, 0 <= jitter <= 1: {initial_s=} {maximum_s=} {jitter=}"
+                f"expected 0 < initial_s <= maximum_s, 0 <= jitter <= 1: {initial_s=} {maximum_s=} "
+                f"{jitter=}"
             )
         self._initial_s = initial_s
         self._maximum_s = maximum_s

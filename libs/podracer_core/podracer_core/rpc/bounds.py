@@ -1,8 +1,8 @@
-"""The bounds of requests: those of the protos (`buf.validate`), checked before a handler sees anything.
+"""The bounds of requests: those of the protos (`buf.validate`), checked before a handler sees
+anything.
 
-A renewal of usual size costs 0.04 ms, a step of a session or a request to act 0.005 ms. Tensors by name, which would
-cost 0.05 ms, are left to their decoder (`IGNORE_ALWAYS` in the protos).
-"""
+A renewal of usual size costs 0.04 ms, a step of a session or a request to act 0.005 ms. Tensors by
+name, which would cost 0.05 ms, are left to their decoder (`IGNORE_ALWAYS` in the protos)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def prepare(services: Iterable[str]) -> None:
 
 
 def check_bounds(request: Any) -> None:
-    """Raises InvalidInput (OUT_OF_BOUNDS) with the first field of `request` that its proto does not allow."""
+    """Raises InvalidInput (OUT_OF_BOUNDS) with the first field of `request` that its proto does not
+    allow."""
     if not isinstance(request, Message) or not request.DESCRIPTOR.full_name.startswith(_OURS):
         return
     from protovalidate import collect_violations  # late: 20 MiB that only servers need
@@ -43,7 +44,11 @@ def check_bounds(request: Any) -> None:
         found = violation.proto
         field = _path(found.field.elements if found.field is not None else ())
         problem = f"{_shown(violation.field_value)}, but {found.message}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="OUT_OF_BOUNDS")
+        raise InvalidInput(
+            f"{field}: {problem}",
+            violations=[FieldViolation(field, problem)],
+            reason="OUT_OF_BOUNDS",
+        )
 
 
 def page(
@@ -70,7 +75,13 @@ def _path(elements: Iterable[Any]) -> str:
     parts = []
     for element in elements:
         at = element.subscript
-        key = "" if at is None else f"[{at.value}]" if at.field == "index" else f"[{str(at.value)[:_SHOWN]!r}]"
+        key = (
+            ""
+            if at is None
+            else f"[{at.value}]"
+            if at.field == "index"
+            else f"[{str(at.value)[:_SHOWN]!r}]"
+        )
         parts.append(f"{element.field_name}{key}")
     return ".".join(parts)
 

@@ -1,8 +1,7 @@
 """Channels to other Podracer processes.
 
-Calls made through them carry the token, have a deadline when they are unary, are repeated when the server is
-UNAVAILABLE or overloaded and the method is idempotent, and raise PodracerErrors.
-"""
+Calls made through them carry the token, have a deadline when they are unary, are repeated when the
+server is UNAVAILABLE or overloaded and the method is idempotent, and raise PodracerErrors."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ logger = logging.getLogger(__name__)
 class ChannelOptions:
     """The options of a channel.
 
-    `idempotent_methods`: full names (`/podracer.worker.v1.WorkerService/GetStatus`) of calls that may be repeated.
-    `timeout_s`: the default deadline of unary calls. With `tls` the peer must have the role `server`: orchestrator,
-    learner…; `allow_insecure` permits plaintext without TLS. Unix sockets need neither.
-    """
+    `idempotent_methods`: full names (`/podracer.worker.v1.WorkerService/GetStatus`) of calls that
+    may be repeated. `timeout_s`: the default deadline of unary calls. With `tls` the peer must have
+    the role `server`: orchestrator, learner…; `allow_insecure` permits plaintext without TLS. Unix
+    sockets need neither."""
 
     idempotent_methods: Collection[str] = ()
     timeout_s: float = limits.UNARY_TIMEOUT_S
@@ -54,21 +53,24 @@ class ChannelOptions:
             ("grpc.service_config", service_config(self.idempotent_methods)),
         ]
         if address.is_local:
-            options.append(("grpc.enable_http_proxy", 0))  # a proxy of the environment does not know our loopback
+            # a proxy of the environment does not know our loopback
+            options.append(("grpc.enable_http_proxy", 0))
         if self.tls is not None and self.server:
             options.append(("grpc.ssl_target_name_override", role_name(self.server)))
         return options
 
     def credentials(self, address: Address) -> grpc.ChannelCredentials | None:
-        """The credentials; None for plain text. Raises InvalidInput for certificates that cannot be read any more."""
+        """The credentials; None for plain text. Raises InvalidInput for certificates that cannot be
+        read any more."""
         return None if self.tls is None or address.is_unix else self.tls.channel_credentials()
 
 
 def service_config(idempotent_methods: Collection[str]) -> str:
-    """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and back-off.
+    """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and
+    back-off.
 
-    Also on RESOURCE_EXHAUSTED, after the time that the server names; the server forbids it if waiting does not help.
-    """
+    Also on RESOURCE_EXHAUSTED, after the time that the server names; the server forbids it if
+    waiting does not help."""
     if not idempotent_methods:
         return "{}"
     names = [method.strip("/").split("/") for method in sorted(idempotent_methods)]
@@ -79,7 +81,11 @@ def service_config(idempotent_methods: Collection[str]) -> str:
         "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
     }
-    config = {"methodConfig": [{"name": [{"service": s, "method": m} for s, m in names], "retryPolicy": policy}]}
+    config = {
+        "methodConfig": [
+            {"name": [{"service": s, "method": m} for s, m in names], "retryPolicy": policy}
+        ]
+    }
     return json.dumps(config)
 
 
@@ -88,9 +94,9 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to `address`; it connects at the first call.
 
-    Every call carries `token`, unless the call's own metadata has one (`auth.bearer`); a source (`tokens.FileToken`) is
-    read each time. Raises InvalidInput for a malformed address, or one that requires TLS.
-    """
+    Every call carries `token`, unless the call's own metadata has one (`auth.bearer`); a source
+    (`tokens.FileToken`) is read each time. Raises InvalidInput for a malformed address, or one that
+    requires TLS."""
     options = options or ChannelOptions()
     parsed = _target(address, options)
     credentials, grpc_options = options.credentials(parsed), options.grpc_options(parsed)
@@ -110,27 +116,38 @@ def open_aio_channel(
     credentials, grpc_options = options.credentials(parsed), options.grpc_options(parsed)
     interceptors = aio_interceptors(_policy(parsed, token, options))
     if credentials is None:
-        return grpc.aio.insecure_channel(str(parsed), options=grpc_options, interceptors=interceptors)
-    return grpc.aio.secure_channel(str(parsed), credentials, options=grpc_options, interceptors=interceptors)
+        return grpc.aio.insecure_channel(
+            str(parsed), options=grpc_options, interceptors=interceptors
+        )
+    return grpc.aio.secure_channel(
+        str(parsed), credentials, options=grpc_options, interceptors=interceptors
+    )
 
 
 def _target(text: str, options: ChannelOptions) -> Address:
     address = parse_address(text)
     if not address.is_unix and address.port == 0:
-        raise InvalidInput(f"address {text!r}: a client needs the port", reason="INVALID_ADDRESS", address=text)
+        raise InvalidInput(
+            f"address {text!r}: a client needs the port", reason="INVALID_ADDRESS", address=text
+        )
     if not address.is_local and options.tls is None:
         if not options.allow_insecure:
             raise InvalidInput(
-                f"cannot call {address} without TLS: not a loopback address; the token would cross the network "
-                "in plain text (allow insecure connections to do it all the same)",
+                f"cannot call {address} without TLS: not a loopback address; the token would cross "
+                "the network in plain text (allow insecure connections to do it all the same)",
                 reason="INSECURE_ADDRESS",
                 address=address,
             )
-        logger.warning("calling %s without TLS: the token and all data cross the network in plain text", address)
+        logger.warning(
+            "calling %s without TLS: the token and all data cross the network in plain text",
+            address,
+        )
     return address
 
 
-def _policy(address: Address, token: str | TokenSource | None, options: ChannelOptions) -> CallPolicy:
+def _policy(
+    address: Address, token: str | TokenSource | None, options: ChannelOptions
+) -> CallPolicy:
     if isinstance(token, str):
         text = token
         return CallPolicy(str(address), lambda: text, options.timeout_s)

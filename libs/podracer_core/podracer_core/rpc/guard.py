@@ -1,14 +1,16 @@
-"""The gate of every server: authorization (Authorizer), bounds of what a caller sends, and errors as statuses.
+"""The gate of every server: authorization (Authorizer), bounds of what a caller sends, and errors
+as statuses.
 
-A caller is authorized before a byte of its request is read. Requests are measured as raw bytes and parsed afterwards;
-that of a unary method has to arrive within a few seconds.
+A caller is authorized before a byte of its request is read. Requests are measured as raw bytes and
+parsed afterwards; that of a unary method has to arrive within a few seconds.
 
-This is the one place where exceptions become statuses. A PodracerError becomes its own status; anything else is
-logged with its traceback under a short id, and the caller sees INTERNAL with that id and nothing more. Handlers
-raise PodracerErrors and never call `context.abort`; `current_caller()` returns the caller's identity.
+This is the one place where exceptions become statuses. A PodracerError becomes its own status;
+anything else is logged with its traceback under a short id, and the caller sees INTERNAL with that
+id and nothing more. Handlers raise PodracerErrors and never call `context.abort`;
+`current_caller()` returns the caller's identity.
 
-A handler is a coroutine, an asynchronous generator, or a plain function or generator, which runs in a thread.
-"""
+A handler is a coroutine, an asynchronous generator, or a plain function or generator, which runs in
+a thread."""
 
 from __future__ import annotations
 
@@ -43,9 +45,13 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Guard(grpc.aio.ServerInterceptor):
     """Authorizes each call, bounds and checks its requests, and maps its errors."""
 
-    def __init__(self, authorizer: Authorizer, admission: Admission, request_bytes: Callable[[str], int]) -> None:
+    def __init__(
+        self, authorizer: Authorizer, admission: Admission, request_bytes: Callable[[str], int]
+    ) -> None:
         """`request_bytes`: the largest request of a method."""
-        self._authorizer, self._admission, self._request_bytes = authorizer, admission, request_bytes
+        self._authorizer = authorizer
+        self._admission = admission
+        self._request_bytes = request_bytes
 
     async def intercept_service(
         self,
@@ -90,25 +96,39 @@ class Guard(grpc.aio.ServerInterceptor):
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
-        # To gRPC all requests are streams: it would read that of a unary method before our code runs.
-        make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.stream_unary_rpc_method_handler
+        # To gRPC all requests are streams: it would read that of a unary method before our code
+        # runs.
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if is_stream
+            else grpc.stream_unary_rpc_method_handler
+        )
         return make(guarded, None, handler.response_serializer)
 
 
 class Requests(AsyncIterator[Any]):
-    """The requests of a call: measured, parsed, and limited to the caller's projects, one after the other."""
+    """The requests of a call: measured, parsed, and limited to the caller's projects, one after the
+    other."""
 
-    def __init__(self, context: Context, handler: Handler, most_bytes: int, identity: Identity, call: Call) -> None:
-        self._context, self._most_bytes, self._identity, self._call = context, most_bytes, identity, call
+    def __init__(
+        self, context: Context, handler: Handler, most_bytes: int, identity: Identity, call: Call
+    ) -> None:
+        self._context = context
+        self._most_bytes = most_bytes
+        self._identity = identity
+        self._call = call
         self._parse = handler.request_deserializer
 
     async def only(self) -> bytes:
-        """The one request of a unary method, not parsed yet. Raises as `__anext__`, and DeadlineExpired."""
+        """The one request of a unary method, not parsed yet. Raises as `__anext__`, and
+        DeadlineExpired."""
         try:
             async with asyncio.timeout(limits.REQUEST_S):
                 return await self._read()
         except TimeoutError:
-            raise DeadlineExpired(f"the request has not arrived within {limits.REQUEST_S:g} s") from None
+            raise DeadlineExpired(
+                f"the request has not arrived within {limits.REQUEST_S:g} s"
+            ) from None
         except StopAsyncIteration:
             raise InvalidInput("the call has no request", reason="NO_REQUEST") from None
 
@@ -117,7 +137,9 @@ class Requests(AsyncIterator[Any]):
         try:
             request = self._parse(raw) if self._parse else raw
         except DecodeError as error:
-            raise InvalidInput("the request is not a message of this method", reason="INVALID_MESSAGE") from error
+            raise InvalidInput(
+                "the request is not a message of this method", reason="INVALID_MESSAGE"
+            ) from error
         check_request(self._identity, note(request))
         return request
 
@@ -130,7 +152,10 @@ class Requests(AsyncIterator[Any]):
         if raw is grpc.aio.EOF:
             raise StopAsyncIteration
         if len(raw) > self._most_bytes:
-            problem = f"the request has {len(raw)} bytes, larger than max {self._most_bytes} of this method"
+            problem = (
+                f"the request has {len(raw)} bytes, larger than max {self._most_bytes} of "
+                "this method"
+            )
             raise Exhausted(problem, reason="REQUEST_TOO_LARGE")
         self._call.hold(len(raw))
         return bytes(raw)
@@ -152,7 +177,9 @@ class _ThreadContext:
 
 def _responding(handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
     """The handler's behaviour as a coroutine, which writes the responses of a stream."""
-    behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    behaviour: Any = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
     assert behaviour is not None, "a gRPC handler has one of the four"
     if inspect.iscoroutinefunction(behaviour):
         coroutine: Callable[[Any, Context], Awaitable[Any]] = behaviour
@@ -174,7 +201,9 @@ def _responding(handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
                 yield one
 
         def work() -> Any:
-            responses = behaviour(requests() if handler.request_streaming else request, thread_context)
+            responses = behaviour(
+                requests() if handler.request_streaming else request, thread_context
+            )
             if not handler.response_streaming:
                 return responses
             try:
@@ -206,4 +235,6 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
         return error
     error_id = secrets.token_hex(4)
     logger.error("unexpected error %s in %s", error_id, method, exc_info=error)
-    return PodracerError(f"internal error {error_id}; the server's log has the details", error_id=error_id)
+    return PodracerError(
+        f"internal error {error_id}; the server's log has the details", error_id=error_id
+    )

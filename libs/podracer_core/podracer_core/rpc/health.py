@@ -1,14 +1,15 @@
-"""The health of a process, without a token: `grpc.health.v1` on its own server, and on a port for health alone.
+"""The health of a process, without a token: `grpc.health.v1` on its own server, and on a port for
+health alone.
 
-That port (PODRACER_HEALTH_LISTEN) is plain text without a token, as the probes of a kubelet or container engine have
-neither token nor certificate. It may listen beyond this machine, as it returns only a status.
+That port (PODRACER_HEALTH_LISTEN) is plain text without a token, as the probes of a kubelet or
+container engine have neither token nor certificate. It may listen beyond this machine, as it
+returns only a status.
 
     ""          readiness: the server serves, and its dependencies answer; not while it drains
     liveness    the process answers, also while it drains
 
-Only `Check` is served, from the event loop that it reports on. Its request has to arrive at once, so that callers who
-keep theirs back hold nothing and delay no probe.
-"""
+Only `Check` is served, from the event loop that it reports on. Its request has to arrive at once,
+so that callers who keep theirs back hold nothing and delay no probe."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ READINESS, LIVENESS = "", "liveness"
 SERVICE = "grpc.health.v1.Health"
 CHECK = f"/{SERVICE}/Check"
 
-_SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _REQUEST_S, _REQUEST_BYTES = 2.0, 4096
 _WAITING = 16
 """The most checks whose request has not arrived; one more ends the oldest."""
@@ -45,10 +47,12 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Health:
-    """The health of a server. Not ready before `set_ready(True)`. The port answers only while the event loop runs."""
+    """The health of a server. Not ready before `set_ready(True)`. The port answers only while the
+    event loop runs."""
 
     def __init__(self, services: Sequence[str] = (), address: str = "") -> None:
-        """`services`: names that are ready when the server is; `address`: of the port for health alone, "": none.
+        """`services`: names that are ready when the server is; `address`: of the port for health
+        alone, "": none.
 
         Raises InvalidInput if it cannot listen there.
         """
@@ -67,7 +71,9 @@ class Health:
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(
             self._check, None, health_pb2.HealthCheckResponse.SerializeToString
         )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Check": handler}),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {"Check": handler}),)
+        )
 
     async def open(self) -> None:
         """Open the port: alive, but not ready."""

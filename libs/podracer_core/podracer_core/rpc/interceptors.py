@@ -25,14 +25,20 @@ class CallPolicy:
     token: TokenSource | None = None
     timeout_s: float = limits.UNARY_TIMEOUT_S
 
-    def metadata(self, given: tuple[tuple[str, str | bytes], ...]) -> tuple[tuple[str, str | bytes], ...]:
+    def metadata(
+        self, given: tuple[tuple[str, str | bytes], ...]
+    ) -> tuple[tuple[str, str | bytes], ...]:
         """`given` with the channel's token, unless the call has its own (`auth.bearer`)."""
         if self.token is None or any(key == AUTHORIZATION for key, _ in given):
             return given
         return (*given, *bearer(self.token()))
 
-    def error(self, details: grpc.ClientCallDetails | grpc.aio.ClientCallDetails, error: grpc.RpcError) -> Exception:
-        method = details.method if isinstance(details.method, str) else bytes(details.method).decode()
+    def error(
+        self, details: grpc.ClientCallDetails | grpc.aio.ClientCallDetails, error: grpc.RpcError
+    ) -> Exception:
+        method = (
+            details.method if isinstance(details.method, str) else bytes(details.method).decode()
+        )
         return from_rpc_error(error, peer=self.peer, method=method)
 
 
@@ -52,7 +58,8 @@ class CallInterceptor(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Applies a CallPolicy. `stub.Method.future(…)` keeps gRPC's errors: wrap its result in `translated_errors`."""
+    """Applies a CallPolicy. `stub.Method.future(…)` keeps gRPC's errors: wrap its result in
+    `translated_errors`."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self._policy = policy
@@ -67,7 +74,10 @@ class CallInterceptor(
         return self._checked(details, outcome)
 
     def intercept_stream_unary(
-        self, continuation: Callable[..., Any], client_call_details: Details, request_iterator: Iterator[Any]
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: Details,
+        request_iterator: Iterator[Any],
     ) -> Any:
         details = self._details(client_call_details, None)
         return self._checked(details, continuation(details, request_iterator))
@@ -79,13 +89,19 @@ class CallInterceptor(
         return ResponseStream(continuation(details, request), self._policy, details)
 
     def intercept_stream_stream(
-        self, continuation: Callable[..., Any], client_call_details: Details, request_iterator: Iterator[Any]
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: Details,
+        request_iterator: Iterator[Any],
     ) -> Any:
         details = self._details(client_call_details, None)
         return ResponseStream(continuation(details, request_iterator), self._policy, details)
 
     def _details(
-        self, given: Details, timeout_s: float | None, added: tuple[tuple[str, str | bytes], ...] = ()
+        self,
+        given: Details,
+        timeout_s: float | None,
+        added: tuple[tuple[str, str | bytes], ...] = (),
     ) -> _CallDetails:
         return _CallDetails(
             method=given.method,
@@ -98,7 +114,11 @@ class CallInterceptor(
 
     def _checked(self, details: _CallDetails, outcome: Any) -> Any:
         """Raise for a call that is over and failed; a blocking call's outcome always is over."""
-        if isinstance(outcome, grpc.RpcError) and isinstance(outcome, grpc.Future) and outcome.done():
+        if (
+            isinstance(outcome, grpc.RpcError)
+            and isinstance(outcome, grpc.Future)
+            and outcome.done()
+        ):
             error = outcome.exception()
             if isinstance(error, grpc.RpcError):
                 raise self._policy.error(details, error) from error
@@ -106,7 +126,8 @@ class CallInterceptor(
 
 
 class ResponseStream:
-    """The responses of a stream, and the call itself (`cancel`, `code`, …); iterating raises PodracerErrors."""
+    """The responses of a stream, and the call itself (`cancel`, `code`, …); iterating raises
+    PodracerErrors."""
 
     def __init__(self, call: Any, policy: CallPolicy, details: Details) -> None:
         self._call = call
@@ -120,7 +141,8 @@ class ResponseStream:
         try:
             return next(self._call)
         except grpc.RpcError as error:
-            # It is the call itself, and its traceback leads to it: a circle would keep the channel for long.
+            # It is the call itself, and its traceback leads to it: a circle would keep the channel
+            # for long.
             raise self._policy.error(self._details, error) from error.with_traceback(None)
 
     def __getattr__(self, name: str) -> Any:

@@ -23,7 +23,10 @@ class _Interceptor(grpc.aio.ClientInterceptor):
         self._policy = policy
 
     def _applied(
-        self, given: Details, timeout_s: float | None, added: tuple[tuple[str, str | bytes], ...] = ()
+        self,
+        given: Details,
+        timeout_s: float | None,
+        added: tuple[tuple[str, str | bytes], ...] = (),
     ) -> Details:
         return grpc.aio.ClientCallDetails(
             given.method,
@@ -53,7 +56,11 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
             try:
                 await call
             except grpc.RpcError as error:
-                code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+                code = (
+                    error.code()
+                    if isinstance(error, grpc.aio.AioRpcError)
+                    else grpc.StatusCode.UNKNOWN
+                )
                 raise self._policy.error(details, error) from error
             code = grpc.StatusCode.OK
             return call
@@ -74,7 +81,9 @@ class _StreamUnary(_Interceptor, grpc.aio.StreamUnaryClientInterceptor):
         self, continuation: Callable[..., Any], client_call_details: Details, request_iterator: Any
     ) -> Any:
         details = self._applied(client_call_details, None)
-        return _StreamUnaryCall(await continuation(details, request_iterator), self._policy, details)
+        return _StreamUnaryCall(
+            await continuation(details, request_iterator), self._policy, details
+        )
 
 
 class _StreamStream(_Interceptor, grpc.aio.StreamStreamClientInterceptor):
@@ -88,8 +97,8 @@ class _StreamStream(_Interceptor, grpc.aio.StreamStreamClientInterceptor):
 class _StreamUnaryCall(StreamUnaryCallOfAny):
     """A stream-unary call whose response raises PodracerErrors.
 
-    It cannot be awaited inside the interceptor as a unary call is: its requests may still have to be written.
-    """
+    It cannot be awaited inside the interceptor as a unary call is: its requests may still have to
+    be written."""
 
     def __init__(self, call: Any, policy: CallPolicy, details: Details) -> None:
         self._call = call
@@ -149,5 +158,6 @@ class _StreamUnaryCall(StreamUnaryCallOfAny):
 
 
 def aio_interceptors(policy: CallPolicy) -> Sequence[grpc.aio.ClientInterceptor]:
-    """The interceptors that apply a policy; grpc.aio sorts one object into only one of the four kinds."""
+    """The interceptors that apply a policy; grpc.aio sorts one object into only one of the four
+    kinds."""
     return [kind(policy) for kind in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]

@@ -1,8 +1,7 @@
 """Metrics of calls (number, duration, status), and spans of calls that belong to a trace.
 
-A unary call within a span is a span itself, and sends its `traceparent`; the server's span of the call is its child.
-Streams live long, so they have no spans; the work on them has.
-"""
+A unary call within a span is a span itself, and sends its `traceparent`; the server's span of the
+call is its child. Streams live long, so they have no spans; the work on them has."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import NO_SPAN, TRACEPARENT, Span, are_recorded, current, span
 
 BEGIN_TRACES = frozenset({"/podracer.orchestrator.v1.JobService/CreateJob"})
-"""Calls that begin a trace if the client has none: all work for a job belongs to the trace of its creation."""
+"""Calls that begin a trace if the client has none: all work for a job belongs to the trace of its
+creation."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -41,13 +41,16 @@ def observed_server_call(method: str, metadata: Metadata, *, is_stream: bool) ->
             except Exception:
                 code = grpc.StatusCode.INTERNAL
                 raise
-            except BaseException:  # the task was cancelled, or the generator closed: the caller has gone
+            except BaseException:
+                # the task was cancelled, or the generator closed: the caller has gone
                 code = grpc.StatusCode.CANCELLED
                 raise
             finally:
                 own.set(code=code.name)
     finally:
-        metrics.RPC_SERVER.record(time.perf_counter() - began_at, method=_short(method), code=code.name)
+        metrics.RPC_SERVER.record(
+            time.perf_counter() - began_at, method=_short(method), code=code.name
+        )
 
 
 class ClientCall:
@@ -67,7 +70,9 @@ class ClientCall:
         """The call is over, successful or not."""
         self._span.set(code=code.name)
         self._span.end("" if code is grpc.StatusCode.OK else code.name)
-        metrics.RPC_CLIENT.record(time.perf_counter() - self._began_at, method=self._method, code=code.name)
+        metrics.RPC_CLIENT.record(
+            time.perf_counter() - self._began_at, method=self._method, code=code.name
+        )
 
     def end_with(self, outcome: Any) -> None:
         """The call is over when the outcome of a blocking or started call is."""
@@ -75,7 +80,9 @@ class ClientCall:
 
 
 def _server_span(method: str, metadata: Metadata) -> Span:
-    parent = next((value for key, value in metadata if key == TRACEPARENT and isinstance(value, str)), "")
+    parent = next(
+        (value for key, value in metadata if key == TRACEPARENT and isinstance(value, str)), ""
+    )
     return span(_short(method), parent, kind="server", begins=method in BEGIN_TRACES)
 
 

@@ -1,8 +1,8 @@
-"""`python -m podracer_core.rpc.probe ADDRESS [SERVICE]`: the health of a process, for container engines.
+"""`python -m podracer_core.rpc.probe ADDRESS [SERVICE]`: the health of a process, for container
+engines.
 
-ADDRESS is that of its PODRACER_HEALTH_LISTEN; SERVICE `liveness`, or left out for readiness. Exit status 0 where it
-serves, else 1, with one line that says why.
-"""
+ADDRESS is that of its PODRACER_HEALTH_LISTEN; SERVICE `liveness`, or left out for readiness. Exit
+status 0 where it serves, else 1, with one line that says why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def probe(address: str, service: str = "") -> str:
             answer = check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
-                return f"there is no service {service!r}: expected liveness, or nothing for readiness"
+                return (
+                    f"there is no service {service!r}: expected liveness, or nothing for readiness"
+                )
             return f"{error.code().name}: {error.details()}"
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 

@@ -22,12 +22,16 @@ _PATTERNS = {
     "pod": re.compile(rf"projects/(?P<project>{LABEL})/pods/(?P<id>{_IDENTIFIER})"),
     "lease": re.compile(rf"projects/(?P<project>{LABEL})/leases/(?P<id>{_IDENTIFIER})"),
     "artifact": re.compile(rf"projects/(?P<project>{LABEL})/artifacts/(?P<id>{_IDENTIFIER})"),
-    "agent": re.compile(rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/agents/(?P<id>{_IDENTIFIER})"),
+    "agent": re.compile(
+        rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/agents/(?P<id>{_IDENTIFIER})"
+    ),
     "checkpoint": re.compile(
         rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/agents/(?P<agent>{_IDENTIFIER})"
         rf"/checkpoints/(?P<id>{_IDENTIFIER})"
     ),
-    "best checkpoint": re.compile(rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/checkpoints/(?P<id>best)"),
+    "best checkpoint": re.compile(
+        rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/checkpoints/(?P<id>best)"
+    ),
 }
 _EXAMPLES = {
     "project": "projects/p",
@@ -44,7 +48,8 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A parsed name: its kind, its project, its last part, and the parts between where there are any."""
+    """A parsed name: its kind, its project, its last part, and the parts between where there are
+    any."""
 
     kind: str
     project: str
@@ -70,7 +75,9 @@ def parse(kind: str, text: str, field: str = "name") -> Name:
         message = f"{text[:200]!r} is not the name of a {kind}: expected {_EXAMPLES[kind]}"
         raise InvalidInput(message, field=field, reason="INVALID_NAME")
     parts = match.groupdict()
-    return Name(kind, parts["project"], parts.get("id", ""), parts.get("job", ""), parts.get("agent", ""))
+    return Name(
+        kind, parts["project"], parts.get("id", ""), parts.get("job", ""), parts.get("agent", "")
+    )
 
 
 def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
@@ -79,7 +86,9 @@ def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
         if is_name(kind, text):
             return parse(kind, text, field)
     expected = " or ".join(_EXAMPLES[kind] for kind in kinds)
-    raise InvalidInput(f"{text[:200]!r} is not a name of the form {expected}", field=field, reason="INVALID_NAME")
+    raise InvalidInput(
+        f"{text[:200]!r} is not a name of the form {expected}", field=field, reason="INVALID_NAME"
+    )
 
 
 def parse_parent(text: str) -> str:
@@ -95,7 +104,9 @@ def wrong_field(field: str, problem: str) -> InvalidInput:
 def check_label(text: str, field: str) -> None:
     """Raise InvalidInput unless `text` is a DNS label of at most 63 characters."""
     if not is_label(text):
-        message = f"{text[:200]!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
+        message = (
+            f"{text[:200]!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
+        )
         raise InvalidInput(message, field=field, reason="INVALID_NAME")
 
 

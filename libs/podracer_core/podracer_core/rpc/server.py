@@ -1,7 +1,7 @@
 """Servers of processes whose main thread computes: worker, learner, evaluator.
 
-The server and its event loop have a thread of their own; handlers that block run in further threads (guard.py).
-"""
+The server and its event loop have a thread of their own; handlers that block run in further threads
+(guard.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _CLEAR_UP_S = 0.5
 
 
 class RpcServer:
-    """An AioRpcServer in a thread: `address` is what to call. It accepts calls from `start` until `drain`."""
+    """An AioRpcServer in a thread: `address` is what to call. It accepts calls from `start` until
+    `drain`."""
 
     def __init__(self, loop: _LoopThread, server: AioRpcServer) -> None:
         self.address, self.health_address = server.address, server.health_address
@@ -41,11 +42,13 @@ class RpcServer:
         self._loop.do(self._server.set_ready(ready))
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when draining begins: a service then tells its open streams and ends them."""
+        """Call `callback` when draining begins: a service then tells its open streams and ends
+        them."""
         self._on_drain.append(callback)
 
     def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
-        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have.
+        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end;
+        returns when all have.
 
         Draining twice is harmless.
         """
@@ -62,7 +65,10 @@ class RpcServer:
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.drain(0.0 if exc_type is not None else limits.DRAIN_GRACE_S)
 
@@ -104,7 +110,8 @@ class _LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        # Calls have ended, their handlers may still be clearing up; the process ends without asking them.
+        # Calls have ended, their handlers may still be clearing up; the process ends without asking
+        # them.
         clearing_up = threading.Thread(target=self._threads.shutdown, name="rpc-end", daemon=True)
         clearing_up.start()
         clearing_up.join(_CLEAR_UP_S)

@@ -1,4 +1,5 @@
-"""Sessions on a bidirectional stream, as a worker and an evaluator hold them: a limited number at a time."""
+"""Sessions on a bidirectional stream, as a worker and an evaluator hold them: a limited number at a
+time."""
 
 from __future__ import annotations
 
@@ -38,14 +39,16 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The session is over: release its resources. Called once, after the last message was sent."""
+        """The session is over: release its resources. Called once, after the last message was
+        sent."""
 
 
 class WorkSession(Session):
-    """A session that its client opens with the message `open`, and whose tasks run in the main thread, in order.
+    """A session that its client opens with the message `open`, and whose tasks run in the main
+    thread, in order.
 
-    Once the session is over, waiting tasks are skipped, and `require_wanted` cancels the running one.
-    """
+    Once the session is over, waiting tasks are skipped, and `require_wanted` cancels the running
+    one."""
 
     def __init__(self, work: WorkQueue) -> None:
         super().__init__()
@@ -67,14 +70,18 @@ class WorkSession(Session):
     def receive(self, request: Any) -> None:
         kind = request.WhichOneof("message") or ""
         if (kind == "open") == self._opened:
-            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
+            raise InvalidInput(
+                "a session begins with `open`, and has only one", reason="BAD_SESSION"
+            )
         self._opened = True
         if kind == "open":
             self.open(request.open)
         else:
             self.take(kind, request)
 
-    def submit(self, task: Callable[[], None], own: AbstractContextManager[Any] | None = None) -> None:
+    def submit(
+        self, task: Callable[[], None], own: AbstractContextManager[Any] | None = None
+    ) -> None:
         """Run a task in the main thread, in its `own` span; an error ends the session."""
 
         def guarded() -> None:
@@ -116,7 +123,9 @@ class SessionSlots:
         """Sessions now."""
         return self._taken
 
-    async def serve(self, make_session: Callable[[], Session], requests: AsyncIterator[Any], context: Context) -> None:
+    async def serve(
+        self, make_session: Callable[[], Session], requests: AsyncIterator[Any], context: Context
+    ) -> None:
         """Serve a client's session, which begins with its first request and ends with its call.
 
         Raises Exhausted at the limit.
@@ -140,8 +149,11 @@ class SessionSlots:
                 reader.cancel()
                 with self._lock:
                     self._sessions.discard(session)
-                # Its call may be cancelled now, when it has ended: what has not begun would be given up.
-                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
+                # Its call may be cancelled now, when it has ended: what has not begun would be
+                # given up.
+                await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(None, session.close)
+                )
 
     @contextmanager
     def _place(self) -> Iterator[None]:

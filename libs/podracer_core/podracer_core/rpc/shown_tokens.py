@@ -1,8 +1,8 @@
-"""Tokens that a learner shows to its workers and evaluators, where user code runs: each is for one lease and one
-address, and ends within a minute.
+"""Tokens that a learner shows to its workers and evaluators, where user code runs: each is for one
+lease and one address, and ends within a minute.
 
-The learner signs them with a key that it derives from its pod token. A worker or an evaluator has the public key only,
-so what it is shown opens no other one, no other pod's, and no orchestrator.
+The learner signs them with a key that it derives from its pod token. A worker or an evaluator has
+the public key only, so what it is shown opens no other one, no other pod's, and no orchestrator.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ class ShownTokens:
     def at(self, kind: str, address: str) -> TokenSource:
         """What is shown to the worker or evaluator (`kind`) at `address`."""
         place = f"{kind} {_place(address)}"
-        return lambda: _shown(self._token(), self.lease, place, int(self._now()) // _HALF_LIFE_S + 2)
+        return lambda: _shown(
+            self._token(), self.lease, place, int(self._now()) // _HALF_LIFE_S + 2
+        )
 
 
 class TokensShownHere(SignedTokens):
-    """The other end: also accepts what learners show, by the keys of their pod tokens in `directory`."""
+    """The other end: also accepts what learners show, by the keys of their pod tokens in
+    `directory`."""
 
     def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
         super().__init__(directory, now)
@@ -64,18 +67,30 @@ class Places:
 
     def _is_here(self, place: str) -> bool:
         host, _, port = place.rpartition(":")
-        return not place.startswith("unix:") and port == self._place.rpartition(":")[2] and _is_of_this_machine(host)
+        return (
+            not place.startswith("unix:")
+            and port == self._place.rpartition(":")[2]
+            and _is_of_this_machine(host)
+        )
 
 
 def public_key(pod_token: str) -> str:
-    """The key that verifies what holders of a pod token show; empty for a digest, which no secret key comes from."""
-    return "" if pod_token.startswith(HASHED) else sign(_seed(pod_token), Claims("", "", "", 0, (), ()))[1]
+    """The key that verifies what holders of a pod token show; empty for a digest, which no secret
+    key comes from."""
+    return (
+        ""
+        if pod_token.startswith(HASHED)
+        else sign(_seed(pod_token), Claims("", "", "", 0, (), ()))[1]
+    )
 
 
 def _place(text: str) -> str:
-    """An address as both sides see it: containers mount the folder of a socket at different paths."""
+    """An address as both sides see it: containers mount the folder of a socket at different
+    paths."""
     address = parse_address(text)
-    return f"unix:{Path(address.path).name}" if address.is_unix else f"{address.host}:{address.port}"
+    return (
+        f"unix:{Path(address.path).name}" if address.is_unix else f"{address.host}:{address.port}"
+    )
 
 
 def _seed(pod_token: str) -> bytes:

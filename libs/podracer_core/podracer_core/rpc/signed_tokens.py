@@ -1,8 +1,9 @@
-"""Signed tokens, `pdr1.CLAIMS.SIGNATURE`: whose it is, for what and until when. `podracer token create` makes them.
+"""Signed tokens, `pdr1.CLAIMS.SIGNATURE`: whose it is, for what and until when. `podracer token
+create` makes them.
 
-CLAIMS is a JSON object and SIGNATURE the Ed25519 signature of all that stands before it, both in base64url. A server
-has only public keys and the ids that it refuses, in `public_keys` and `revoked` of its folder of tokens, one a line.
-"""
+CLAIMS is a JSON object and SIGNATURE the Ed25519 signature of all that stands before it, both in
+base64url. A server has only public keys and the ids that it refuses, in `public_keys` and `revoked`
+of its folder of tokens, one a line."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ CLOCK_TOLERANCE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says. `audience`: the kinds of servers that accept it, such as `orchestrator`; empty, as for
-    `projects`: all. `expires`: seconds since the epoch."""
+    """What a token says. `audience`: the kinds of servers that accept it, such as `orchestrator`;
+    empty, as for `projects`: all. `expires`: seconds since the epoch."""
 
     id: str
     name: str
@@ -49,27 +50,40 @@ class SignedTokens:
         return self._keys.current()
 
     def verify(self, token: str, audience: Container[str]) -> Claims:
-        """The claims of a token for a server that is `audience`. Raises Unauthenticated with the reason, Unavailable
-        if a file cannot be read."""
+        """The claims of a token for a server that is `audience`. Raises Unauthenticated with the
+        reason, Unavailable if a file cannot be read."""
         claims = next(filter(None, (verified(key, token) for key in self.keys())), None)
         if claims is None:
-            raise Unauthenticated("this server knows no key that has signed this token", reason="UNKNOWN_TOKEN")
+            raise Unauthenticated(
+                "this server knows no key that has signed this token", reason="UNKNOWN_TOKEN"
+            )
         if claims.expires + CLOCK_TOLERANCE_S <= self._now():
-            raise Unauthenticated(f"the token {claims.name} ({claims.id}) has expired", reason="TOKEN_EXPIRED")
+            raise Unauthenticated(
+                f"the token {claims.name} ({claims.id}) has expired", reason="TOKEN_EXPIRED"
+            )
         if claims.id in self._revoked.current():
-            raise Unauthenticated(f"the token {claims.name} ({claims.id}) was revoked", reason="TOKEN_REVOKED")
+            raise Unauthenticated(
+                f"the token {claims.name} ({claims.id}) was revoked", reason="TOKEN_REVOKED"
+            )
         if claims.audience and not any(each in audience for each in claims.audience):
             expected = " and ".join(claims.audience)
-            raise Unauthenticated(f"the token {claims.name} is for {expected} only", reason="WRONG_AUDIENCE")
+            raise Unauthenticated(
+                f"the token {claims.name} is for {expected} only", reason="WRONG_AUDIENCE"
+            )
         return claims
 
 
 def sign(seed: bytes, claims: Claims) -> tuple[str, str]:
-    """The token with these claims, and the public key that verifies it; `seed` is the private key, 32 random bytes."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # late: most processes sign nothing
+    """The token with these claims, and the public key that verifies it; `seed` is the private key,
+    32 random bytes."""
+    # late: most processes sign nothing
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    key, signed = Ed25519PrivateKey.from_private_bytes(seed), PREFIX + _encode(json.dumps(asdict(claims)).encode())
-    return f"{signed}.{_encode(key.sign(signed.encode()))}", _encode(key.public_key().public_bytes_raw())
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    signed = PREFIX + _encode(json.dumps(asdict(claims)).encode())
+    return f"{signed}.{_encode(key.sign(signed.encode()))}", _encode(
+        key.public_key().public_bytes_raw()
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -1,10 +1,12 @@
-"""PodracerError <-> google.rpc.Status, so that a caller sees the same class on both sides of a wire.
+"""PodracerError <-> google.rpc.Status, so that a caller sees the same class on both sides of a
+wire.
 
 code          by class (the tree in podracer_core.errors)
 ErrorInfo     reason, domain "podracer", metadata
 BadRequest    the violations of InvalidInput
-RetryInfo     how long to wait before the next attempt, if an Exhausted has `retry_after_s` in its metadata. gRPC's own
-              retries follow it; without it there are none: a quota does not recover soon
+RetryInfo     how long to wait before the next attempt, if an Exhausted has `retry_after_s` in its
+              metadata. gRPC's own retries follow it; without it there are none: a quota does not
+              recover soon
 DebugInfo     the user's traceback of UserCodeFailed; never one of Podracer's own
 """
 
@@ -72,10 +74,14 @@ def code_of(error: PodracerError) -> grpc.StatusCode:
 
 def to_status(error: PodracerError) -> status_pb2.Status:
     """The rich status of an error, cut to what fits into gRPC's trailers (limits.STATUS_…)."""
-    status = status_pb2.Status(code=code_of(error).value[0], message=error.message[: limits.STATUS_MESSAGE_CHARACTERS])
+    status = status_pb2.Status(
+        code=code_of(error).value[0], message=error.message[: limits.STATUS_MESSAGE_CHARACTERS]
+    )
     cut = limits.STATUS_METADATA_CHARACTERS
     metadata = {key[:cut]: value[:cut] for key, value in error.metadata.items()}
-    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
+    )
     if isinstance(error, InvalidInput) and error.violations:
         status.details.add().Pack(_bad_request(error.violations))
     wait_s = _retry_after_s(error)
@@ -84,7 +90,9 @@ def to_status(error: PodracerError) -> status_pb2.Status:
         info.retry_delay.FromMilliseconds(int(wait_s * 1000))
         status.details.add().Pack(info)
     if isinstance(error, UserCodeFailed):
-        tail = error.user_traceback.encode()[-limits.STATUS_TRACEBACK_BYTES :].decode(errors="ignore")
+        tail = error.user_traceback.encode()[-limits.STATUS_TRACEBACK_BYTES :].decode(
+            errors="ignore"
+        )
         status.details.add().Pack(error_details_pb2.DebugInfo(detail=tail))
     return status
 
@@ -112,17 +120,19 @@ def _retry_after_s(error: PodracerError) -> float | None:
 
 def from_status(status: status_pb2.Status) -> PodracerError:
     """The inverse of `to_status`, as far as the status has the details."""
-    code = next((code for code in grpc.StatusCode if code.value[0] == status.code), grpc.StatusCode.UNKNOWN)
+    code = next(
+        (code for code in grpc.StatusCode if code.value[0] == status.code), grpc.StatusCode.UNKNOWN
+    )
     return _error_from(code, status.message, status)
 
 
 def from_rpc_error(error: grpc.RpcError, *, peer: str = "", method: str = "") -> PodracerError:
     """The PodracerError behind a failed call.
 
-    An error of the server gets the same class; else gRPC's code decides: UNAVAILABLE -> Unavailable,
-    CANCELLED -> Unavailable (reason CANCELLED), DEADLINE_EXCEEDED -> DeadlineExpired, UNKNOWN, UNIMPLEMENTED and
-    INTERNAL -> PodracerError. `peer` and `method` name the call in the message of an error made on this side.
-    """
+    An error of the server gets the same class; else gRPC's code decides: UNAVAILABLE ->
+    Unavailable, CANCELLED -> Unavailable (reason CANCELLED), DEADLINE_EXCEEDED -> DeadlineExpired,
+    UNKNOWN, UNIMPLEMENTED and INTERNAL -> PodracerError. `peer` and `method` name the call in the
+    message of an error made on this side."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return PodracerError(f"the call failed without a status: {error!r}")
     code = error.code()
@@ -131,23 +141,29 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "", method: str = "") ->
     if rich is not None and rich.code == code.value[0]:
         return _error_from(code, rich.message, rich)
     call = " ".join(part for part in (method, f"at {peer}" if peer else "") if part)
-    return _error_from(code, f"{call}: {details or code.name}" if call else details or code.name, None)
+    return _error_from(
+        code, f"{call}: {details or code.name}" if call else details or code.name, None
+    )
 
 
 @contextmanager
 def translated_errors(*, peer: str = "", method: str = "") -> Iterator[None]:
     """Turn a grpc.RpcError raised inside into its PodracerError.
 
-    Channels of this package do this themselves; use it for other channels and for `stub.Method.future(…).result()`.
-    """
+    Channels of this package do this themselves; use it for other channels and for
+    `stub.Method.future(…).result()`."""
     try:
         yield
     except grpc.RpcError as error:
         raise from_rpc_error(error, peer=peer, method=method) from error
 
 
-def _error_from(code: grpc.StatusCode, message: str, status: status_pb2.Status | None) -> PodracerError:
-    info, request, debug = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.DebugInfo()
+def _error_from(
+    code: grpc.StatusCode, message: str, status: status_pb2.Status | None
+) -> PodracerError:
+    info = error_details_pb2.ErrorInfo()
+    request = error_details_pb2.BadRequest()
+    debug = error_details_pb2.DebugInfo()
     has_debug = False
     for detail in status.details if status is not None else ():
         with suppress(DecodeError):  # bytes that are not what they are said to be tell nothing
@@ -162,7 +178,10 @@ def _error_from(code: grpc.StatusCode, message: str, status: status_pb2.Status |
     if ours and code is grpc.StatusCode.FAILED_PRECONDITION and has_debug:
         error: PodracerError = UserCodeFailed(message, reason=reason, user_traceback=debug.detail)
     elif cls is InvalidInput:
-        violations = [FieldViolation(violation.field, violation.description) for violation in request.field_violations]
+        violations = [
+            FieldViolation(violation.field, violation.description)
+            for violation in request.field_violations
+        ]
         error = InvalidInput(message, reason=reason, violations=violations)
     else:
         error = cls(message, reason=reason)
@@ -172,7 +191,9 @@ def _error_from(code: grpc.StatusCode, message: str, status: status_pb2.Status |
 
 def _foreign_reason(code: grpc.StatusCode) -> str | None:
     cls = _CLASS_OF_CODE.get(code)
-    return None if cls is not None and _CODE_OF_CLASS[cls] is code and cls is not Fenced else code.name
+    return (
+        None if cls is not None and _CODE_OF_CLASS[cls] is code and cls is not Fenced else code.name
+    )
 
 
 def _bad_request(violations: tuple[FieldViolation, ...]) -> error_details_pb2.BadRequest:
@@ -191,5 +212,6 @@ def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status |
             try:
                 return status_pb2.Status.FromString(value)
             except DecodeError:
-                return None  # not a status of ours; gRPC's own code and text still tell what happened
+                # not a status of ours; gRPC's own code and text still tell what happened
+                return None
     return None

@@ -1,8 +1,8 @@
 """Both ends of a bidirectional stream as queues, for processes whose main thread computes.
 
-A server's session puts its responses into an Outbox, which its call's coroutine iterates. gRPC iterates a client's in a
-thread: StreamCall queues messages to send, and keeps arrived items for the main thread.
-"""
+A server's session puts its responses into an Outbox, which its call's coroutine iterates. gRPC
+iterates a client's in a thread: StreamCall queues messages to send, and keeps arrived items for the
+main thread."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ class _End:
 
 
 class Outbox(Generic[Message]):
-    """Outgoing messages: any thread puts them, one thread or coroutine iterates. Messages after the end are dropped."""
+    """Outgoing messages: any thread puts them, one thread or coroutine iterates. Messages after the
+    end are dropped."""
 
     def __init__(self) -> None:
-        self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
-        self._waiters: deque[asyncio.Future[None]] = deque()  # one at most, which its waker takes out
+        self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = (
+            queue.SimpleQueue()
+        )
+        # one at most, which its waker takes out
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
-        """`on_taken` is called where the messages are iterated, when the peer has room for the message."""
+        """`on_taken` is called where the messages are iterated, when the peer has room for the
+        message."""
         self._put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
@@ -73,7 +78,9 @@ class Outbox(Generic[Message]):
             waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
     def _message(
-        self, entry: tuple[Message, Callable[[], None]] | _End, end: type[StopIteration | StopAsyncIteration]
+        self,
+        entry: tuple[Message, Callable[[], None]] | _End,
+        end: type[StopIteration | StopAsyncIteration],
     ) -> Message:
         if isinstance(entry, _End):
             raise entry.error or end
@@ -88,10 +95,11 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class StreamCall(Generic[Message, Item]):
-    """The client's end. `decode` turns a response into an item, or into None while more belongs to it.
+    """The client's end. `decode` turns a response into an item, or into None while more belongs to
+    it.
 
-    It runs in the receiving thread, so that decoding does not block the main thread; its errors end the call.
-    """
+    It runs in the receiving thread, so that decoding does not block the main thread; its errors end
+    the call."""
 
     def __init__(
         self,
@@ -99,8 +107,9 @@ class StreamCall(Generic[Message, Item]):
         decode: Callable[[Any], Item | None],
         arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an item has arrived
-        and when the stream is over, so that a caller can wait for several streams at once."""
+        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an
+        item has arrived and when the stream is over, so that a caller can wait for several streams
+        at once."""
         self._outbox: Outbox[Message] = Outbox()
         self._items: queue.Queue[Item | _End] = queue.Queue()  # no SimpleQueue: see WorkQueue
         self._next: Item | _End | None = None
@@ -117,15 +126,18 @@ class StreamCall(Generic[Message, Item]):
         """Wait until an item has arrived or the stream is over; False after the time-out."""
         if self._next is None:
             try:
-                self._next = self._items.get(timeout=timeout_s) if timeout_s > 0 else self._items.get_nowait()
+                self._next = (
+                    self._items.get(timeout=timeout_s)
+                    if timeout_s > 0
+                    else self._items.get_nowait()
+                )
             except queue.Empty:
                 return False
         return True
 
     def receive(self, timeout_s: float) -> Item:
-        """The next item. Raises DeadlineExpired if none arrives in time, and the stream's own error once it is over:
-        Unavailable if the peer ended it normally.
-        """
+        """The next item. Raises DeadlineExpired if none arrives in time, and the stream's own error
+        once it is over: Unavailable if the peer ended it normally."""
         if not self.wait(timeout_s):
             raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s")
         if isinstance(self._next, _End):  # it stays: nothing comes after the end
@@ -142,7 +154,8 @@ class StreamCall(Generic[Message, Item]):
         """End the call at once; messages in transit are lost. Closing twice is harmless."""
         self._outbox.close()
         self._call.cancel()
-        self._next = _End()  # not an error with a traceback to here: such a cycle would keep its objects for long
+        # not an error with a traceback to here: such a cycle would keep its objects for long
+        self._next = _End()
 
     def _read(self) -> None:
         try:
@@ -154,7 +167,8 @@ class StreamCall(Generic[Message, Item]):
         except Exception as error:  # noqa: BLE001 - any error must reach the waiting thread, not hang it
             if not isinstance(error, PodracerError):
                 error.add_note("".join(traceback.format_exception(error)))
-            self._put(_End(error.with_traceback(None)))  # its frames hold the call, which is to hold the error
+            # its frames hold the call, which is to hold the error
+            self._put(_End(error.with_traceback(None)))
             self._call.cancel()
 
     def _put(self, entry: Item | _End) -> None:

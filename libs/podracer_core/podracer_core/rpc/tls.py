@@ -1,7 +1,7 @@
 """TLS on both sides of every hop: this process's certificate, and the authority that it trusts.
 
-A name in a certificate is a role (`learner.podracer`), not an address: pods come and go, and so do their addresses.
-"""
+A name in a certificate is a role (`learner.podracer`), not an address: pods come and go, and so do
+their addresses."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ class TlsMaterial:
     key: bytes = field(repr=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Credentials of a channel that presents this certificate and trusts those of the authority."""
+        """Credentials of a channel that presents this certificate and trusts those of the
+        authority."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 class TlsFolder:
-    """A folder with `ca.pem` (the trusted authority), `cert.pem` and `key.pem` (this process's certificate).
+    """A folder with `ca.pem` (the trusted authority), `cert.pem` and `key.pem` (this process's
+    certificate).
 
-    A server checks for changed files at every handshake, so they can be renewed without a restart; a channel reads them
-    when it is made.
-    """
+    A server checks for changed files at every handshake, so they can be renewed without a restart;
+    a channel reads them when it is made."""
 
     def __init__(self, path: Path) -> None:
         """Raises InvalidInput if a file is missing, cannot be read, or is not PEM."""
@@ -54,11 +55,13 @@ class TlsFolder:
         return f"TlsFolder({str(self._path)!r})"
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a server that requires client certificates signed by the same authority."""
+        """Credentials of a server that requires client certificates signed by the same
+        authority."""
         stamps = self._stamps()
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
-            """The new files where they have changed, None where they have not; the former stay where they are bad."""
+            """The new files where they have changed, None where they have not; the former stay
+            where they are bad."""
             nonlocal stamps
             try:
                 if (now := self._stamps()) == stamps:
@@ -78,7 +81,8 @@ class TlsFolder:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Credentials of a channel that presents its own certificate and trusts those of the authority."""
+        """Credentials of a channel that presents its own certificate and trusts those of the
+        authority."""
         return TlsMaterial(*self._read()).channel_credentials()
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
@@ -104,5 +108,7 @@ class TlsFolder:
 
 def _bad(path: Path, problem: str) -> InvalidInput:
     return InvalidInput(
-        f"TLS: {path}: {problem}; expected a folder with {CA}, {CERTIFICATE} and {KEY}", reason="BAD_TLS", path=path
+        f"TLS: {path}: {problem}; expected a folder with {CA}, {CERTIFICATE} and {KEY}",
+        reason="BAD_TLS",
+        path=path,
     )

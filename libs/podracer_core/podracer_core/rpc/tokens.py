@@ -1,4 +1,5 @@
-"""The secrets of a deployment: token files of the roles, lease tokens, and the token that a client presents.
+"""The secrets of a deployment: token files of the roles, lease tokens, and the token that a client
+presents.
 
 Tokens are compared by their SHA-256 in constant time, and no object here shows one in its `repr`.
 """
@@ -29,7 +30,8 @@ TokenSource = Callable[[], str]
 
 
 class Role(enum.StrEnum):
-    """The role of a token's holder. LeaseTokens makes those of LEASE, those of VIEWER are signed: no file has them."""
+    """The role of a token's holder. LeaseTokens makes those of LEASE, those of VIEWER are signed:
+    no file has them."""
 
     CLIENT = "client"
     VIEWER = "viewer"
@@ -45,7 +47,8 @@ FILE_ROLES = (Role.CLIENT, Role.POD, Role.CONTROL)
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One line of a token file: `TOKEN` or `sha256:DIGEST`, and the projects that it is for; None: all."""
+    """One line of a token file: `TOKEN` or `sha256:DIGEST`, and the projects that it is for; None:
+    all."""
 
     word: str = field(repr=False)
     digest: bytes = field(repr=False)
@@ -58,11 +61,19 @@ class _Line:
         digest = _digest(word)
         if word.startswith(HASHED):
             if not re.fullmatch(r"[0-9a-f]{64}", word.removeprefix(HASHED)):
-                raise _bad_line(path, f"after {HASHED} there must be 64 lower-case hexadecimal digits")
+                raise _bad_line(
+                    path, f"after {HASHED} there must be 64 lower-case hexadecimal digits"
+                )
             digest = bytes.fromhex(word.removeprefix(HASHED))
         if not all(is_name("project", name) for name in names):
-            raise _bad_line(path, "after the token there may be names of projects, such as projects/research")
-        return cls(word, digest, frozenset(name.removeprefix("projects/") for name in names) if names else None)
+            raise _bad_line(
+                path, "after the token there may be names of projects, such as projects/research"
+            )
+        return cls(
+            word,
+            digest,
+            frozenset(name.removeprefix("projects/") for name in names) if names else None,
+        )
 
 
 Entry = TypeVar("Entry")
@@ -81,24 +92,32 @@ class WatchedFile(Generic[Entry]):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def current(self) -> tuple[Entry, ...]:
-        """`read` for a caller, who does not see what is wrong. Raises Unavailable when the file cannot be read."""
+        """`read` for a caller, who does not see what is wrong. Raises Unavailable when the file
+        cannot be read."""
         try:
             return self.read()
         except InvalidInput as error:
             logger.error("%s", error)
-            raise Unavailable("this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE") from error
+            raise Unavailable(
+                "this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE"
+            ) from error
 
     def read(self) -> tuple[Entry, ...]:
-        """The entries now, none where there is no file. Raises InvalidInput when the file cannot be read."""
+        """The entries now, none where there is no file. Raises InvalidInput when the file cannot be
+        read."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 lines = self.path.read_text(encoding="ascii").splitlines()
-                self._entries = tuple(self._parse(line, self.path) for line in lines if line.strip())
+                self._entries = tuple(
+                    self._parse(line, self.path) for line in lines if line.strip()
+                )
                 self._stamp = stamp
                 if status.st_mode & 0o007:
-                    logger.warning("token file %s is open to every user of this machine: chmod 600", self.path)
+                    logger.warning(
+                        "token file %s is open to every user of this machine: chmod 600", self.path
+                    )
         except FileNotFoundError:
             self._stamp, self._entries = None, ()
         except (OSError, ValueError) as error:
@@ -111,17 +130,19 @@ class WatchedFile(Generic[Entry]):
 
 
 class TokenFiles:
-    """The tokens that a server accepts: a directory with a file for each role, `client`, `pod`, `control`.
+    """The tokens that a server accepts: a directory with a file for each role, `client`, `pod`,
+    `control`.
 
-    Without a role's file the server accepts no token of that role. To rotate a token, add the new one as a second
-    line, move every caller to it, then remove the first; no restart is needed.
+    Without a role's file the server accepts no token of that role. To rotate a token, add the new
+    one as a second line, move every caller to it, then remove the first; no restart is needed.
 
-    A line is a token, or `sha256:` and its digest (`hash_token`), which a reader of the file cannot present. Project
-    names after it (`TOKEN projects/a projects/b`) limit the token to these projects.
-    """
+    A line is a token, or `sha256:` and its digest (`hash_token`), which a reader of the file cannot
+    present. Project names after it (`TOKEN projects/a projects/b`) limit the token to these
+    projects."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises InvalidInput when the directory holds no token at all, or a file cannot be read."""
+        """Raises InvalidInput when the directory holds no token at all, or a file cannot be
+        read."""
         self.directory = directory
         self._files = {role: WatchedFile(directory / role, _Line.parse) for role in FILE_ROLES}
         found = [file.read() for file in self._files.values()]
@@ -137,7 +158,8 @@ class TokenFiles:
         return f"TokenFiles({str(self.directory)!r})"
 
     def find(self, token: str) -> tuple[Role, frozenset[str] | None] | None:
-        """The role whose file holds `token`, and its projects (None: all), or None. Looks at every known token.
+        """The role whose file holds `token`, and its projects (None: all), or None. Looks at every
+        known token.
 
         Raises Unavailable when a file that changed cannot be read.
         """
@@ -151,7 +173,8 @@ class TokenFiles:
 
 
 class FileToken:
-    """A client's TokenSource: the last line of a token file, read again whenever the file changes."""
+    """A client's TokenSource: the last line of a token file, read again whenever the file
+    changes."""
 
     def __init__(self, path: Path) -> None:
         """Raises InvalidInput when the file is absent, unreadable or empty."""
@@ -168,38 +191,54 @@ class FileToken:
     def __call__(self) -> str:
         lines = self._file.read()
         if not lines:
-            raise InvalidInput(f"no token in {self._file.path}", reason="NO_TOKENS", path=self._file.path)
+            raise InvalidInput(
+                f"no token in {self._file.path}", reason="NO_TOKENS", path=self._file.path
+            )
         if lines[-1].word.startswith(HASHED):
-            message = f"{self._file.path} holds the digest of a token, which only a server has a use for"
+            message = (
+                f"{self._file.path} holds the digest of a token, which only a server has a use for"
+            )
             raise InvalidInput(message, reason="NO_TOKENS", path=self._file.path)
         return lines[-1].word
 
 
 class LeaseTokens:
-    """Makes and checks `lease.<lease>.<fence>.<mac>`, which is valid for one lease under one fence only.
+    """Makes and checks `lease.<lease>.<fence>.<mac>`, which is valid for one lease under one fence
+    only.
 
-    The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated LeaseWork gets the
-    same answer) and nothing needs to be stored. It does not check whether the lease is still held.
-    """
+    The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated
+    LeaseWork gets the same answer) and nothing needs to be stored. It does not check whether the
+    lease is still held."""
 
     PREFIX = "lease."
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) < 32:
-            raise InvalidInput(f"the lease secret has {len(secret)} bytes, expected 32 or more", reason="WEAK_SECRET")
+            raise InvalidInput(
+                f"the lease secret has {len(secret)} bytes, expected 32 or more",
+                reason="WEAK_SECRET",
+            )
         self._secret = secret
 
     def __repr__(self) -> str:
         return "LeaseTokens(…)"
 
     def issue(self, lease_id: str, fence: int) -> str:
-        """The token of a lease; `lease_id` is printable ASCII without spaces: `projects/p/leases/x`."""
-        if not lease_id or not lease_id.isascii() or not lease_id.isprintable() or " " in lease_id or fence < 0:
+        """The token of a lease; `lease_id` is printable ASCII without spaces:
+        `projects/p/leases/x`."""
+        if (
+            not lease_id
+            or not lease_id.isascii()
+            or not lease_id.isprintable()
+            or " " in lease_id
+            or fence < 0
+        ):
             raise InvalidInput(f"lease {lease_id!r} with fence {fence} cannot be put into a token")
         return f"{self.PREFIX}{lease_id}.{fence}.{self._mac(lease_id, str(fence))}"
 
     def verify(self, token: str) -> tuple[str, int]:
-        """The (lease id, fence) that a token was issued for. Raises Unauthenticated when it was not issued here."""
+        """The (lease id, fence) that a token was issued for. Raises Unauthenticated when it was not
+        issued here."""
         parts = token.removeprefix(self.PREFIX).rsplit(".", 2)
         if token.startswith(self.PREFIX) and len(parts) == 3:
             lease_id, fence, mac = parts
@@ -214,7 +253,8 @@ class LeaseTokens:
 
 
 def create_tokens(directory: Path) -> Mapping[Role, Path]:
-    """Make a random token file for each role that has none yet (mode 0600, in a folder of mode 0700).
+    """Make a random token file for each role that has none yet (mode 0600, in a folder of mode
+    0700).
 
     Existing files stay as they are, so a second start in the same folder still knows its processes.
     Raises InvalidInput when the folder cannot be written.
@@ -252,7 +292,10 @@ def hash_token(token: str) -> str:
 def hash_tokens(text: str) -> str:
     """`hash_token` of a whole token file, projects included."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    hashed = ([word if word.startswith(HASHED) else hash_token(word), *projects] for word, *projects in lines)
+    hashed = (
+        [word if word.startswith(HASHED) else hash_token(word), *projects]
+        for word, *projects in lines
+    )
     return "".join(f"{' '.join(words)}\n" for words in hashed)
 
 

@@ -1,4 +1,5 @@
-"""Tasks of rpc handlers for the main thread: torch computes in one thread, and gRPC serves beside it."""
+"""Tasks of rpc handlers for the main thread: torch computes in one thread, and gRPC serves beside
+it."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ class WorkQueue:
     """Tasks in the order in which they were submitted."""
 
     def __init__(self) -> None:
-        # No SimpleQueue: a signal that comes at the end of its time-out makes it wait forever (CPython 3.11).
+        # No SimpleQueue: a signal that comes at the end of its time-out makes it wait forever
+        # (CPython 3.11).
         self._tasks: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._stopped = threading.Event()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
-        """Let the main thread call `task`. The future raises the task's error; Unavailable after the end of `run`."""
+        """Let the main thread call `task`. The future raises the task's error; Unavailable after
+        the end of `run`."""
         future: Future[Result] = Future()
         self._tasks.put((task, future))
         if self._stopped.is_set():
@@ -49,7 +52,9 @@ class WorkQueue:
 
     def _do_next(self, timeout_s: float) -> bool:
         try:
-            task, future = self._tasks.get(timeout=timeout_s) if timeout_s > 0 else self._tasks.get_nowait()
+            task, future = (
+                self._tasks.get(timeout=timeout_s) if timeout_s > 0 else self._tasks.get_nowait()
+            )
         except queue.Empty:
             return False
         _do(task, future)
@@ -62,7 +67,9 @@ class WorkQueue:
             except queue.Empty:
                 return
             if future.set_running_or_notify_cancel():
-                future.set_exception(Unavailable("this process is about to stop", reason="DRAINING"))
+                future.set_exception(
+                    Unavailable("this process is about to stop", reason="DRAINING")
+                )
 
 
 def _do(task: Callable[[], Any], future: Future[Any]) -> None:

@@ -38,12 +38,14 @@ def describe_build() -> str:
 
 
 def require_same_build(peer: cohort_pb2.BuildInfo) -> None:
-    """All processes of a pod have the same build. Raises PreconditionFailed (BUILD_MISMATCH) for any other build."""
+    """All processes of a pod have the same build. Raises PreconditionFailed (BUILD_MISMATCH) for
+    any other build."""
     own = own_build()
     if (peer.version, peer.protocol) != (own.version, own.protocol):
         raise PreconditionFailed(
-            f"this is build {own.version} (protocol {own.protocol}), the peer is {peer.version or 'unknown'} "
-            f"(protocol {peer.protocol}); the services of one pod must be of one build",
+            f"this is build {own.version} (protocol {own.protocol}), the peer is "
+            f"{peer.version or 'unknown'} (protocol {peer.protocol}); the services of one pod must "
+            "be of one build",
             reason="BUILD_MISMATCH",
             own=own.version,
             peer=peer.version,
@@ -51,7 +53,8 @@ def require_same_build(peer: cohort_pb2.BuildInfo) -> None:
 
 
 def is_compatible(peer: cohort_pb2.BuildInfo) -> bool:
-    """Whether control plane and pod can work together: the same major version, at most one minor version apart."""
+    """Whether control plane and pod can work together: the same major version, at most one minor
+    version apart."""
     own_parts, peer_parts = _parts(_version()), _parts(peer.version)
     return (
         peer_parts is not None

@@ -29,7 +29,8 @@ _ends_with_parent = False
 
 
 def protect_memory() -> None:
-    """Let no process of this user trace this one. If it ends with a parent, it stays open: that measures its memory."""
+    """Let no process of this user trace this one. If it ends with a parent, it stays open: that
+    measures its memory."""
     if sys.platform == "linux" and not _ends_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -37,10 +38,10 @@ def protect_memory() -> None:
 def exit_with_parent(expected_parent_pid: int) -> None:
     """End this process when its parent ends, even if the parent is killed.
 
-    On Linux the kernel sends SIGKILL (`prctl(PR_SET_PDEATHSIG)`) at the end of the parent's *thread* that started
-    this process: a launcher starts its children from a thread that lives as long as itself. On other systems a thread
-    checks the parent's pid twice a second. Exits at once if the parent is no longer `expected_parent_pid`.
-    """
+    On Linux the kernel sends SIGKILL (`prctl(PR_SET_PDEATHSIG)`) at the end of the parent's
+    *thread* that started this process: a launcher starts its children from a thread that lives as
+    long as itself. On other systems a thread checks the parent's pid twice a second. Exits at once
+    if the parent is no longer `expected_parent_pid`."""
     global _ends_with_parent  # noqa: PLW0603 - of this process
     _ends_with_parent = True
     if sys.platform == "linux":
@@ -48,7 +49,9 @@ def exit_with_parent(expected_parent_pid: int) -> None:
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     else:
-        threading.Thread(target=_watch, args=(expected_parent_pid,), name="parent-watch", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(expected_parent_pid,), name="parent-watch", daemon=True
+        ).start()
     if os.getppid() != expected_parent_pid:  # it died before the kernel had our wish
         logger.error("the parent process %d has gone: exiting", expected_parent_pid)
         os._exit(1)
@@ -57,8 +60,8 @@ def exit_with_parent(expected_parent_pid: int) -> None:
 def exit_with_parent_if_asked() -> None:
     """Call `exit_with_parent` with the pid in PODRACER_PARENT_PID, if that is set.
 
-    Removes the variable, so that the children of this process do not use it. Raises InvalidInput if it is not a pid.
-    """
+    Removes the variable, so that the children of this process do not use it. Raises InvalidInput if
+    it is not a pid."""
     text = os.environ.pop(PARENT_VARIABLE, "")
     if not text:
         return

@@ -1,7 +1,7 @@
 """Export spans and metrics to an OpenTelemetry collector by gRPC, and metrics to Prometheus.
 
-Only this module imports the OpenTelemetry SDK, and it is imported only when one of the exports is on.
-"""
+Only this module imports the OpenTelemetry SDK, and it is imported only when one of the exports is
+on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from podracer_core.telemetry import metrics
 from podracer_core.telemetry.logging import redact
 from podracer_core.telemetry.spans import FinishedSpan, SpanSink
 
-# What a collector that is away is worth: one line for each batch that is lost, none for each attempt.
+# What a collector that is away is worth: one line for each batch that is lost, none for each
+# attempt.
 logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 
 _SCOPE = InstrumentationScope("podracer")
@@ -39,7 +40,8 @@ _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": Sp
 
 
 def resource_of(service: str, attributes: Mapping[str, str]) -> Resource:
-    """The attributes of this process. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME add to them or override them."""
+    """The attributes of this process. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME add to them or
+    override them."""
     own = {
         "service.name": service,
         "service.namespace": "podracer",
@@ -51,10 +53,12 @@ def resource_of(service: str, attributes: Mapping[str, str]) -> Resource:
 
 
 class OtlpSpans(SpanSink):
-    """Sends spans in batches, from its own thread; spans that an unreachable collector does not take are dropped."""
+    """Sends spans in batches, from its own thread; spans that an unreachable collector does not
+    take are dropped."""
 
     def __init__(self, resource: Resource) -> None:
-        """The SDK reads its settings from OTEL_EXPORTER_OTLP_*, OTEL_BSP_* and OTEL_TRACES_SAMPLER."""
+        """The SDK reads its settings from OTEL_EXPORTER_OTLP_*, OTEL_BSP_* and
+        OTEL_TRACES_SAMPLER."""
         self._resource = resource
         self._batches = BatchSpanProcessor(OTLPSpanExporter())
         self._sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
@@ -66,7 +70,11 @@ class OtlpSpans(SpanSink):
 
     def add(self, finished: FinishedSpan) -> None:
         context = finished.context
-        parent = _context(context.trace_id, finished.parent_id, is_remote=True) if finished.parent_id else None
+        parent = (
+            _context(context.trace_id, finished.parent_id, is_remote=True)
+            if finished.parent_id
+            else None
+        )
         self._batches.on_end(
             ReadableSpan(
                 finished.name,
@@ -75,7 +83,9 @@ class OtlpSpans(SpanSink):
                 self._resource,
                 dict(finished.attributes),
                 kind=_KINDS[finished.kind],
-                status=Status(StatusCode.ERROR, redact(finished.error)) if finished.error else Status(),
+                status=Status(StatusCode.ERROR, redact(finished.error))
+                if finished.error
+                else Status(),
                 start_time=finished.start_ns,
                 end_time=finished.end_ns,
                 instrumentation_scope=_SCOPE,
@@ -90,8 +100,8 @@ class MetricExport:
     """Exports everything in `metrics` to a collector, to Prometheus, or to both."""
 
     def __init__(self, resource: Resource, *, otlp: bool, prometheus_listen: str) -> None:
-        """`prometheus_listen`: the address that serves metrics over HTTP; empty: none. Raises InvalidInput for an
-        address that cannot be used."""
+        """`prometheus_listen`: the address that serves metrics over HTTP; empty: none. Raises
+        InvalidInput for an address that cannot be used."""
         readers: list[MetricReader] = []
         self._server: Any = None
         self.address: str | None = None
@@ -117,21 +127,29 @@ def _serve(listen: str, registry: CollectorRegistry) -> tuple[Any, str]:
     """The server, and its URL."""
     address = parse_address(listen)
     if address.is_unix:
-        raise InvalidInput(f"PODRACER_METRICS_LISTEN: {listen}: expected HOST:PORT", reason="INVALID_ADDRESS")
+        raise InvalidInput(
+            f"PODRACER_METRICS_LISTEN: {listen}: expected HOST:PORT", reason="INVALID_ADDRESS"
+        )
     try:
         server, _ = start_http_server(address.port, address.host, registry)
     except OSError as error:
-        message = f"PODRACER_METRICS_LISTEN: cannot listen at {listen}: {error.strerror}; expected a free address"
+        message = (
+            f"PODRACER_METRICS_LISTEN: cannot listen at {listen}: {error.strerror}; "
+            "expected a free address"
+        )
         raise InvalidInput(message, reason="ADDRESS_UNUSABLE", address=listen) from error
     return server, f"http://{address.with_port(server.server_port)}/metrics"
 
 
 def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanContext:
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, TraceFlags(TraceFlags.SAMPLED))
+    return SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote, TraceFlags(TraceFlags.SAMPLED)
+    )
 
 
 def _within(timeout_s: float, end: Callable[[], object]) -> None:
-    """Shut down the SDK in a thread and wait at most `timeout_s`: the collector may be unreachable."""
+    """Shut down the SDK in a thread and wait at most `timeout_s`: the collector may be
+    unreachable."""
     thread = threading.Thread(target=end, name="telemetry-end", daemon=True)
     thread.start()
     thread.join(timeout_s)

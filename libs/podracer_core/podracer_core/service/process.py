@@ -1,4 +1,5 @@
-"""The start of every service process: settings, logs, its parent, and the error if it cannot start."""
+"""The start of every service process: settings, logs, its parent, and the error if it cannot
+start."""
 
 from __future__ import annotations
 
@@ -30,15 +31,16 @@ class ServiceSettings:
     listen          address to serve at; port 0 takes a free one
     tokens          folder with the token files `client`, `pod`, `control`
     threads         number of threads of torch; unset: torch's default
-    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, only with peers that have a
-                    certificate of the same authority (unix sockets excepted)
+    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, only with
+                    peers that have a certificate of the same authority (unix sockets excepted)
     allow_insecure  without TLS, serve and call other machines in plain text
-    health_listen   address of a second port, in plain text, for health checks only: probes have no token and no
-                    certificate. Unset: none
+    health_listen   address of a second port, in plain text, for health checks only: probes have no
+                    token and no certificate. Unset: none
     metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: none
     trace_dir       folder for files of spans, which `podracer trace` reads. Unset: none are written
     trace_size      the most that folder may hold
-    audit_log       file to which each act of a client or an operator is written (docs/access.md). Unset: stderr
+    audit_log       file to which each act of a client or an operator is written (docs/access.md).
+                    Unset: stderr
     """
 
     tokens: Path
@@ -55,7 +57,8 @@ class ServiceSettings:
     audit_log: Path | None = None
 
     def server_options(self) -> ServerOptions:
-        """The options of this process's server. Raises InvalidInput if TLS is set and its files do not exist."""
+        """The options of this process's server. Raises InvalidInput if TLS is set and its files do
+        not exist."""
         return ServerOptions(
             allow_insecure=self.allow_insecure,
             tls=self._tls_folder(),
@@ -67,8 +70,11 @@ class ServiceSettings:
         return TelemetryOptions(self.metrics_listen, self.trace_dir, self.trace_size)
 
     def channel_options(self, server: str) -> ChannelOptions:
-        """The options of a channel to a `server` (orchestrator, learner…). Raises as `server_options`."""
-        return ChannelOptions(allow_insecure=self.allow_insecure, tls=self._tls_folder(), server=server)
+        """The options of a channel to a `server` (orchestrator, learner…). Raises as
+        `server_options`."""
+        return ChannelOptions(
+            allow_insecure=self.allow_insecure, tls=self._tls_folder(), server=server
+        )
 
     def _tls_folder(self) -> TlsFolder | None:
         return None if self.tls is None else TlsFolder(self.tls)
@@ -79,9 +85,11 @@ class ControlSettings(ServiceSettings):
     """The additional settings of orchestrator and leaderboard.
 
     database        URL: `sqlite:////absolute/path` (the folder is created) or `postgresql://…`
-    database_term   how long a process stays the active one of a PostgreSQL database without a sign of life
-    instance        name of this process in PostgreSQL: it takes over at once from a process of the same name. In a
-                    cluster, the name of its Pod, which has the label podracer.dev/active while it is the active one
+    database_term   how long a process stays the active one of a PostgreSQL database without a sign
+                    of life
+    instance        name of this process in PostgreSQL: it takes over at once from a process of the
+                    same name. In a cluster, the name of its Pod, which has the label
+                    podracer.dev/active while it is the active one
     """
 
     database: str
@@ -112,16 +120,17 @@ def main(name: str, settings: type[Settings], serve: Callable[[Settings], int]) 
 def run_service(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> int:
     """Read the settings, start logging and serve; returns the exit status.
 
-    The status is 2 for a wrong setting or address, and 1 if it cannot serve for any other reason; one line on stderr
-    gives the reason. With the argument `--version` it only prints its build.
-    """
+    The status is 2 for a wrong setting or address, and 1 if it cannot serve for any other reason;
+    one line on stderr gives the reason. With the argument `--version` it only prints its build."""
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         sys.stdout.write(f"podracer_{name} {describe_build()}\n")
         return 0
     try:
         if arguments:
-            raise InvalidInput(f"unknown argument {arguments[0]!r}: settings are variables, PODRACER_<NAME>")
+            raise InvalidInput(
+                f"unknown argument {arguments[0]!r}: settings are variables, PODRACER_<NAME>"
+            )
         exit_with_parent_if_asked()
         protect_memory()
         loaded = load_settings(settings)

@@ -43,11 +43,11 @@ class TelemetryOptions:
 def telemetry(
     service: str, options: TelemetryOptions, environment: Mapping[str, str] | None = None
 ) -> Iterator[str | None]:
-    """Send the spans and metrics of this process where `options` and the variables OTEL_* say, until the block ends.
+    """Send the spans and metrics of this process where `options` and the variables OTEL_* say,
+    until the block ends.
 
-    Yields the URL of the metrics for Prometheus, or nothing. Raises InvalidInput for a folder or an address that cannot
-    be used, and for a protocol other than gRPC.
-    """
+    Yields the URL of the metrics for Prometheus, or nothing. Raises InvalidInput for a folder or an
+    address that cannot be used, and for a protocol other than gRPC."""
     environment = os.environ if environment is None else environment
     ends: list[Callable[[float], None]] = []
     try:
@@ -64,7 +64,9 @@ def _start(
     environment: Mapping[str, str],
     ends: list[Callable[[float], None]],
 ) -> str | None:
-    otlp_spans, otlp_metrics = (_wants_otlp(environment, signal) for signal in ("TRACES", "METRICS"))
+    otlp_spans, otlp_metrics = (
+        _wants_otlp(environment, signal) for signal in ("TRACES", "METRICS")
+    )
     sinks: list[SpanSink] = []
     is_sampled: Callable[[str], bool] = lambda trace_id: True  # noqa: E731
     url = None
@@ -72,13 +74,17 @@ def _start(
         try:
             from podracer_core.service import otlp  # late: most processes need none of it
         except ImportError as error:
-            message = "telemetry is enabled, but not installed: pip install 'podracer-core[telemetry]'"
+            message = (
+                "telemetry is enabled, but not installed: pip install 'podracer-core[telemetry]'"
+            )
             raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error
         resource = otlp.resource_of(service, {"service.version": own_build().version})
         if otlp_metrics or options.metrics_listen:
             watch_process()
             watch_gpus()
-            export = otlp.MetricExport(resource, otlp=otlp_metrics, prometheus_listen=options.metrics_listen)
+            export = otlp.MetricExport(
+                resource, otlp=otlp_metrics, prometheus_listen=options.metrics_listen
+            )
             ends.append(export.close)
             url = export.address
             if url is not None:
@@ -103,7 +109,9 @@ def _wants_otlp(environment: Mapping[str, str], signal: str) -> bool:
         return False
     for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if (protocol := environment.get(name, "grpc")) != "grpc":
-            raise InvalidInput(f"{name} is {protocol!r}; expected grpc, or nothing", reason="INVALID_SETTING")
+            raise InvalidInput(
+                f"{name} is {protocol!r}; expected grpc, or nothing", reason="INVALID_SETTING"
+            )
     return True
 
 
@@ -124,7 +132,9 @@ def watch_gpus() -> None:
         return
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
     except pynvml.NVMLError:
         return  # no driver, so no GPU
 

@@ -1,9 +1,9 @@
 """Services that start with torch imported: processes of the standard library's fork server.
 
-Importing torch takes 2 s of CPU time and hundreds of megabytes per process. The fork server imports it once, in an
-environment without Podracer's settings, and has one thread. Each process forked from it becomes one service, in its own
-session and with the environment it is given. Processes that run users' code are never forked from it.
-"""
+Importing torch takes 2 s of CPU time and hundreds of megabytes per process. The fork server imports
+it once, in an environment without Podracer's settings, and has one thread. Each process forked from
+it becomes one service, in its own session and with the environment it is given. Processes that run
+users' code are never forked from it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,23 @@ logger = logging.getLogger(__name__)
 
 _SERVER = "podracer_core.service.warm_start_server"
 _MODULES = (
-    *("torch", "protovalidate", "podracer_core.environments.registry", "podracer_core.algorithms.ppo"),
+    *(
+        "torch",
+        "protovalidate",
+        "podracer_core.environments.registry",
+        "podracer_core.algorithms.ppo",
+    ),
     *("podracer_learner.server", "podracer_learner.loop"),
     *("podracer_worker.server", "podracer_worker.session"),
     *("podracer_evaluator.server", "podracer_evaluator.session"),
 )
 _THREADS = {"OPENBLAS_NUM_THREADS": "1"}
-"""numpy's library starts its threads when it is imported, and a process with threads must not be forked."""
+"""numpy's library starts its threads when it is imported, and a process with threads must not be
+forked."""
 _PR_SET_NAME = 15
 _ARG_START, _ARG_END = 48, 49
-"""Fields of /proc/<pid>/stat (proc_pid_stat(5)): where the command line lies in the process's memory."""
+"""Fields of /proc/<pid>/stat (proc_pid_stat(5)): where the command line lies in the process's
+memory."""
 
 _context = multiprocessing.get_context("forkserver")
 _lock = threading.Lock()
@@ -49,10 +56,10 @@ _running = False
 def start_server(folder: str | None = None) -> None:
     """Start this process's fork server, which imports torch while the caller continues.
 
-    `folder` holds its socket; it must be a folder that is removed even if this process is killed. Call it from the main
-    thread, whose end ends the server, and before other threads start: it changes this process's environment for a
-    moment. Without a server (only Linux has one) `is_running` stays false.
-    """
+    `folder` holds its socket; it must be a folder that is removed even if this process is killed.
+    Call it from the main thread, whose end ends the server, and before other threads start: it
+    changes this process's environment for a moment. Without a server (only Linux has one)
+    `is_running` stays false."""
     global _running  # noqa: PLW0603 - the standard library has one fork server a process
     if sys.platform != "linux" or _running:
         return
@@ -77,19 +84,24 @@ def is_running() -> bool:
 
 
 class WarmProcess:
-    """One service, with the part of the interface of `asyncio.subprocess.Process` that its supervisor needs.
+    """One service, with the part of the interface of `asyncio.subprocess.Process` that its
+    supervisor needs.
 
-    It ends with the fork server, which ends with the process that started it, even if that is killed.
-    """
+    It ends with the fork server, which ends with the process that started it, even if that is
+    killed."""
 
-    def __init__(self, module: str, environment: Mapping[str, str], stdout: int, stderr: int) -> None:
-        """Fork the process, which runs `python -m module`. Waits until the server has imported torch.
+    def __init__(
+        self, module: str, environment: Mapping[str, str], stdout: int, stderr: int
+    ) -> None:
+        """Fork the process, which runs `python -m module`. Waits until the server has imported
+        torch.
 
         Raises Unavailable if the server has ended: it does not start again.
         """
         global _running  # noqa: PLW0603
         arguments = (module, dict(environment), _Descriptor(stdout), _Descriptor(stderr))
-        self._process = _context.Process(target=_become, args=arguments, daemon=True)  # no exit waits for it
+        # no exit waits for it
+        self._process = _context.Process(target=_become, args=arguments, daemon=True)
         with _lock:
             try:
                 self._process.start()
@@ -159,7 +171,8 @@ def _become(module: str, environment: Mapping[str, str], stdout: int, stderr: in
 
 
 def _show_as(module: str) -> None:
-    """Show `python -P -m module` in `ps`, `top` and `pgrep -f` instead of the server's command line."""
+    """Show `python -P -m module` in `ps`, `top` and `pgrep -f` instead of the server's command
+    line."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, module.encode(), 0, 0, 0)
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_END))

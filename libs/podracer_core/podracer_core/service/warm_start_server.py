@@ -1,4 +1,5 @@
-"""The first module that the fork server of `warm_start` imports: in the server itself, before torch."""
+"""The first module that the fork server of `warm_start` imports: in the server itself, before
+torch."""
 
 import os
 
@@ -12,4 +13,5 @@ if (
 ):  # the standard library has started it again, with settings and tokens of its parent
     raise SystemExit(1)
 exit_with_parent_if_asked()
-os.dup2(2, 1)  # a reader of the parent's output sees its end with the parent's, not with this process's
+# a reader of the parent's output sees its end with the parent's, not with this process's
+os.dup2(2, 1)

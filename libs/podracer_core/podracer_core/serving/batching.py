@@ -1,9 +1,9 @@
 """Requests that wait at the same time share one call of the network.
 
-No request waits for a batch to fill: a single request is answered at once. Short calls, as for most policies and one
-observation, run in the event loop, as a thread would take longer to be notified; all requests that have arrived by then
-are one batch. Long calls run in a thread, and meanwhile the next batch gathers.
-"""
+No request waits for a batch to fill: a single request is answered at once. Short calls, as for most
+policies and one observation, run in the event loop, as a thread would take longer to be notified;
+all requests that have arrived by then are one batch. Long calls run in a thread, and meanwhile the
+next batch gathers."""
 
 from __future__ import annotations
 
@@ -60,19 +60,24 @@ class Batcher:
         self._closed = False
 
     async def act(
-        self, policy: ServedPolicy, observations: Tensor, masks: Tensor | None = None, deadline: float | None = None
+        self,
+        policy: ServedPolicy,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        deadline: float | None = None,
     ) -> Tensor:
         """observations [B, *obs], masks [B, n] -> actions [B, *action].
 
-        `deadline` of time.monotonic(): a request that is not begun by then fails with DeadlineExpired; a cancelled one
-        is dropped. Raises Exhausted where too many wait, Unavailable after `close`, and what the policy raises.
-        """
+        `deadline` of time.monotonic(): a request that is not begun by then fails with
+        DeadlineExpired; a cancelled one is dropped. Raises Exhausted where too many wait,
+        Unavailable after `close`, and what the policy raises."""
         if self._closed:
             raise Unavailable("the policy server is stopping")
         rows = observations.shape[0]
         if self._rows and self._rows + rows > self._max_waiting:
             raise Exhausted(
-                f"{self._rows} observations wait already, of {self._max_waiting} at most", reason="QUEUE_FULL"
+                f"{self._rows} observations wait already, of {self._max_waiting} at most",
+                reason="QUEUE_FULL",
             )
         loop = asyncio.get_running_loop()
         request = _Request(policy, observations, masks, deadline, loop.create_future(), rows)
@@ -105,11 +110,15 @@ class Batcher:
     async def _act_long(self) -> None:
         while self._long:
             if batch := self._take(self._long):
-                _settle(batch, await asyncio.get_running_loop().run_in_executor(self._thread, _act, batch))
+                _settle(
+                    batch,
+                    await asyncio.get_running_loop().run_in_executor(self._thread, _act, batch),
+                )
         self._acting = None
 
     def _take(self, queue: deque[_Request]) -> list[_Request]:
-        """The oldest request and those that fit in its batch, without cancelled and expired ones."""
+        """The oldest request and those that fit in its batch, without cancelled and expired
+        ones."""
         first = queue.popleft()
         batch, rows, others = [first], first.rows, deque[_Request]()
         while queue and rows < self._max_batch:
@@ -143,7 +152,9 @@ def _act(requests: Sequence[_Request]) -> Tensor | Exception:
         if len(requests) > 1:
             observations = torch.cat([request.observations for request in requests])
             if masks is not None:
-                masks = torch.cat([request.masks for request in requests if request.masks is not None])
+                masks = torch.cat(
+                    [request.masks for request in requests if request.masks is not None]
+                )
         with POLICY_BATCH.timed():
             return first.policy.act(observations, masks)
     except Exception as error:  # noqa: BLE001 - every waiting request gets it
@@ -171,7 +182,8 @@ VERSIONS_KEPT = 2
 
 
 class ServedPolicies:
-    """The policies by name. Any thread may use it. A policy that is removed still serves the calls that have it."""
+    """The policies by name. Any thread may use it. A policy that is removed still serves the calls
+    that have it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -180,21 +192,22 @@ class ServedPolicies:
     def put(self, policy: ServedPolicy) -> ServedPolicy:
         """Make it the present version of its name; returns the one that acts from now on.
 
-        A version that is there with the same content stays and becomes the present one. Raises AlreadyExists where its
-        content is another, Exhausted where there are too many names.
-        """
+        A version that is there with the same content stays and becomes the present one. Raises
+        AlreadyExists where its content is another, Exhausted where there are too many names."""
         with self._lock:
             versions = self._versions.get(policy.name, [])
             if not versions and len(self._versions) >= MAX_NAMES:
                 raise Exhausted(
-                    f"{MAX_NAMES} policies are served already; take one out first", reason="TOO_MANY_POLICIES"
+                    f"{MAX_NAMES} policies are served already; take one out first",
+                    reason="TOO_MANY_POLICIES",
                 )
             for there in versions:
                 if there.version != policy.version:
                     continue
                 if there.digest != policy.digest:
                     message = (
-                        f"the policy {policy.name} has another version {policy.version} already; give it a new one"
+                        f"the policy {policy.name} has another version {policy.version} "
+                        "already; give it a new one"
                     )
                     raise AlreadyExists(message, reason="VERSION_TAKEN")
                 policy = there
@@ -203,18 +216,31 @@ class ServedPolicies:
             return policy
 
     def find(
-        self, name: str = "", version: str = "", is_visible: Callable[[ServedPolicy], bool] = lambda _: True
+        self,
+        name: str = "",
+        version: str = "",
+        is_visible: Callable[[ServedPolicy], bool] = lambda _: True,
     ) -> ServedPolicy:
-        """The present version where none is given; the only visible policy where no name is. Raises NotFound, which
-        names visible policies only."""
+        """The present version where none is given; the only visible policy where no name is. Raises
+        NotFound, which names visible policies only."""
         with self._lock:
             versions = self._versions.get(name)
             if versions is None:
-                visible = sorted(known for known, (present, *_) in self._versions.items() if is_visible(present))
+                visible = sorted(
+                    known for known, (present, *_) in self._versions.items() if is_visible(present)
+                )
                 if name or len(visible) != 1:
                     names = ", ".join(visible) or "none"
-                    problem = f"there is no policy {name[:100]!r}" if name else "the request names no policy"
-                    raise NotFound(f"{problem}; served here: {names}", reason="UNKNOWN_POLICY", policy=name[:100])
+                    problem = (
+                        f"there is no policy {name[:100]!r}"
+                        if name
+                        else "the request names no policy"
+                    )
+                    raise NotFound(
+                        f"{problem}; served here: {names}",
+                        reason="UNKNOWN_POLICY",
+                        policy=name[:100],
+                    )
                 (name,) = visible
                 versions = self._versions[name]
             for policy in versions:
@@ -241,4 +267,6 @@ class ServedPolicies:
         """Take it out with all of its versions. Raises NotFound."""
         with self._lock:
             if self._versions.pop(name, None) is None:
-                raise NotFound(f"there is no policy {name[:100]!r}", reason="UNKNOWN_POLICY", policy=name[:100])
+                raise NotFound(
+                    f"there is no policy {name[:100]!r}", reason="UNKNOWN_POLICY", policy=name[:100]
+                )

@@ -20,7 +20,12 @@ from podracer_core.checkpoint import (
     pack_policy,
     rule_of,
 )
-from podracer_core.checkpoint.policy import array_spaces, observation_origin, original_space, random_observations
+from podracer_core.checkpoint.policy import (
+    array_spaces,
+    observation_origin,
+    original_space,
+    random_observations,
+)
 from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
 from podracer_core.errors import InvalidInput
 
@@ -34,11 +39,12 @@ _AGENT = re.compile(r"projects/([^/]+)/.*")
 
 
 class ServedPolicy:
-    """A greedy policy, or several that act as one, with normalization inside; it has acted before it is ready.
+    """A greedy policy, or several that act as one, with normalization inside; it has acted before
+    it is ready.
 
-    For the same batch it acts exactly as `load_policy` and `load_ensemble_policy` do. In a batch of another size
-    actions in a box differ by rounding, and of two choices that are equally good but for rounding either may be
-    taken.
+    For the same batch it acts exactly as `load_policy` and `load_ensemble_policy` do. In a batch of
+    another size actions in a box differ by rounding, and of two choices that are equally good but
+    for rounding either may be taken.
 
     name, version       by which it is asked for
     source              where it came from, for people
@@ -46,15 +52,22 @@ class ServedPolicy:
     rule                how several act together; "" for one
     observation_space   what it takes, a box; float32, uint8 for images, float64 with an origin
     original_space      of the environment's observations, before they become a flat row
-    mask_parts          flags in a mask of its actions, for each place of an action; empty where it knows no masks
+    mask_parts          flags in a mask of its actions, for each place of an action; empty where it
+                        knows no masks
     load_time           seconds since the epoch
     request_count       requests answered; the batcher adds to it
     """
 
     def __init__(
-        self, name: str, version: str, checkpoints: Sequence[Checkpoint], rule: str = "", source: str = ""
+        self,
+        name: str,
+        version: str,
+        checkpoints: Sequence[Checkpoint],
+        rule: str = "",
+        source: str = "",
     ) -> None:
-        """`checkpoints`: the best first. Raises InvalidInput for what cannot act, or not together."""
+        """`checkpoints`: the best first. Raises InvalidInput for what cannot act, or not
+        together."""
         require_word("name", name)
         require_word("version", version)
         if not 1 <= len(checkpoints) <= MAX_POLICIES:
@@ -62,11 +75,17 @@ class ServedPolicy:
         self.name, self.version, self.source = name, version, source
         self.agents = [str(checkpoint.metadata.get("agent", "")) for checkpoint in checkpoints]
         # Of no project (""): for no token of a project.
-        self.projects = frozenset(match[1] if match else "" for match in map(_AGENT.fullmatch, self.agents))
+        self.projects = frozenset(
+            match[1] if match else "" for match in map(_AGENT.fullmatch, self.agents)
+        )
         self.digest = digest_of(checkpoints)
         chosen = rule_of(checkpoints, rule)
         self.rule = chosen if len(checkpoints) > 1 else ""
-        self._policy = load_ensemble_policy(checkpoints, rule) if len(checkpoints) > 1 else load_policy(checkpoints[0])
+        self._policy = (
+            load_ensemble_policy(checkpoints, rule)
+            if len(checkpoints) > 1
+            else load_policy(checkpoints[0])
+        )
         observations, actions = array_spaces(checkpoints[0])
         self.observation_shape: tuple[int, ...] = tuple(observations.shape)
         self.observation_dtype = random_observations(checkpoints[0], 1).dtype
@@ -84,12 +103,13 @@ class ServedPolicy:
         self.request_count = 0
 
     def seconds_for(self, rows: int) -> float:
-        """About how long `act` takes, as it did when this policy was made; rather more than less."""
+        """About how long `act` takes, as it did when this policy was made; rather more than
+        less."""
         return self._seconds_alone + rows * self._seconds_a_row
 
     def act(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
-        """observations [B, *obs] raw, masks [B, sum(mask_parts)] bool (the allowed ones) -> greedy actions
-        [B, *action] in the environment's units."""
+        """observations [B, *obs] raw, masks [B, sum(mask_parts)] bool (the allowed ones) -> greedy
+        actions [B, *action] in the environment's units."""
         with torch.inference_mode():
             if masks is None or self._masked is None:
                 actions: Tensor = self._policy(observations)
@@ -99,7 +119,8 @@ class ServedPolicy:
             return self._masked.greedy(observations.unsqueeze(0), masks.unsqueeze(0))[0]
 
     def _warm(self, checkpoint: Checkpoint) -> None:
-        """Act a few times: the first takes long. Raises InvalidInput for numbers that are not finite."""
+        """Act a few times: the first takes long. Raises InvalidInput for numbers that are not
+        finite."""
         seconds = []
         for rows in _WARM_ROWS:
             observations = random_observations(checkpoint, rows)
@@ -118,7 +139,9 @@ class ServedPolicy:
 def require_word(field: str, value: str) -> None:
     """Raises InvalidInput unless `value` may name a policy or a version."""
     if not _WORD.fullmatch(value):
-        raise InvalidInput.of(field, f"expected 1 to 100 letters, digits, '.', '-' and '_', got {value[:110]!r}")
+        raise InvalidInput.of(
+            field, f"expected 1 to 100 letters, digits, '.', '-' and '_', got {value[:110]!r}"
+        )
 
 
 def digest_of(checkpoints: Sequence[Checkpoint]) -> str:

@@ -1,4 +1,5 @@
-"""Intervals and bounds of estimates; no torch. This file has quantiles of Student's t distribution, without SciPy.
+"""Intervals and bounds of estimates; no torch. This file has quantiles of Student's t distribution,
+without SciPy.
 
 bootstrap    intervals of statistics of dependent values (NumPy)
 bootstrap_t  the lower bound of a mean
@@ -11,16 +12,20 @@ import functools
 import math
 
 _ITERATIONS = 200
-EXCESS_LEVEL = 0.01  # of `excess_probability`, where more of one agent's episodes break than of the others'
+# of `excess_probability`, where more of one agent's episodes break than of the others'
+EXCESS_LEVEL = 0.01
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (Numerical Recipes, 6.4)."""
+    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (Numerical
+    Recipes, 6.4)."""
     if x <= 0.0 or x >= 1.0:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):
         return 1.0 - _incomplete_beta(b, a, 1.0 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     tiny = 1e-300
     c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
     fraction = d
@@ -45,7 +50,8 @@ def student_t_cdf(t: float, degrees: int) -> float:
 
 @functools.cache
 def student_t_quantile(probability: float, degrees: int) -> float:
-    """The t with P(T <= t) = probability, 0.5 <= probability < 1, degrees >= 1; by bisection, to 1e-10."""
+    """The t with P(T <= t) = probability, 0.5 <= probability < 1, degrees >= 1; by bisection, to
+    1e-10."""
     low, high = 0.0, 1.0
     while student_t_cdf(high, degrees) < probability:
         high *= 2.0
@@ -59,13 +65,19 @@ def student_t_quantile(probability: float, degrees: int) -> float:
 
 
 def student_t_half_width(deviation: float, count: int) -> float:
-    """Half the width of the two-sided 95 % interval of the mean of `count` values; infinite for one."""
-    return math.inf if count < 2 else student_t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
+    """Half the width of the two-sided 95 % interval of the mean of `count` values; infinite for
+    one."""
+    return (
+        math.inf
+        if count < 2
+        else student_t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
+    )
 
 
 def excess_probability(count: int, of: int, other_count: int, other_of: int) -> float:
-    """The probability of `count` or more of the `count + other_count` events among `of` of `of + other_of` trials, if
-    all trials are equally likely to have one: Fisher's exact test, one-sided."""
+    """The probability of `count` or more of the `count + other_count` events among `of` of `of +
+    other_of` trials, if all trials are equally likely to have one: Fisher's exact test,
+    one-sided."""
     events, trials = count + other_count, of + other_of
 
     def combinations(n: int, k: int) -> float:

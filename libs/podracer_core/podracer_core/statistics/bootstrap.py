@@ -1,11 +1,11 @@
 """Confidence intervals of statistics of daily returns, which need not be independent.
 
-The stationary bootstrap of Politis and Romano 1994, "The Stationary Bootstrap": a resample is put together from blocks
-of the series, which begin anywhere, have geometrically distributed lengths and go round its end. The mean length is
-that of Politis and White 2004, "Automatic Block-Length Selection for the Dependent Bootstrap", as corrected by Patton,
-Politis and White 2009, rounded up to whole days so that resamples can be kept for the next policy. The same returns
-give the same interval: the seed is fixed.
-"""
+The stationary bootstrap of Politis and Romano 1994, "The Stationary Bootstrap": a resample is put
+together from blocks of the series, which begin anywhere, have geometrically distributed lengths and
+go round its end. The mean length is that of Politis and White 2004, "Automatic Block-Length
+Selection for the Dependent Bootstrap", as corrected by Patton, Politis and White 2009, rounded up
+to whole days so that resamples can be kept for the next policy. The same returns give the same
+interval: the seed is fixed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _NUMBERS_AT_A_TIME = 1 << 18  # of resamples: they stay in the processor's cache
 def bootstrap_interval(
     returns: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> tuple[float, float]:
-    """Lower and upper end of the 95 % percentile interval of `statistic`, a function of [B, D] returns that gives [B].
+    """Lower and upper end of the 95 % percentile interval of `statistic`, a function of [B, D]
+    returns that gives [B].
 
     The interval of fewer than two returns has no width: nothing can be said of it.
     """
@@ -51,17 +52,21 @@ def paired_interval(
     others: NDArray[np.float64],
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> tuple[float, float]:
-    """The same of the statistic's difference between two series of the same days [D]: every resample takes the same
-    days of both, in blocks as long as those of their difference need to be."""
+    """The same of the statistic's difference between two series of the same days [D]: every
+    resample takes the same days of both, in blocks as long as those of their difference need to
+    be."""
     if len(returns) != len(others):
         raise InvalidInput(
-            f"a paired interval needs the same days of both series, not {len(returns)} and {len(others)}"
+            f"a paired interval needs the same days of both series, not {len(returns)} and "
+            f"{len(others)}"
         )
     if len(returns) < 2:
         only = float(statistic(returns[None])[0] - statistic(others[None])[0])
         return only, only
     rows = resamples(len(returns), math.ceil(mean_block_length(returns - others)))
-    return _interval(np.concatenate([statistic(returns[part]) - statistic(others[part]) for part in rows]))
+    return _interval(
+        np.concatenate([statistic(returns[part]) - statistic(others[part]) for part in rows])
+    )
 
 
 def _interval(drawn: NDArray[np.float64]) -> tuple[float, float]:
@@ -90,8 +95,8 @@ def resamples(count: int, block_length: int) -> tuple[NDArray[np.int32], ...]:
 
 
 def mean_block_length(values: NDArray[np.float64]) -> float:
-    """The block length of the stationary bootstrap with the least mean squared error of the mean's variance; 1 where
-    values do not depend on those before."""
+    """The block length of the stationary bootstrap with the least mean squared error of the mean's
+    variance; 1 where values do not depend on those before."""
     count = len(values)
     most = math.ceil(min(3 * math.sqrt(count), count / 3))
     centered = values - values.mean()
@@ -100,8 +105,12 @@ def mean_block_length(values: NDArray[np.float64]) -> float:
         return 1.0
     run = max(5, math.isqrt(math.ceil(math.log10(count))))
     lags = min(math.ceil(math.sqrt(count)) + run, count - 1)
-    covariance = np.array([centered[lag:] @ centered[: count - lag] for lag in range(lags + 1)]) / count
-    width = _truncation(np.abs(covariance[1:] / variance), run, 2 * math.sqrt(math.log10(count) / count))
+    covariance = (
+        np.array([centered[lag:] @ centered[: count - lag] for lag in range(lags + 1)]) / count
+    )
+    width = _truncation(
+        np.abs(covariance[1:] / variance), run, 2 * math.sqrt(math.log10(count) / count)
+    )
     lag = np.arange(1, min(width, lags) + 1)
     weight = np.clip(2 * (1 - lag / width), 0.0, 1.0)  # the flat-top window
     slope = 2 * float(np.sum(weight * lag * covariance[lag]))
@@ -113,7 +122,8 @@ def mean_block_length(values: NDArray[np.float64]) -> float:
 
 
 def _truncation(correlation: NDArray[np.float64], run: int, bound: float) -> int:
-    """Twice the lag after which `run` correlations in a row (or all that are left) are insignificant."""
+    """Twice the lag after which `run` correlations in a row (or all that are left) are
+    insignificant."""
     significant = np.flatnonzero(correlation >= bound)
     last = 0
     for index in significant:

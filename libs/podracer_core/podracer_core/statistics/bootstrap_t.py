@@ -1,5 +1,5 @@
-"""The one-sided bootstrap-t bound of a mean (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", 12.5), in
-plain Python: services that have no NumPy test claims by it."""
+"""The one-sided bootstrap-t bound of a mean (Efron and Tibshirani 1993, "An Introduction to the
+Bootstrap", 12.5), in plain Python: services that have no NumPy test claims by it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from operator import mul
 from podracer_core.statistics import student_t_quantile
 
 FALSE_CLAIMS = 0.05
-"""Probability that a training whose agents all stay below the target is said to have reached it, however often it
-claims to: the levels 6 α / (π² k²) of its claims k = 1, 2, … add up to α."""
+"""Probability that a training whose agents all stay below the target is said to have reached it,
+however often it claims to: the levels 6 α / (π² k²) of its claims k = 1, 2, … add up to α."""
 LEAST_RESAMPLES, MOST_RESAMPLES = 999, 3999
-"""Limits of the number of resamples, which is such that `_BEYOND` of them lie beyond the bound: 100 values take a
-fifteenth of a second at most. A level that needs more is extrapolated."""
+"""Limits of the number of resamples, which is such that `_BEYOND` of them lie beyond the bound: 100
+values take a fifteenth of a second at most. A level that needs more is extrapolated."""
 _BEYOND = 4
 _LEAST_ERROR = 0.5
-"""A resample's standard error counts as this part of the sample's at least: one without the few episodes that failed
-has nearly none, and would make every bound infinite."""
+"""A resample's standard error counts as this part of the sample's at least: one without the few
+episodes that failed has nearly none, and would make every bound infinite."""
 
 
 def claim_level(number: int) -> float:
@@ -29,13 +29,13 @@ def claim_level(number: int) -> float:
 
 @functools.lru_cache(maxsize=64)
 def bootstrap_t_lower_bound(values: tuple[float, ...], level: float, seed: int) -> float:
-    """The bound that the mean of two `values` or more exceeds with probability 1 - `level`; the same `seed` gives the
-    same bound.
+    """The bound that the mean of two `values` or more exceeds with probability 1 - `level`; the
+    same `seed` gives the same bound.
 
-    mean - q * error, where q is the 1 - `level` quantile of (mean* - mean) / error* over resamples, and at least that
-    of Student's t: resamples of few different values know too little of what is rare. Below the least level that
-    MOST_RESAMPLES can tell, q exceeds that of Student's t by the same factor as there.
-    """
+    mean - q * error, where q is the 1 - `level` quantile of (mean* - mean) / error* over resamples,
+    and at least that of Student's t: resamples of few different values know too little of what is
+    rare. Below the least level that MOST_RESAMPLES can tell, q exceeds that of Student's t by the
+    same factor as there."""
     count = len(values)
     mean = sum(values) / count
     centered = [value - mean for value in values]

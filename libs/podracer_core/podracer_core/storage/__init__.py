@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore", "open_store"]
 
 
-def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True, leased: bool = False) -> ObjectStore:
+def open_store(
+    url: str, s3: S3Settings | None = None, *, create: bool = True, leased: bool = False
+) -> ObjectStore:
     """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
 
-    A missing folder or bucket is made, unless `create` is false (then NotFound). `leased`: a bucket without keys in
-    the settings is reached under leases only (`ObjectStore.under`). `s3`: address and keys of the S3
-    server; by default from the environment (PODRACER_S3_ENDPOINT, …). An unreachable server is no error: `check` raises
-    then, and the store works once the server is back.
-    Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
-    """
+    A missing folder or bucket is made, unless `create` is false (then NotFound). `leased`: a bucket
+    without keys in the settings is reached under leases only (`ObjectStore.under`). `s3`: address
+    and keys of the S3 server; by default from the environment (PODRACER_S3_ENDPOINT, …). An
+    unreachable server is no error: `check` raises then, and the store works once the server is
+    back. Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the
+    url."""
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         from podracer_core.storage.folder import FolderStore

@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.errors import (
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    Unavailable,
+)
 from podracer_core.storage.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
@@ -23,17 +29,20 @@ from podracer_core.storage.object_store import (
     open_source,
 )
 
-# Drafts lie in one place on the same file system; keys cannot start with a dot, so none can name it.
+# Drafts lie in one place on the same file system; keys cannot start with a dot, so none can name
+# it.
 DRAFTS = ".drafts"
 _DRAFT_LIFETIME_S = 24 * 3600.0
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FolderStore(ObjectStore):
-    """Objects as files: a key is a path below `root`. Writes go to a draft, are flushed, and moved into place."""
+    """Objects as files: a key is a path below `root`. Writes go to a draft, are flushed, and moved
+    into place."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
-        """`create`: make the folder, which must be writable; otherwise it must exist and be readable."""
+        """`create`: make the folder, which must be writable; otherwise it must exist and be
+        readable."""
         self._root = root
         self._drafts = root / DRAFTS
         self.url = root.absolute().as_uri()
@@ -67,8 +76,11 @@ class FolderStore(ObjectStore):
     def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         path = self._root / check_key(key)
         with self._mapped_read_errors(key), path.open("rb", buffering=0) as file:
-            # One read of the right size, then one that finds the end: the usual object is not copied again.
-            while chunk := file.read(min(chunk_bytes, os.fstat(file.fileno()).st_size - file.tell() + 1)):
+            # One read of the right size, then one that finds the end: the usual object is not
+            # copied again.
+            while chunk := file.read(
+                min(chunk_bytes, os.fstat(file.fileno()).st_size - file.tell() + 1)
+            ):
                 yield chunk
 
     def stat(self, key: str) -> ObjectInfo:
@@ -92,7 +104,8 @@ class FolderStore(ObjectStore):
         with _mapped_errors(f"{self.url}: cannot delete {key!r}"):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 path.unlink()
-            with contextlib.suppress(OSError):  # not empty, or a put has just made it again: then it stays
+            # not empty, or a put has just made it again: then it stays
+            with contextlib.suppress(OSError):
                 for folder in path.parents:
                     if folder == self._root:
                         break
@@ -115,7 +128,8 @@ class FolderStore(ObjectStore):
         try:
             with _mapped_errors(f"{self.url}: cannot read {key!r}"):
                 yield
-        except (NotFound, InvalidInput) as error:  # a folder is no object, nor is anything below a file
+        except (NotFound, InvalidInput) as error:
+            # a folder is no object, nor is anything below a file
             raise NotFound(f"{self.url}: no object {key!r}", key=key) from error
 
     def _new_draft(self) -> Path:
@@ -134,7 +148,8 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _move_into_place(draft: Path, target: Path) -> None:
-    """Rename, once the folders exist. A concurrent delete may remove an empty one: then try once more."""
+    """Rename, once the folders exist. A concurrent delete may remove an empty one: then try once
+    more."""
     while True:
         try:
             _make_folders(target.parent)
@@ -144,7 +159,8 @@ def _move_into_place(draft: Path, target: Path) -> None:
                 raise
         else:
             break
-    with contextlib.suppress(FileNotFoundError):  # the object has been deleted already, and its folder with it
+    # the object has been deleted already, and its folder with it
+    with contextlib.suppress(FileNotFoundError):
         _sync_folder(target.parent)
 
 
@@ -157,7 +173,9 @@ def _make_folders(folder: Path) -> None:
         folder.mkdir()
     except FileExistsError as error:
         if not stat.S_ISDIR(folder.stat().st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+            raise NotADirectoryError(
+                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)
+            ) from error
     _sync_folder(folder.parent)
 
 
@@ -181,7 +199,10 @@ def _mapped_errors(what: str) -> Iterator[None]:
             kind = NotFound
         elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
             kind = PermissionRefused
-        elif isinstance(error, NotADirectoryError | IsADirectoryError) or error.errno == errno.ENAMETOOLONG:
+        elif (
+            isinstance(error, NotADirectoryError | IsADirectoryError)
+            or error.errno == errno.ENAMETOOLONG
+        ):
             kind = InvalidInput
         elif error.errno in _FULL:
             message += "; free some space, then it goes on"

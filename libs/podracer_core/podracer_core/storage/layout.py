@@ -1,9 +1,9 @@
 """The keys of the object store (DESIGN §9).
 
-projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors, manifest.json
-projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/replay/{tail,<part>}.safetensors: later ones may name it
-projects/<p>/artifacts/<x>/<file>
-"""
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors,
+manifest.json
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/replay/{tail,<part>}.safetensors:
+later ones may name it projects/<p>/artifacts/<x>/<file>"""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import check_key
 
 REPLAY_FOLDER = "replay/"
-"""Folder in a checkpoint: parts of a replay buffer, which later ones of the agent may name in place of writing them."""
+"""Folder in a checkpoint: parts of a replay buffer, which later ones of the agent may name in place
+of writing them."""
 
 UPLOADS_FOLDER = "artifacts/"
 """Folder in a project: uploaded files."""
@@ -44,7 +45,8 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlace:
-    """The parts of a checkpoint's prefix: ids (no resource names), lineage steps, fence of the writing lease."""
+    """The parts of a checkpoint's prefix: ids (no resource names), lineage steps, fence of the
+    writing lease."""
 
     project: str
     job_uid: str
@@ -54,9 +56,13 @@ class CheckpointPlace:
 
     @property
     def prefix(self) -> str:
-        """The key prefix, with a `/` at its end. Raises InvalidInput for an id that is invalid in a key."""
+        """The key prefix, with a `/` at its end. Raises InvalidInput for an id that is invalid in a
+        key."""
         if self.env_steps < 0 or self.fence < 0:
-            raise InvalidInput(f"a checkpoint has env_steps and fence of 0 or more, not {self.env_steps}, {self.fence}")
+            raise InvalidInput(
+                f"a checkpoint has env_steps and fence of 0 or more, not {self.env_steps}, "
+                f"{self.fence}"
+            )
         agent = agent_prefix(self.project, self.job_uid, self.agent)
         return f"{agent}checkpoints/{self.env_steps}-{self.fence}/"
 
@@ -65,10 +71,16 @@ class CheckpointPlace:
         """The inverse of `prefix`; InvalidInput for anything else."""
         found = _CHECKPOINT.fullmatch(prefix)
         if found is None:
-            raise InvalidInput(f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX")
-        place = cls(found["project"], found["job"], found["agent"], int(found["step"]), int(found["fence"]))
+            raise InvalidInput(
+                f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX"
+            )
+        place = cls(
+            found["project"], found["job"], found["agent"], int(found["step"]), int(found["fence"])
+        )
         if place.prefix != prefix:  # 007 for 7
-            raise InvalidInput(f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX")
+            raise InvalidInput(
+                f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX"
+            )
         return place
 
     @classmethod
@@ -114,7 +126,8 @@ def artifact_key(project: str, artifact: str, file: str) -> str:
 def _checked(part: str) -> str:
     if not _ID.fullmatch(part):
         raise InvalidInput(
-            f"{part[:200]!r} cannot be an id in the object store: letters, digits, - and _, at most 128",
+            f"{part[:200]!r} cannot be an id in the object store: letters, digits, - and _, at "
+            "most 128",
             reason="INVALID_ID",
         )
     return part

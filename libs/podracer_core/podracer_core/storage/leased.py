@@ -1,5 +1,5 @@
-"""An S3 bucket as the holder of a lease reaches it, without keys of its own: the job's objects with keys of a session,
-all others, or all if the server gives no such keys, by signed URLs."""
+"""An S3 bucket as the holder of a lease reaches it, without keys of its own: the job's objects with
+keys of a session, all others, or all if the server gives no such keys, by signed URLs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _REFRESH = 2 / 3  # of the time for which keys and URLs are valid
 
 
 class LeaseAccess(Provider):
-    """Keys and URLs of a lease, each kept for two thirds of its time. If new ones cannot be had then, the former ones
-    serve to their end, and the question is repeated with growing, jittered waits."""
+    """Keys and URLs of a lease, each kept for two thirds of its time. If new ones cannot be had
+    then, the former ones serve to their end, and the question is repeated with growing, jittered
+    waits."""
 
     def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock, self._waits = ask, clock, Backoff(*_RETRY_S)
@@ -36,7 +37,9 @@ class LeaseAccess(Provider):
 
     def of(self, method: str = "GET", key: str = "") -> GetStoreAccessResponse:
         """The keys, or the URL of an object."""
-        answer, refresh_at, end_at = self._known.get((method, key), (GetStoreAccessResponse(), 0.0, 0.0))
+        answer, refresh_at, end_at = self._known.get(
+            (method, key), (GetStoreAccessResponse(), 0.0, 0.0)
+        )
         if (now := self._clock()) >= refresh_at:
             try:
                 answer = self._ask(method, key)
@@ -53,7 +56,9 @@ class LeaseAccess(Provider):
     def retrieve(self) -> Credentials:
         if not (answer := self.of()).HasField("keys"):
             raise PermissionRefused("a lease has no keys for this", reason="NOT_OF_LEASE")
-        return Credentials(answer.keys.access_key, answer.keys.secret_key, answer.keys.session_token)
+        return Credentials(
+            answer.keys.access_key, answer.keys.secret_key, answer.keys.session_token
+        )
 
 
 class LeasedStore(S3Store):
@@ -66,13 +71,16 @@ class LeasedStore(S3Store):
         return leased
 
     def _probe(self) -> None:
-        self._quick_http.request("GET", self._settings.endpoint)  # without a lease it refuses everything
+        # without a lease it refuses everything
+        self._quick_http.request("GET", self._settings.endpoint)
 
 
 class _LeasedClient(Minio):
     """The client with the keys of a lease where they reach, else with URLs."""
 
-    def __init__(self, access: LeaseAccess, prefix: str, own: str, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, access: LeaseAccess, prefix: str, own: str, *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self._access, self._prefix, self._own = access, prefix, own
 
@@ -81,7 +89,9 @@ class _LeasedClient(Minio):
             return self._request("PUT", url, {"Content-Length": str(length)}, data).close()
         return super().put_object(bucket, name, data, length, **options)
 
-    def get_object(self, bucket: str, name: str, offset: int = 0, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
+    def get_object(  # type: ignore[override]
+        self, bucket: str, name: str, offset: int = 0, **options: Any
+    ) -> BaseHTTPResponse:
         if url := self._url("GET", name):
             headers = {**(options.get("request_headers") or {}), "Range": f"bytes={offset}-"}
             return self._request("GET", url, headers if offset else {})
@@ -100,7 +110,9 @@ class _LeasedClient(Minio):
         has_keys = key.startswith(self._own) and self._access.of().HasField("keys")
         return "" if has_keys else self._access.of(method, key).url
 
-    def _request(self, method: str, url: str, headers: Mapping[str, str], body: Any = None) -> BaseHTTPResponse:
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: Any = None
+    ) -> BaseHTTPResponse:
         answer = self._http.request(method, url, body=body, headers=headers, preload_content=False)
         if answer.status >= 400:
             text = answer.read().decode(errors="replace")

@@ -1,4 +1,5 @@
-"""The manifest of objects that belong together: written last, it certifies that all of them are complete."""
+"""The manifest of objects that belong together: written last, it certifies that all of them are
+complete."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _FOLDER = re.compile(r"[0-9]+-[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case hexadecimal digits.
+    """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case
+    hexadecimal digits.
 
     folder   of the checkpoint beside this one that has the file, if an earlier one does; else empty
     """
@@ -45,8 +47,8 @@ class ManifestFile:
             raise _altered(self, found.size_bytes)
 
     def key(self, prefix: str) -> str:
-        """The file's key, for the manifest at `prefix`. Without a prefix it is a downloaded checkpoint, whose folder
-        has all files."""
+        """The file's key, for the manifest at `prefix`. Without a prefix it is a downloaded
+        checkpoint, whose folder has all files."""
         if not self.folder or not prefix:
             return f"{prefix}{self.path}"
         return f"{prefix[: prefix.rstrip('/').rfind('/') + 1]}{self.folder}/{self.path}"
@@ -66,7 +68,8 @@ class Manifest:
     schema: str = SCHEMA
 
     def to_json(self) -> bytes:
-        """The same manifest always gives the same bytes. Raises InvalidInput for metadata that JSON cannot carry."""
+        """The same manifest always gives the same bytes. Raises InvalidInput for metadata that JSON
+        cannot carry."""
         value = {
             "schema": self.schema,
             "files": [_entry(file) for file in self.files],
@@ -76,15 +79,16 @@ class Manifest:
         try:
             return json.dumps(value, allow_nan=False, sort_keys=True, indent=1).encode()
         except (TypeError, ValueError) as error:
-            raise InvalidInput(f"the metadata of a manifest must be finite JSON values: {error}") from error
+            raise InvalidInput(
+                f"the metadata of a manifest must be finite JSON values: {error}"
+            ) from error
 
     @classmethod
     def from_json(cls, data: bytes, name: str = FILE_NAME) -> Manifest:
         """The inverse of `to_json`; also reads manifests of former versions.
 
-        Raises DataCorrupted for a malformed manifest, and InvalidInput (reason UNKNOWN_SCHEMA) for a manifest of an
-        unknown schema.
-        """
+        Raises DataCorrupted for a malformed manifest, and InvalidInput (reason UNKNOWN_SCHEMA) for
+        a manifest of an unknown schema."""
         try:
             value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -94,7 +98,8 @@ class Manifest:
             raise DataCorrupted(f"{name} is not a manifest: it names no schema", file=name)
         if schema not in (SCHEMA, _OLDER):
             raise InvalidInput(
-                f"{name} has schema {schema[:100]!r}; this version of Podracer reads {SCHEMA!r} and older",
+                f"{name} has schema {schema[:100]!r}; this version of Podracer reads {SCHEMA!r} "
+                "and older",
                 reason="UNKNOWN_SCHEMA",
                 file=name,
             )
@@ -127,9 +132,8 @@ class Manifest:
 def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
     """The manifest at `prefix`, checked against the hash of its bytes if one is given.
 
-    Raises NotFound if there is none (the writing was never finished), DataCorrupted if there should be one (`sha256` is
-    given) or if it has been altered.
-    """
+    Raises NotFound if there is none (the writing was never finished), DataCorrupted if there should
+    be one (`sha256` is given) or if it has been altered."""
     key = f"{prefix}{FILE_NAME}"
     try:
         if store.stat(key).size_bytes > _MAX_BYTES:
@@ -138,14 +142,19 @@ def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) ->
     except NotFound as error:
         if sha256 is not None:
             raise DataCorrupted(f"{key} is missing", file=key) from error
-        raise NotFound(f"{store.url}: there is no {key}; without it nothing at {prefix!r} counts", key=key) from error
+        raise NotFound(
+            f"{store.url}: there is no {key}; without it nothing at {prefix!r} counts", key=key
+        ) from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise DataCorrupted(f"{key} is not the manifest that was committed: its SHA-256 differs", file=key)
+        raise DataCorrupted(
+            f"{key} is not the manifest that was committed: its SHA-256 differs", file=key
+        )
     return Manifest.from_json(data, key)
 
 
 def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
-    """One file of a manifest, verified. Raises DataCorrupted that names it if it is missing, truncated or altered."""
+    """One file of a manifest, verified. Raises DataCorrupted that names it if it is missing,
+    truncated or altered."""
     key = file.key(prefix)
     recorded = ManifestFile(key, file.size_bytes, file.sha256)
     try:
@@ -160,7 +169,8 @@ def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
 
 
 def verify(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
-    """Compare all files at `prefix` with their manifest, in pieces. Raises as `read_manifest` and `read_file`."""
+    """Compare all files at `prefix` with their manifest, in pieces. Raises as `read_manifest` and
+    `read_file`."""
     manifest = read_manifest(store, prefix, sha256)
     for file in manifest.files:
         key, digest, size_bytes = file.key(prefix), hashlib.sha256(), 0
@@ -192,7 +202,10 @@ def _file(entry: Any) -> ManifestFile:
     if not isinstance(entry, dict):
         raise TypeError("a file must be an object")
     _expect_keys(entry, {"path", "size", "sha256"} | entry.keys() & {"folder"})
-    path, size, sha256, folder = entry["path"], entry["size"], entry["sha256"], entry.get("folder", "")
+    path = entry["path"]
+    size = entry["size"]
+    sha256 = entry["sha256"]
+    folder = entry.get("folder", "")
     if not isinstance(path, str) or not isinstance(sha256, str) or type(size) is not int:
         raise TypeError("a file must have a path, a size and a sha256")
     if size < 0 or not _SHA256.fullmatch(sha256):

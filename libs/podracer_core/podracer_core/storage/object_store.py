@@ -34,13 +34,15 @@ Ask: TypeAlias = Callable[[str, str], GetStoreAccessResponse]
 
 
 class ObjectStore(ABC):
-    """Objects under keys such as `projects/p/jobs/j/…` (see `check_key`). Safe to use from several threads.
+    """Objects under keys such as `projects/p/jobs/j/…` (see `check_key`). Safe to use from several
+    threads.
 
-    An object appears whole or not at all: readers never see a part of one. Stored objects survive a crash.
+    An object appears whole or not at all: readers never see a part of one. Stored objects survive a
+    crash.
 
-    Every method raises NotFound (no such object), PermissionRefused (credentials or file modes forbid it),
-    Unavailable (the store does not answer; the same call may succeed later) or InvalidInput (a bad key).
-    """
+    Every method raises NotFound (no such object), PermissionRefused (credentials or file modes
+    forbid it), Unavailable (the store does not answer; the same call may succeed later) or
+    InvalidInput (a bad key)."""
 
     url: str
 
@@ -50,14 +52,16 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The object's bytes in pieces of at most `chunk_bytes`; an error comes in place of the piece it concerns."""
+        """The object's bytes in pieces of at most `chunk_bytes`; an error comes in place of the
+        piece it concerns."""
 
     @abstractmethod
     def stat(self, key: str) -> ObjectInfo:
         """The object's size and time."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in order of their keys' bytes. Not under a lease."""
+        """Every object whose key starts with `prefix`, in order of their keys' bytes. Not under a
+        lease."""
         raise NotImplementedError
 
     def delete(self, key: str) -> None:
@@ -65,8 +69,8 @@ class ObjectStore(ABC):
         raise NotImplementedError
 
     def session_keys(self, reads: str, writes: str, lifetime_s: float) -> StoreKeys | None:
-        """Keys that can only get objects of one pattern and put those of another (`*`: any text; empty: none). None if
-        the store gives no such keys."""
+        """Keys that can only get objects of one pattern and put those of another (`*`: any text;
+        empty: none). None if the store gives no such keys."""
         return None
 
     def signed_url(self, method: str, key: str, lifetime_s: float) -> str:
@@ -74,7 +78,8 @@ class ObjectStore(ABC):
         return ""
 
     def under(self, ask: Ask, own: str) -> ObjectStore:
-        """This store under a lease; `own`: prefix of its job's objects. Most stores are the same under every lease."""
+        """This store under a lease; `own`: prefix of its job's objects. Most stores are the same
+        under every lease."""
         return self
 
     def check(self) -> None:
@@ -97,14 +102,17 @@ class ObjectStore(ABC):
     def delete_prefix(self, prefix: str) -> int:
         """Remove every object below a prefix that ends with `/`; returns how many there were."""
         if not prefix.endswith("/"):
-            raise InvalidInput(f"prefix {prefix!r} must end with /, or it would match more than one folder")
+            raise InvalidInput(
+                f"prefix {prefix!r} must end with /, or it would match more than one folder"
+            )
         keys = [info.key for info in self.list(prefix)]
         for key in keys:
             self.delete(key)
         return len(keys)
 
     def settle(self, timeout_s: float = 0.0) -> bool:
-        """Whether all put objects are durable, after waiting at most `timeout_s`: True at once, except in a `Spool`."""
+        """Whether all put objects are durable, after waiting at most `timeout_s`: True at once,
+        except in a `Spool`."""
         return True
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to give back
@@ -117,9 +125,9 @@ class ObjectStore(ABC):
 def check_key(key: str) -> str:
     """`key` itself. Raises InvalidInput unless it is valid in every store.
 
-    Parts between `/` are not empty, do not start with a dot (which excludes `..` and a folder store's drafts), and have
-    neither backslashes nor control characters. At most 1,024 bytes of UTF-8.
-    """
+    Parts between `/` are not empty, do not start with a dot (which excludes `..` and a folder
+    store's drafts), and have neither backslashes nor control characters. At most 1,024 bytes of
+    UTF-8."""
     problem = ""
     try:
         size_bytes = len(key.encode())
@@ -133,14 +141,19 @@ def check_key(key: str) -> str:
         elif key.startswith("/"):
             problem = "is absolute; keys are relative to the store"
         elif not all(_PART_OF_KEY.fullmatch(part) for part in key.split("/")):
-            problem = "has an empty part, one that starts with a dot, a backslash or a control character"
+            problem = (
+                "has an empty part, one that starts with a dot, a backslash or a control character"
+            )
     if problem:
-        raise InvalidInput(f"object key {key[:200]!r} {problem}", reason="INVALID_KEY", key=key[:200])
+        raise InvalidInput(
+            f"object key {key[:200]!r} {problem}", reason="INVALID_KEY", key=key[:200]
+        )
     return key
 
 
 def check_prefix(prefix: str) -> str:
-    """`prefix` itself if keys can start with it: empty, or a key that may be cut anywhere; else InvalidInput."""
+    """`prefix` itself if keys can start with it: empty, or a key that may be cut anywhere; else
+    InvalidInput."""
     if prefix:
         check_key(prefix.removesuffix("/"))
     return prefix

@@ -51,18 +51,21 @@ logger = logging.getLogger(__name__)
 _PART_BYTES = 16 << 20  # larger objects are stored in parts of this size
 _CHECK_ATTEMPTS, _CHECK_TIMEOUT_S = 2, 5.0  # a broken connection that was kept open is no outage
 _MISSING = ("NoSuchKey", "NoSuchBucket")
-_AGAIN = ("NoSuchUpload",)  # a server that was restarted may have forgotten an upload of several parts
+# a server that was restarted may have forgotten an upload of several parts
+_AGAIN = ("NoSuchUpload",)
 _HINTS = {
     "AccessDenied": "these keys may not do that, or the server wants some",
     "ExpiredToken": "the session token has expired",
     "InvalidAccessKeyId": "the access key is wrong (PODRACER_S3_ACCESS_KEY)",
     "InvalidTokenId": "the session token is wrong (PODRACER_S3_SESSION_TOKEN)",
-    "RequestTimeTooSkewed": "the clocks of this machine and of the server differ by more than the server allows",
+    "RequestTimeTooSkewed": "the clocks of this machine and of the server differ by more than the "
+    "server allows",
     "SignatureDoesNotMatch": "the secret key is wrong (PODRACER_S3_SECRET_KEY)",
     "XMinioStorageFull": "the server's disk is full",
 }
 _UNTRUSTED = (
-    "its certificate is not for this name, or not signed by an authority that we trust (PODRACER_S3_CA_FILE names ours)"
+    "its certificate is not for this name, or not signed by an authority that we trust "
+    "(PODRACER_S3_CA_FILE names ours)"
 )
 _MOST_SKEW_S = 300.0
 _CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
@@ -73,17 +76,19 @@ class S3Settings:
     """The S3 server's address and credentials.
 
     endpoint        https://host or http://host:port
-    access_key, secret_key   leave both out to use AWS's default credentials: its variables, its file of keys, or the
-                    role of the service account (web identity), of the container or of the instance
+    access_key, secret_key   leave both out to use AWS's default credentials: its variables, its
+                    file of keys, or the role of the service account (web identity), of the
+                    container or of the instance
     session_token   of temporary keys
     region          of the bucket; most self-hosted servers ignore it
-    addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the public clouds that
-                    ask for it, path for others
-    ca_file         certificates (PEM) of the authority that signed the server's; unset: SSL_CERT_FILE, then the usual
-                    ones
+    addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the
+                    public clouds that ask for it, path for others
+    ca_file         certificates (PEM) of the authority that signed the server's; unset:
+                    SSL_CERT_FILE, then the usual ones
     create_bucket   make a missing bucket when the store is opened
     connect_timeout, read_timeout   of one attempt
-    attempts        times that a request which can be repeated is tried, with growing, jittered waits between
+    attempts        times that a request which can be repeated is tried, with growing, jittered
+                    waits between
     """
 
     endpoint: str
@@ -100,16 +105,21 @@ class S3Settings:
 
     @classmethod
     def from_environment(cls) -> S3Settings:
-        """The settings in PODRACER_S3_ENDPOINT, PODRACER_S3_ACCESS_KEY or PODRACER_S3_ACCESS_KEY_FILE, and so on."""
+        """The settings in PODRACER_S3_ENDPOINT, PODRACER_S3_ACCESS_KEY or
+        PODRACER_S3_ACCESS_KEY_FILE, and so on."""
         return load_settings(cls, prefix="PODRACER_S3_")
 
 
 class S3Store(ObjectStore):
-    """Keys below a prefix of a bucket. Requests are signed over their content, so the server refuses altered bytes."""
+    """Keys below a prefix of a bucket. Requests are signed over their content, so the server
+    refuses altered bytes."""
 
-    def __init__(self, bucket: str, prefix: str, settings: S3Settings, *, create: bool = True) -> None:
-        """Raises permanent errors: NotFound for a missing bucket that may not be made, wrong keys or settings. An
-        unreachable server is no error here: requests raise Unavailable until it is back."""
+    def __init__(
+        self, bucket: str, prefix: str, settings: S3Settings, *, create: bool = True
+    ) -> None:
+        """Raises permanent errors: NotFound for a missing bucket that may not be made, wrong keys
+        or settings. An unreachable server is no error here: requests raise Unavailable until it is
+        back."""
         self._bucket = bucket
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -119,7 +129,8 @@ class S3Store(ObjectStore):
         self._create = create and settings.create_bucket
         self._found = False
         self._settings = settings
-        self._http, self._quick_http = _make_http_client(settings), _make_http_client(_quick(settings))
+        self._http = _make_http_client(settings)
+        self._quick_http = _make_http_client(_quick(settings))
         with mapped_errors(self._place):
             self._identity = _make_identity(settings, self._quick_http)
             self._client = make_client(settings, self._identity, self._http)
@@ -128,18 +139,23 @@ class S3Store(ObjectStore):
             self.check()
 
     def check(self) -> None:
-        """Raise unless the store answers and has the bucket, without long retries. A bucket that was never seen is made
-        if allowed; one that has disappeared is not made again, as it had objects."""
+        """Raise unless the store answers and has the bucket, without long retries. A bucket that
+        was never seen is made if allowed; one that has disappeared is not made again, as it had
+        objects."""
         try:
             with mapped_errors(self._place):
                 self._probe()
         except NotFound as error:
             if self._found or not self._create:
-                raise NotFound(f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket) from error
+                raise NotFound(
+                    f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket
+                ) from error
             with mapped_errors(self._place):
                 self._make_bucket()
         except Unavailable as error:
-            raise Unavailable(error.message.replace(self._place, f"{self._place} is away", 1)) from error
+            raise Unavailable(
+                error.message.replace(self._place, f"{self._place} is away", 1)
+            ) from error
         self._found = True
 
     def _probe(self) -> None:
@@ -159,10 +175,15 @@ class S3Store(ObjectStore):
         offset, etag = 0, ""
         waits = Backoff(0.1, 2.0, attempts=self._attempts - 1)
         while True:
-            # After a broken connection the download continues at the same byte, if the object has not changed.
-            headers: dict[str, str | list[str] | tuple[str]] = {"If-Match": etag} if offset and etag else {}
+            # After a broken connection the download continues at the same byte, if the object has
+            # not changed.
+            headers: dict[str, str | list[str] | tuple[str]] = (
+                {"If-Match": etag} if offset and etag else {}
+            )
             with mapped_errors(f"{self.url}: cannot read {key!r}"):
-                response = self._client.get_object(self._bucket, name, offset, request_headers=headers)
+                response = self._client.get_object(
+                    self._bucket, name, offset, request_headers=headers
+                )
                 try:
                     etag = response.headers.get("ETag", "")
                     while chunk := response.read(chunk_bytes):
@@ -200,20 +221,31 @@ class S3Store(ObjectStore):
     def session_keys(self, reads: str, writes: str, lifetime_s: float) -> StoreKeys | None:
         allowed = {reads: ["s3:GetObject"], writes: ["s3:PutObject", "s3:AbortMultipartUpload"]}
         folder = f"arn:aws:s3:::{self._bucket}/{self._prefix}"
-        allow = [{"Action": actions, "Resource": folder + pattern} for pattern, actions in allowed.items() if pattern]
-        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow"} | each for each in allow]}
+        allow = [
+            {"Action": actions, "Resource": folder + pattern}
+            for pattern, actions in allowed.items()
+            if pattern
+        ]
+        policy = {
+            "Version": "2012-10-17",
+            "Statement": [{"Effect": "Allow"} | each for each in allow],
+        }
         try:
             with mapped_errors(f"{self._place}: cannot make keys of a session"):
                 own = self._identity.retrieve()
                 keys = providers.AssumeRoleProvider(
-                    sts_endpoint=self._settings.endpoint, access_key=own.access_key, secret_key=own.secret_key,
-                    duration_seconds=int(lifetime_s), policy=json.dumps(policy), region=self._region,
-                    http_client=self._quick_http,
+                    sts_endpoint=self._settings.endpoint, access_key=own.access_key,
+                    secret_key=own.secret_key, duration_seconds=int(lifetime_s),
+                    policy=json.dumps(policy), region=self._region, http_client=self._quick_http,
                 ).retrieve()  # fmt: skip
         except InvalidInput as error:
             logger.info("a pod gets signed URLs: %s", error.message)
             return None
-        return StoreKeys(access_key=keys.access_key, secret_key=keys.secret_key, session_token=keys.session_token or "")
+        return StoreKeys(
+            access_key=keys.access_key,
+            secret_key=keys.secret_key,
+            session_token=keys.session_token or "",
+        )
 
     def signed_url(self, method: str, key: str, lifetime_s: float) -> str:
         name, lifetime = self._prefix + check_key(key), timedelta(seconds=lifetime_s)
@@ -238,7 +270,8 @@ class S3Store(ObjectStore):
 
 
 def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
-    """Like the MinIO client's own, but with these time-outs and jittered retries. POST is not repeated."""
+    """Like the MinIO client's own, but with these time-outs and jittered retries. POST is not
+    repeated."""
     retries = Retry(
         total=settings.attempts - 1,
         backoff_factor=0.1,
@@ -280,27 +313,45 @@ class _AwsIdentity(providers.Provider):
         try:
             return self._role.retrieve()
         except (HTTPError, OSError, ValueError) as error:
-            raise HTTPError(f"no keys are set (PODRACER_S3_ACCESS_KEY), and AWS gives none here: {error}") from error
+            raise HTTPError(
+                f"no keys are set (PODRACER_S3_ACCESS_KEY), and AWS gives none here: {error}"
+            ) from error
 
 
 def _make_identity(settings: S3Settings, http: urllib3.PoolManager) -> providers.Provider:
     if (settings.access_key is None) != (settings.secret_key is None):
-        raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
+        raise InvalidInput(
+            "the S3 access key and secret key go together; only one is set",
+            reason="INVALID_S3_KEYS",
+        )
     if settings.access_key is not None and settings.secret_key is not None:
         token = None if settings.session_token is None else settings.session_token.reveal()
-        return providers.StaticProvider(settings.access_key.reveal(), settings.secret_key.reveal(), token)
+        return providers.StaticProvider(
+            settings.access_key.reveal(), settings.secret_key.reveal(), token
+        )
     if settings.session_token is not None:
-        raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
+        raise InvalidInput(
+            "an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS"
+        )
     return _AwsIdentity(http)
 
 
 def make_client(
-    settings: S3Settings, identity: providers.Provider, http: urllib3.PoolManager, kind: Callable[..., Minio] = Minio
+    settings: S3Settings,
+    identity: providers.Provider,
+    http: urllib3.PoolManager,
+    kind: Callable[..., Minio] = Minio,
 ) -> Minio:
     parts = urlsplit(settings.endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.username
+        or parts.path.strip("/")
+    ):
         raise InvalidInput(
-            "the S3 endpoint must be of the form https://host or http://host:port, without a path or a user",
+            "the S3 endpoint must be of the form https://host or http://host:port, without a path "
+            "or a user",
             reason="INVALID_S3_ENDPOINT",
         )
     client = kind(
@@ -328,11 +379,14 @@ def mapped_errors(what: str) -> Iterator[None]:
         yield
     except S3Error as error:
         date = error.response.headers.get("Date") or ""
-        raise _error(what, error.response.status, error.code or "", error.message or "", date) from error
+        raise _error(
+            what, error.response.status, error.code or "", error.message or "", date
+        ) from error
     except ServerError as error:
         raise _error(what, error.status_code, "", "") from error
     except InvalidResponseError as error:
-        # Raised for every answer that does not call itself application/xml; some servers say text/xml.
+        # Raised for every answer that does not call itself application/xml; some servers say
+        # text/xml.
         code = _CODE_IN_BODY.search(error._body or "")
         raise _error(what, error._code, code[1] if code else "", "") from error
     except HTTPError as error:
@@ -352,11 +406,15 @@ def _clock_hint(date: str) -> str:
         return ""
     if abs(skew_s) < _MOST_SKEW_S:
         return ""
-    return f"the server's clock is {format_seconds(abs(skew_s))} {'ahead of' if skew_s > 0 else 'behind'} ours"
+    return (
+        f"the server's clock is {format_seconds(abs(skew_s))} "
+        f"{'ahead of' if skew_s > 0 else 'behind'} ours"
+    )
 
 
 def _error(what: str, status: int, code: str, message: str, date: str = "") -> PodracerError:
-    """The error of a server's answer. `code`: S3's error code; `date`: the server's time of the answer."""
+    """The error of a server's answer. `code`: S3's error code; `date`: the server's time of the
+    answer."""
     hint = _clock_hint(date) if status in (401, 403) else ""
     said = hint or _HINTS.get(code) or message or code or "the server refused"
     text = f"{what}: {said} (HTTP {status}{f', {code}' if code and said != code else ''})"
@@ -366,6 +424,7 @@ def _error(what: str, status: int, code: str, message: str, date: str = "") -> P
         return NotFound(text)
     if status in (401, 403) or (code in _HINTS and status < 500):  # some say 400
         return PermissionRefused(text)
-    if status in (408, 409, 412, 429) or status >= 500 or status < 400:  # 412: altered while it was being read
+    # 412: altered while it was being read
+    if status in (408, 409, 412, 429) or status >= 500 or status < 400:
         return Unavailable(text)
     return InvalidInput(text)

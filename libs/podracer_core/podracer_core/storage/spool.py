@@ -1,4 +1,5 @@
-"""A spool before an object store: `put` waits for the local disk only; a thread uploads the objects."""
+"""A spool before an object store: `put` waits for the local disk only; a thread uploads the
+objects."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.errors import (
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    Unavailable,
+)
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import (
     CHUNK_BYTES,
@@ -41,13 +49,12 @@ _END_S = 2.0
 class SpoolFolder:
     """This process's own folder below one that several may share, within a limit of bytes.
 
-    The process locks it for life. A process that can lock another folder knows that its owner is dead, and removes it.
-    No object is lost with it: an object counts once it is in the store.
-    """
+    The process locks it for life. A process that can lock another folder knows that its owner is
+    dead, and removes it. No object is lost with it: an object counts once it is in the store."""
 
     def __init__(self, parent: Path, limit_bytes: int, *, only_ours: bool = False) -> None:
-        """`only_ours`: `parent` must belong to this user alone. Raises InvalidInput if it does not, or if no folder can
-        be made there."""
+        """`only_ours`: `parent` must belong to this user alone. Raises InvalidInput if it does not,
+        or if no folder can be made there."""
         self.limit_bytes, self._numbers = limit_bytes, itertools.count(1)
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,7 +68,9 @@ class SpoolFolder:
             finally:
                 os.close(making)
         except OSError as error:
-            raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
+            raise InvalidInput(
+                f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE"
+            ) from error
 
     def new_file(self) -> Path:
         """A new, unused path."""
@@ -86,9 +95,9 @@ class _Waiting:
 class Spool(ObjectStore):
     """A store that objects reach through a folder. Safe to use from several threads.
 
-    An object arrives after all objects that were put before it into or below its folder, so the files of a manifest
-    arrive before it. Objects wait while the store is unavailable. Reads return objects that still wait.
-    """
+    An object arrives after all objects that were put before it into or below its folder, so the
+    files of a manifest arrive before it. Objects wait while the store is unavailable. Reads return
+    objects that still wait."""
 
     def __init__(self, store: ObjectStore, folder: SpoolFolder) -> None:
         self._store, self._folder, self.url = store, folder, store.url
@@ -100,14 +109,18 @@ class Spool(ObjectStore):
         self._threads: list[threading.Thread] = []
 
     def put(self, key: str, data: bytes | Path) -> None:
-        """Raises Exhausted (SPOOL_FULL) if there is no room, and the permanent error of an earlier object."""
+        """Raises Exhausted (SPOOL_FULL) if there is no room, and the permanent error of an earlier
+        object."""
         check_key(key)
         size_bytes = len(data) if isinstance(data, bytes) else data.stat().st_size
         with self._changed:
             self._check()
             held = self._being_written + sum(one.size_bytes for one in self._waiting)
             if held and held + size_bytes > self._folder.limit_bytes:
-                raise Exhausted(f"no room for {key!r}: {held} bytes already wait for {self.url}", reason="SPOOL_FULL")
+                raise Exhausted(
+                    f"no room for {key!r}: {held} bytes already wait for {self.url}",
+                    reason="SPOOL_FULL",
+                )
             self._being_written += size_bytes
         path = self._folder.new_file()
         try:
@@ -119,14 +132,20 @@ class Spool(ObjectStore):
             self._waiting.append(_Waiting(key, path, size_bytes))
             SPOOL.set(held + size_bytes)
             if len(self._threads) < min(_THREADS, len(self._waiting)):
-                self._threads.append(threading.Thread(target=self._upload, name="upload", daemon=True))
+                self._threads.append(
+                    threading.Thread(target=self._upload, name="upload", daemon=True)
+                )
                 self._threads[-1].start()
             self._changed.notify_all()
 
     def settle(self, timeout_s: float = 0.0) -> bool:
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._waiting and self._failure is None and (left_s := deadline - time.monotonic()) > 0:
+            while (
+                self._waiting
+                and self._failure is None
+                and (left_s := deadline - time.monotonic()) > 0
+            ):
                 self._changed.wait(left_s)
             self._check()
             return not self._waiting
@@ -134,7 +153,8 @@ class Spool(ObjectStore):
     def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         waiting = self._find(key)
         if waiting is not None:
-            with contextlib.suppress(FileNotFoundError), waiting.path.open("rb") as file:  # it has arrived meanwhile
+            # it has arrived meanwhile
+            with contextlib.suppress(FileNotFoundError), waiting.path.open("rb") as file:
                 while chunk := file.read(chunk_bytes):
                     yield chunk
                 return
@@ -163,7 +183,11 @@ class Spool(ObjectStore):
         except OSError as error:
             path.unlink(missing_ok=True)
             message = f"{self.url}: cannot spool {key!r}: {error.strerror} ({path.parent})"
-            raise (Exhausted(message, reason="SPOOL_FULL") if error.errno in _FULL else Unavailable(message)) from error
+            raise (
+                Exhausted(message, reason="SPOOL_FULL")
+                if error.errno in _FULL
+                else Unavailable(message)
+            ) from error
 
     def _upload(self) -> None:
         """The upload thread: one object after the other, until the spool is closed."""
@@ -193,15 +217,17 @@ class Spool(ObjectStore):
                     self._changed.notify_all()
 
     def _bring(self, one: _Waiting) -> None:
-        """Upload an object. Raises Unavailable if the store does not have it afterwards: servers that write in place
-        may remove it when they abandon an earlier attempt late."""
+        """Upload an object. Raises Unavailable if the store does not have it afterwards: servers
+        that write in place may remove it when they abandon an earlier attempt late."""
         self._store.put(one.key, one.path)
         try:
             found_bytes = self._store.stat(one.key).size_bytes
         except NotFound:
             found_bytes = -1
         if found_bytes != one.size_bytes:
-            raise Unavailable(f"{self.url}: {one.key!r} was accepted, but is missing", reason="NOT_KEPT")
+            raise Unavailable(
+                f"{self.url}: {one.key!r} was accepted, but is missing", reason="NOT_KEPT"
+            )
 
     def _take(self) -> _Waiting | None:
         """The next object to upload; None if the thread has to end."""
@@ -209,7 +235,9 @@ class Spool(ObjectStore):
             while not self._closed:
                 for index, one in enumerate(self._waiting):
                     folder = one.key[: one.key.rfind("/") + 1]
-                    if not one.under_way and not any(own.key.startswith(folder) for own in self._waiting[:index]):
+                    if not one.under_way and not any(
+                        own.key.startswith(folder) for own in self._waiting[:index]
+                    ):
                         one.under_way = True
                         return one
                 self._changed.wait()
@@ -238,11 +266,13 @@ def _info(waiting: _Waiting) -> ObjectInfo:
 
 
 def _require_own(folder: Path) -> None:
-    """Raises InvalidInput for a folder that others may change: they would read, or exchange, what is in it."""
+    """Raises InvalidInput for a folder that others may change: they would read, or exchange, what
+    is in it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         message = (
-            f"cannot spool in {folder}: it must belong to this user, with no write permission for others (chmod 700)"
+            f"cannot spool in {folder}: it must belong to this user, with no write "
+            "permission for others (chmod 700)"
         )
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE")
 

@@ -25,7 +25,24 @@ Label = Collection[str] | int
 OTHER = "other"
 """The value that stands for all values beyond a label's limit."""
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 """The upper bounds of the buckets of a histogram of times."""
 
 _UNITS = {"s": "seconds", "By": "bytes"}
@@ -57,7 +74,9 @@ class Metric(ABC):
 
     def attach(self, meter: api.Meter) -> None:
         """Record the metric with this meter from now on."""
-        self._seen = {label: set() for label, bound in self.labels.items() if isinstance(bound, int)}
+        self._seen = {
+            label: set() for label, bound in self.labels.items() if isinstance(bound, int)
+        }
         self._instrument = self._make(meter)
 
     def detach(self) -> None:
@@ -69,7 +88,8 @@ class Metric(ABC):
         """The instrument of the SDK."""
 
     def _bounded(self, values: Mapping[str, str]) -> dict[str, str]:
-        """The labels, with OTHER for values beyond the limit. Raises KeyError for a label that was not declared."""
+        """The labels, with OTHER for values beyond the limit. Raises KeyError for a label that was
+        not declared."""
         return {label: self._bounded_value(label, value) for label, value in values.items()}
 
     def _bounded_value(self, label: str, value: str) -> str:
@@ -156,7 +176,8 @@ class _Observed(Metric):
     _read: Callable[[], Iterable[Reading]] | None = None
 
     def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
-        """`read` returns the current readings. It is called in its own thread and must not block."""
+        """`read` returns the current readings. It is called in its own thread and must not
+        block."""
         self._read = read
 
     def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:
@@ -176,7 +197,9 @@ class ObservedCounter(_Observed):
         return f"{super().prometheus_name}_total"
 
     def _make(self, meter: api.Meter) -> api.ObservableCounter:
-        return meter.create_observable_counter(self.name, [self._observe], self.unit, self.description)
+        return meter.create_observable_counter(
+            self.name, [self._observe], self.unit, self.description
+        )
 
 
 class ObservedGauge(_Observed):
@@ -185,4 +208,6 @@ class ObservedGauge(_Observed):
     kind = "gauge"
 
     def _make(self, meter: api.Meter) -> api.ObservableGauge:
-        return meter.create_observable_gauge(self.name, [self._observe], self.unit, self.description)
+        return meter.create_observable_gauge(
+            self.name, [self._observe], self.unit, self.description
+        )

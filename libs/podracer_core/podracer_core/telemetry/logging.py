@@ -21,31 +21,40 @@ _QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy")
 
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SENSITIVE_NAME = (
-    r"[\w-]*(?:token|secret|password|passwd|authorization|credential|cookie|(?:api|access|secret|private)[_-]?key)s?"
+    r"[\w-]*(?:token|secret|password|passwd|authorization|credential|cookie"
+    r"|(?:api|access|secret|private)[_-]?key)s?"
 )
 _SECRET_KEY = re.compile(_SENSITIVE_NAME, re.IGNORECASE)
 _HIDDEN = "***"
 _SECRETS_IN_TEXT = (
-    # A lease token and a signed one; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
+    # A lease token and a signed one; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a
+    # url.
     (re.compile(r"\b(?:lease\.[^\s\"']+\.\d+|pdr1\.[\w-]+)\.[\w-]{16,}"), _HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
-    (re.compile(rf"(?i)\b({_SENSITIVE_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}}]+"), rf"\1{_HIDDEN}"),
+    (
+        re.compile(rf"(?i)\b({_SENSITIVE_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}}]+"),
+        rf"\1{_HIDDEN}",
+    ),
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{_HIDDEN}@"),
 )
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def configure_logging(service: str, level: str = "INFO", json: bool = False) -> None:
-    """Send every log record of the process to stderr, with the name `service`; another call replaces the configuration.
+    """Send every log record of the process to stderr, with the name `service`; another call
+    replaces the configuration.
 
-    Fields given as `logger.info("…", extra={"agent": name})` follow the message. Values that look like secrets are
-    hidden, by the name of the field and by patterns in the text; do not log secrets nevertheless. Raises InvalidInput
-    for an unknown level.
-    """
+    Fields given as `logger.info("…", extra={"agent": name})` follow the message. Values that look
+    like secrets are hidden, by the name of the field and by patterns in the text; do not log
+    secrets nevertheless. Raises InvalidInput for an unknown level."""
     if level.upper() not in LEVELS:
-        raise InvalidInput(f"unknown log level {level!r}: expected one of {', '.join(LEVELS)}", level=level)
+        raise InvalidInput(
+            f"unknown log level {level!r}: expected one of {', '.join(LEVELS)}", level=level
+        )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service) if json else TextFormatter(service))
     root = logging.getLogger()
@@ -59,12 +68,14 @@ def configure_logging(service: str, level: str = "INFO", json: bool = False) -> 
 
 
 def printable(text: str) -> str:
-    """`text` without characters that control a terminal or reorder a line: `\\u001b` in place of ESC, as in JSON."""
+    """`text` without characters that control a terminal or reorder a line: `\\u001b` in place of
+    ESC, as in JSON."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class PrintableStream:
-    """A stream of text that writes what is `printable`; Rich writes to the stream behind it, as it needs to control."""
+    """A stream of text that writes what is `printable`; Rich writes to the stream behind it, as it
+    needs to control."""
 
     def __init__(self, stream: Any) -> None:
         self.rich_proxied_file = stream
@@ -80,7 +91,8 @@ class PrintableStream:
 
 
 def redact(text: str) -> str:
-    """`text` without anything that looks like a secret: bearer and lease tokens, `password=…`, a password in a URL."""
+    """`text` without anything that looks like a secret: bearer and lease tokens, `password=…`, a
+    password in a URL."""
     for pattern, replacement in _SECRETS_IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
@@ -99,7 +111,9 @@ class _Formatter(logging.Formatter):
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         extra = {name: value for name, value in vars(record).items() if name not in _OF_A_RECORD}
-        return {name: _HIDDEN if _SECRET_KEY.fullmatch(name) else value for name, value in extra.items()}
+        return {
+            name: _HIDDEN if _SECRET_KEY.fullmatch(name) else value for name, value in extra.items()
+        }
 
     def _trace(self, record: logging.LogRecord) -> str:
         return redact(self.formatException(record.exc_info)) if record.exc_info else ""
@@ -113,12 +127,13 @@ class TextFormatter(_Formatter):
         fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
         trace = self._trace(record)
         whole = redact(record.getMessage() + fields) + (f"\n{trace}" if trace else "")
-        return head + printable(whole).replace("\n", "\n  ")  # what an environment raised is never like a line of ours
+        # what an environment raised is never like a line of ours
+        return head + printable(whole).replace("\n", "\n  ")
 
 
 class JsonFormatter(_Formatter):
-    """One object per line: time (UTC), level, service, logger, message, trace_id and span_id within a span, the
-    record's own fields, exception."""
+    """One object per line: time (UTC), level, service, logger, message, trace_id and span_id within
+    a span, the record's own fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -131,7 +146,11 @@ class JsonFormatter(_Formatter):
         if (context := current().context) is not None:
             entry |= {"trace_id": context.trace_id, "span_id": context.span_id}
         for name, value in self._fields(record).items():
-            plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+            plain = (
+                value is None
+                or isinstance(value, bool | int)
+                or (isinstance(value, float) and isfinite(value))
+            )
             entry.setdefault(name, value if plain else redact(str(value)))
         if trace := self._trace(record):
             entry["exception"] = trace

@@ -1,4 +1,5 @@
-"""Spans in files of this machine: one JSON object per line, one file per process, bounded in size."""
+"""Spans in files of this machine: one JSON object per line, one file per process, bounded in
+size."""
 
 from __future__ import annotations
 
@@ -27,13 +28,15 @@ _MOST_FILES = 400  # whatever their size
 class SpanFiles(SpanSink):
     """Writes each span at once, so that no finished span is lost when this process is killed.
 
-    The first line of a file names its process. A full file becomes the process's previous file and replaces the one
-    before. In a full folder the files that were written to least recently are removed, whichever process wrote them.
-    """
+    The first line of a file names its process. A full file becomes the process's previous file and
+    replaces the one before. In a full folder the files that were written to least recently are
+    removed, whichever process wrote them."""
 
     def __init__(self, folder: Path, service: str, folder_bytes: int) -> None:
         """Raises InvalidInput if the folder cannot be created or written."""
-        self._folder, self._folder_bytes, self._file_bytes = folder, folder_bytes, folder_bytes // _FULL_FILES
+        self._folder = folder
+        self._folder_bytes = folder_bytes
+        self._file_bytes = folder_bytes // _FULL_FILES
         name = f"{service}-{os.getpid()}-{secrets.token_hex(3)}"
         self._path, self._former = folder / f"{name}{ENDING}", folder / f"{name}{_FORMER}"
         self._header = {"service": service, "process": name}
@@ -47,7 +50,8 @@ class SpanFiles(SpanSink):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise InvalidInput(
-                f"PODRACER_TRACE_DIR: cannot write to {folder}: {error.strerror}; expected a folder, or nothing",
+                f"PODRACER_TRACE_DIR: cannot write to {folder}: {error.strerror}; expected a "
+                "folder, or nothing",
                 reason="FOLDER_UNWRITABLE",
             ) from error
 
@@ -79,7 +83,9 @@ class SpanFiles(SpanSink):
         self._end()
         self._ended = False
         self._sweep()
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(
+            self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         self._size_bytes = os.fstat(self._descriptor).st_size
         self._write(_line(self._header))
 

@@ -1,9 +1,9 @@
-"""Spans: the operations of a process, their durations and their callers, with the ids of W3C's trace context.
+"""Spans: the operations of a process, their durations and their callers, with the ids of W3C's
+trace context.
 
-Without a recorder (`record_spans`) spans do nothing, at almost no cost. The parent of a span is the `current` span of
-this process, or the span of another process that sent its `traceparent`. Without a parent no span is recorded, unless
-it `begins` a trace.
-"""
+Without a recorder (`record_spans`) spans do nothing, at almost no cost. The parent of a span is the
+`current` span of this process, or the span of another process that sent its `traceparent`. Without
+a parent no span is recorded, unless it `begins` a trace."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SpanContext:
 
 @dataclass(frozen=True, slots=True)
 class FinishedSpan:
-    """A finished span. Times are in nanoseconds since 1970. `parent_id` is empty for the first span of a trace, `error`
-    for a successful one."""
+    """A finished span. Times are in nanoseconds since 1970. `parent_id` is empty for the first span
+    of a trace, `error` for a successful one."""
 
     name: str
     kind: Kind
@@ -79,7 +79,8 @@ class SpanSink(ABC):
 
 
 class Span:
-    """A span that is not recorded; `span` returns recorded ones. As a context manager it is `current` until it ends.
+    """A span that is not recorded; `span` returns recorded ones. As a context manager it is
+    `current` until it ends.
 
     traceparent  for another process that continues the trace; empty for a span that is not recorded
     context      its ids; None for a span that is not recorded
@@ -98,7 +99,10 @@ class Span:
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         return None
 
@@ -126,8 +130,11 @@ class _Recorder:
 _recorder = _Recorder()
 
 
-def record_spans(sinks: Sequence[SpanSink], is_sampled: Callable[[str], bool] = lambda trace_id: True) -> None:
-    """Record spans in these sinks from now on; without sinks, stop. `is_sampled` decides for each new trace."""
+def record_spans(
+    sinks: Sequence[SpanSink], is_sampled: Callable[[str], bool] = lambda trace_id: True
+) -> None:
+    """Record spans in these sinks from now on; without sinks, stop. `is_sampled` decides for each
+    new trace."""
     _recorder.recording = _Recording(tuple(sinks), is_sampled) if sinks else None
 
 
@@ -167,7 +174,9 @@ def span(
         context, parent_id = SpanContext(trace_id, os.urandom(8).hex()), ""
     else:
         return NO_SPAN
-    return _RecordedSpan(name, kind, context, parent_id, recording.sinks, start_ns or time.time_ns(), attributes)
+    return _RecordedSpan(
+        name, kind, context, parent_id, recording.sinks, start_ns or time.time_ns(), attributes
+    )
 
 
 @dataclass(slots=True)
@@ -226,7 +235,10 @@ class _RecordedSpan(Span):
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._token is not None:
             _current.reset(self._token)

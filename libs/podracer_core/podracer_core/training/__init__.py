@@ -1,14 +1,17 @@
-"""A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
+"""A round of training without any server: collect, update, evaluate, keep the best. The learner
+service adds leases.
 
 plan        the plan of a round
 sizes       the number of environments of an agent
 source      the source of rollouts: this process, or workers; collecting ahead
-epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group
+epochs      several learners of one cohort, fused at the end of each epoch; those of one
+            torch.distributed group
 evaluation_backend  the evaluation, in this process or by an evaluator
 evaluation_process  the evaluation in a process beside training
 policy_evaluation   the evaluation of policies that come from another process
 snapshots   snapshots of members, with their evaluations; each member's best ones
-member_states    a member's first state: resumed, copied, perturbed or fused; environments' states by member
+member_states    a member's first state: resumed, copied, perturbed or fused; environments' states
+                 by member
 evaluation_costs    when evaluating is worth its time
 evaluation_orders   orders to the backend
 selection   screening, candidates, the target
@@ -19,7 +22,8 @@ session     the loop
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, seeds), algorithm)
     backend = InProcessBackend(partial(make_vec_environment, spec, evaluation=True))
-    session = TrainingSession(algorithm, source, backend, RoundPlan(duration_s=10, target=475, statistic="mean"))
+    plan = RoundPlan(duration_s=10, target=475, statistic="mean")
+    session = TrainingSession(algorithm, source, backend, plan)
     while not session.finished:
         session.step()
     outcomes = session.conclude()

@@ -27,11 +27,11 @@ class FusionTransport(ABC):
 
     @abstractmethod
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """Send the contribution and wait for the fusion. None: nothing was fused; continue training and contribute
-        more later.
+        """Send the contribution and wait for the fusion. None: nothing was fused; continue training
+        and contribute more later.
 
-        A learner that was left out gets a fusion with a number ahead of its own, and continues from there.
-        """
+        A learner that was left out gets a fusion with a number ahead of its own, and continues from
+        there."""
 
     def closes(self, last: bool) -> bool:
         """Whether an epoch ends with this update because the round ends; `last`: by its plan.
@@ -55,11 +55,14 @@ class EpochFusion:
         rank: int,
         interval_updates: int = 0,
     ) -> None:
-        """`sharing`: from `algorithm.share(rank)`. interval_updates: between two fusions; 0: an epoch of the algorithm.
-        The first epoch of untrained agents always has one update: before it there are no normalization statistics, and
-        training without them is lost."""
+        """`sharing`: from `algorithm.share(rank)`. interval_updates: between two fusions; 0: an
+        epoch of the algorithm. The first epoch of untrained agents always has one update: before it
+        there are no normalization statistics, and training without them is lost."""
         self.sharing = sharing
-        self._algorithm, self._transport, self._rank, self._interval = algorithm, transport, rank, interval_updates
+        self._algorithm = algorithm
+        self._transport = transport
+        self._rank = rank
+        self._interval = interval_updates
         self.epoch = 0
         self._passed = self._counted()
         self._is_first = algorithm.epochs == 0
@@ -71,23 +74,25 @@ class EpochFusion:
         self._is_first = self._is_first and not fused.epoch
 
     def finish(self) -> None:
-        """Tell the others that no update follows in this round: they need not wait for this learner's contribution, and
-        its samples since the last fusion count by themselves."""
+        """Tell the others that no update follows in this round: they need not wait for this
+        learner's contribution, and its samples since the last fusion count by themselves."""
         self._transport.finish()
         self.sharing.settle()
 
     def after_update(self, *, last: bool = False) -> Tensor | None:
-        """Call it after every update, before the weights are given out. `last`: it is the round's last update.
+        """Call it after every update, before the weights are given out. `last`: it is the round's
+        last update.
 
-        Returns the difference of the agents' environment steps to this learner's own, int64 [M]: the others' fused
-        steps, less its own if it was left out. None if nothing was fused.
-        """
+        Returns the difference of the agents' environment steps to this learner's own, int64 [M]:
+        the others' fused steps, less its own if it was left out. None if nothing was fused."""
         if not (self._is_due() or self._transport.closes(last)):
             return None
         growth = self.sharing.growth()
         samples = int(growth.transitions.sum())
         with FUSION.timed():
-            fused = self._transport.exchange(Contribution(self._rank, self.epoch + 1, samples, growth))
+            fused = self._transport.exchange(
+                Contribution(self._rank, self.epoch + 1, samples, growth)
+            )
         self._passed = self._counted()
         if fused is None:
             if self._transport.closes(last):
@@ -107,21 +112,26 @@ class EpochFusion:
 
 
 class GroupFusion(FusionTransport):
-    """Every learner gathers all contributions and fuses them itself, in the order of ranks: all get the same bits.
+    """Every learner gathers all contributions and fuses them itself, in the order of ranks: all get
+    the same bits.
 
-    No learner is left out and none joins: a lost one ends the group, and a slow one is waited for, up to the group's
-    own time-out. A lead and followers over gRPC have no such limits.
-    """
+    No learner is left out and none joins: a lost one ends the group, and a slow one is waited for,
+    up to the group's own time-out. A lead and followers over gRPC have no such limits."""
 
-    def __init__(self, fusion: Fusion, state: FusionState, group: distributed.ProcessGroup | None = None) -> None:
-        """`state`: this learner's own, on the group's device. All continue from rank 0's, `present`.
+    def __init__(
+        self, fusion: Fusion, state: FusionState, group: distributed.ProcessGroup | None = None
+    ) -> None:
+        """`state`: this learner's own, on the group's device. All continue from rank 0's,
+        `present`.
 
         Raises InvalidInput if learners train different cohorts, Unavailable if one is lost.
         """
         self._fusion, self._group = fusion, group
         self._rank, self._size = distributed.get_rank(group), distributed.get_world_size(group)
         self._require_one_cohort(state)
-        self._present = Fused(0, self._gathered(Contribution(self._rank, 0, 0, state))[0].growth, ())
+        self._present = Fused(
+            0, self._gathered(Contribution(self._rank, 0, 0, state))[0].growth, ()
+        )
 
     @property
     def present(self) -> Fused:
@@ -138,20 +148,28 @@ class GroupFusion(FusionTransport):
         kinds = [f"{name} {kind}" for name, kind in state.kinds().items()]
         digest = hashlib.sha256("\n".join(kinds).encode()).digest()[:7]
         own = torch.tensor([int.from_bytes(digest, "big")], device=state.transitions.device)
-        others = [rank for rank, digest in enumerate(self._all(own)) if not torch.equal(digest, own)]
+        others = [
+            rank for rank, digest in enumerate(self._all(own)) if not torch.equal(digest, own)
+        ]
         if others:
-            raise InvalidInput(f"the learners of ranks {others} train another cohort", reason="COHORT_MISMATCH")
+            raise InvalidInput(
+                f"the learners of ranks {others} train another cohort", reason="COHORT_MISMATCH"
+            )
 
     def _gathered(self, contribution: Contribution) -> list[Contribution]:
         """The contributions of all ranks, in order: one message of bytes from each."""
-        samples = torch.tensor([contribution.samples], device=contribution.growth.transitions.device)
+        samples = torch.tensor(
+            [contribution.samples], device=contribution.growth.transitions.device
+        )
         parts = [samples, *_tensors(contribution.growth)]
         brought = []
         for rank, data in enumerate(
             self._all(torch.cat([part.contiguous().view(-1).view(torch.uint8) for part in parts]))
         ):
             pieces = torch.split(data, [part.nbytes for part in parts])
-            count, *tensors = [_from_bytes(piece, part) for piece, part in zip(pieces, parts, strict=True)]
+            count, *tensors = [
+                _from_bytes(piece, part) for piece, part in zip(pieces, parts, strict=True)
+            ]
             growth = _with_tensors(contribution.growth, tensors)
             brought.append(Contribution(rank, contribution.epoch, int(count), growth))
         return brought
@@ -160,8 +178,11 @@ class GroupFusion(FusionTransport):
         everybodys = [torch.empty_like(own) for _ in range(self._size)]
         try:
             distributed.all_gather(everybodys, own, group=self._group)
-        except RuntimeError as error:  # what the backends raise for a peer that is gone, and for a time-out
-            raise Unavailable(f"a learner of the group is lost: {error}", reason="LEARNER_LOST") from error
+        except RuntimeError as error:
+            # what the backends raise for a peer that is gone, and for a time-out
+            raise Unavailable(
+                f"a learner of the group is lost: {error}", reason="LEARNER_LOST"
+            ) from error
         return everybodys
 
 

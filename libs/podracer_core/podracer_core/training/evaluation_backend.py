@@ -50,8 +50,9 @@ class EvaluationOrder:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
-    """One result for each policy of the order; none if the order was lost or replaced by a newer one. `duration_s`:
-    seconds of processors, without the start of environments; of a clock if the policies act on a GPU or `beside` it."""
+    """One result for each policy of the order; none if the order was lost or replaced by a newer
+    one. `duration_s`: seconds of processors, without the start of environments; of a clock if the
+    policies act on a GPU or `beside` it."""
 
     order_id: int
     results: tuple[EvaluationResult, ...]
@@ -64,7 +65,8 @@ class EvaluationBackend(ABC):
     blocking         whether training waits meanwhile
     beside           whether looks take nothing from training: neither its processors nor its device
     evaluator_count  evaluators connected now
-    left_s           the seconds that evaluations may still take; then their unfinished episodes are left out
+    left_s           the seconds that evaluations may still take; then their unfinished episodes are
+                     left out
     """
 
     blocking: bool = False
@@ -102,8 +104,9 @@ class InProcessBackend(EvaluationBackend):
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs, device)` is called for each new size and device. `evaluator` is a name;
-        `all_alike` and `check` are the evaluator's. Raises InvalidInput if there is no such evaluator."""
+        """`make_environment(num_envs, device)` is called for each new size and device. `evaluator`
+        is a name; `all_alike` and `check` are the evaluator's. Raises InvalidInput if there is no
+        such evaluator."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
         self._evaluator_class = evaluator_class(evaluator)
         self._evaluators: dict[torch.device, Evaluator] = {}
@@ -134,7 +137,9 @@ class InProcessBackend(EvaluationBackend):
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
             self._evaluators[device] = self._evaluator_class(
-                lambda count: self._start(count, device), all_alike=self._all_alike, check=self._check_time
+                lambda count: self._start(count, device),
+                all_alike=self._all_alike,
+                check=self._check_time,
             )
         return self._evaluators[device]
 
@@ -157,12 +162,14 @@ def _clock(device: torch.device) -> Callable[[], float]:
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
-    """Evaluate all policies at once; those whose first episodes are inconclusive play all episodes."""
+    """Evaluate all policies at once; those whose first episodes are inconclusive play all
+    episodes."""
     if order.screening:
         return _complete(evaluator, evaluator.look(order.actor, order.seeds), order)
     first = order.first_episodes or len(order.seeds)
     results = _complete(evaluator, evaluator.evaluate(order.actor, order.seeds[:first]), order)
-    if all(result.deterministic for result in results):  # of an environment whose episodes are all alike
+    # of an environment whose episodes are all alike
+    if all(result.deterministic for result in results):
         return tuple(result.repeated(order.seeds) for result in results)
     rest = order.seeds[first:]
     open_ones = [i for i, result in enumerate(results) if rest and order.leaves_open(result)]
@@ -171,7 +178,9 @@ def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[Evalua
     finished = list(results)
     with suppress(TimeUp):  # the first ones will do
         if len(open_ones) == len(results):
-            return tuple(map(operator.add, results, evaluator.evaluate(order.actor, rest, first_row=first)))
+            return tuple(
+                map(operator.add, results, evaluator.evaluate(order.actor, rest, first_row=first))
+            )
         for index in open_ones:
             (more,) = evaluator.evaluate(order.actor.member(index), rest, first_row=first)
             finished[index] = results[index] + more
@@ -182,6 +191,9 @@ def _complete(
     evaluator: Evaluator, results: tuple[EvaluationResult, ...], order: EvaluationOrder
 ) -> tuple[EvaluationResult, ...]:
     if len(results) != len(order.members):
-        message = f"{type(evaluator).__name__} gave {len(results)} results for {len(order.members)} policies"
+        message = (
+            f"{type(evaluator).__name__} gave {len(results)} results for "
+            f"{len(order.members)} policies"
+        )
         raise InvalidInput(message, reason="BROKEN_EVALUATOR")
     return results

@@ -10,11 +10,13 @@ from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment
 
 CREDIT_S = 5.0
-_LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
+# what a round ends with costs about as much: a last look, and each member's best in full
+_LOOKS_AT_THE_END = 2
 
 _KNOWN_PART = 0.02  # of a round; after it the use of the whole round can be extrapolated
 _MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
-_LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
+# a look in the middle of a round takes at most such a part of what evaluation may take
+_LOOK_PART = 4
 _LOOK_S = 1.5  # of a look beside training
 
 
@@ -24,15 +26,17 @@ class EvaluationSchedule:
     Use is in seconds of processors, evaluation included, or in seconds of the GPU if there is one.
     `round_s` is what the whole round is expected to use.
 
-    A round begins with a credit for the first look and, with a target, for more looks: a lucky policy comes and goes
-    within a few updates. If the round's length is known, the fraction holds at its end: the cost of the last
-    evaluations is reserved. The fraction also holds if training continues meanwhile (not `blocking`): evaluation takes
-    a core from it. Looks `beside` training take nothing from it, and are no part of the fraction.
-    """
+    A round begins with a credit for the first look and, with a target, for more looks: a lucky
+    policy comes and goes within a few updates. If the round's length is known, the fraction holds
+    at its end: the cost of the last evaluations is reserved. The fraction also holds if training
+    continues meanwhile (not `blocking`): evaluation takes a core from it. Looks `beside` training
+    take nothing from it, and are no part of the fraction."""
 
     beside: bool = False
 
-    def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
+    def __init__(
+        self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True
+    ) -> None:
         self._fraction = fraction
         self.round_s, self._hunting, self._blocking = round_s, hunting, blocking
         self._has_looked = False
@@ -40,8 +44,8 @@ class EvaluationSchedule:
         self.spent_s = 0.0
 
     def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
-        """Whether to look now, at a cost of `cost_s`. `promising`: the last look was close to the target; `whole`: the
-        cost of a look with all episodes, as a multiple of `cost_s`."""
+        """Whether to look now, at a cost of `cost_s`. `promising`: the last look was close to the
+        target; `whole`: the cost of a look with all episodes, as a multiple of `cost_s`."""
         if self.beside:
             return promising or used_s - self._last_end_s >= cost_s
         if not self._has_looked or not self._hunting:
@@ -63,12 +67,15 @@ class EvaluationSchedule:
 
     @property
     def end_left_s(self) -> float | None:
-        """The remaining seconds for the end of a round of known length; negative if more was spent."""
+        """The remaining seconds for the end of a round of known length; negative if more was
+        spent."""
         return None if self.round_s is None else self._fraction * self.round_s - self.spent_s
 
-    def _leaves_the_end(self, used_s: float, cost_s: float, whole: float, *, credit: bool = True) -> bool:
-        """Whether a look of `cost_s` seconds stays within the fraction and leaves the cost of the round's end, at most
-        half of the fraction."""
+    def _leaves_the_end(
+        self, used_s: float, cost_s: float, whole: float, *, credit: bool = True
+    ) -> bool:
+        """Whether a look of `cost_s` seconds stays within the fraction and leaves the cost of the
+        round's end, at most half of the fraction."""
         end_s = 0.0
         if self.round_s is not None:
             end_s = _LOOKS_AT_THE_END * whole * cost_s
@@ -91,21 +98,35 @@ class EvaluationCosts:
     """
 
     def __init__(
-        self, plan: RoundPlan, members: int, backend: EvaluationBackend, first_cost_s: Callable[[], float]
+        self,
+        plan: RoundPlan,
+        members: int,
+        backend: EvaluationBackend,
+        first_cost_s: Callable[[], float],
     ) -> None:
         """`first_cost_s` estimates the cost of the first look."""
-        self._plan, self._members, self._backend, self._first_cost_s = plan, members, backend, first_cost_s
+        self._plan = plan
+        self._members = members
+        self._backend = backend
+        self._first_cost_s = first_cost_s
         self.schedule = EvaluationSchedule(
-            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=backend.blocking
+            plan.evaluation_fraction,
+            plan.duration_s,
+            hunting=plan.target is not None,
+            blocking=backend.blocking,
         )
         self.schedule.beside = backend.beside
         self.measured_episode_s, self.pace, self._training_pace = 0.0, 1.0, 1.0
-        self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
+        # how many times as long each member's are as the mean; 1 at least
+        self._lengths: dict[int, float] = {}
 
     @property
     def episode_s(self) -> float:
         """The cost of an episode."""
-        return self.measured_episode_s or self._first_cost_s() / self._members / self._plan.screening_episodes
+        return (
+            self.measured_episode_s
+            or self._first_cost_s() / self._members / self._plan.screening_episodes
+        )
 
     def episode_of_s(self, member: int) -> float:
         """The cost of an episode of this member."""
@@ -113,7 +134,9 @@ class EvaluationCosts:
 
     def note_look(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
         """Note that a look was answered after `elapsed_s`."""
-        self.measured_episode_s = answer.duration_s / sum(result.episodes + result.broken for result in answer.results)
+        self.measured_episode_s = answer.duration_s / sum(
+            result.episodes + result.broken for result in answer.results
+        )
         means = [sum(result.lengths) / max(result.episodes, 1) for result in answer.results]
         usual = max(1.0, sum(means) / len(means))
         self._lengths = {member: max(1.0, mean / usual) for member, mean in enumerate(means)}
@@ -134,7 +157,8 @@ class EvaluationCosts:
     def is_due(self, now: Moment, episodes: int, *, promising: bool) -> bool:
         """Whether to look now, with this many episodes of each member."""
         self.schedule.round_s = self._whole_use_s(now)
-        cost_s, whole = episodes * self.episode_s * self._members, self._plan.screening_episodes / episodes
+        cost_s = episodes * self.episode_s * self._members
+        whole = self._plan.screening_episodes / episodes
         return self.schedule.is_due(now.used_s, cost_s, promising=promising, whole=whole)
 
     def end_left_s(self, now: Moment) -> float:
@@ -162,7 +186,8 @@ class EvaluationCosts:
         cost_s = self.episode_s * self._members
         paid = seconds / cost_s if cost_s > 0.0 else math.inf
         most = self._plan.screening_episodes
-        if not self._backend.blocking:  # in no more environments than a candidate: starting others would take seconds
+        # in no more environments than a candidate: starting others would take seconds
+        if not self._backend.blocking:
             most = max(1, min(most, self._plan.episodes // self._members))
         return int(max(at_least, min(paid, most)))
 

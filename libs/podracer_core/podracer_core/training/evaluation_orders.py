@@ -7,8 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, derive_key, evaluation_seeds
-from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.random_numbers import (
+    ADMISSION,
+    COMPARISON,
+    CONFIRMATION,
+    SCREENING,
+    derive_key,
+    evaluation_seeds,
+)
+from podracer_core.training.evaluation_backend import (
+    EvaluationAnswer,
+    EvaluationBackend,
+    EvaluationOrder,
+)
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
 
@@ -44,8 +55,8 @@ class EvaluationOrders:
         base_env_steps: Sequence[int],
         take: Callable[[EvaluationAnswer], None],
     ) -> None:
-        """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the answers of a backend
-        that answers at once."""
+        """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the
+        answers of a backend that answers at once."""
         self._algorithm, self._backend, self._take = algorithm, backend, take
         self._seed, self._base_env_steps = seed, base_env_steps
         self._ids = itertools.count(1)
@@ -68,14 +79,18 @@ class EvaluationOrders:
         seeds = evaluation_seeds(self._fresh_seed(0, now.env_steps[0]), SCREENING, episodes)
         look = self._look = Look(next(self._ids), now)
         self._submit(
-            EvaluationOrder(look.order_id, tuple(members), self._algorithm.actor, tuple(seeds), screening=True)
+            EvaluationOrder(
+                look.order_id, tuple(members), self._algorithm.actor, tuple(seeds), screening=True
+            )
         )
         if self._look is look:
             look.snapshots = [take_snapshot(self._algorithm, member, now) for member in members]
 
-    def evaluate(self, now: Moment, snapshot: Snapshot, purpose: int, episodes: int, plan: RoundPlan) -> None:
-        """Order this many fresh episodes of a snapshot. A candidate that may have reached the target, or that has to
-        reach a score, first plays a look's number of them."""
+    def evaluate(
+        self, now: Moment, snapshot: Snapshot, purpose: int, episodes: int, plan: RoundPlan
+    ) -> None:
+        """Order this many fresh episodes of a snapshot. A candidate that may have reached the
+        target, or that has to reach a score, first plays a look's number of them."""
         self.busy_since_s = self.busy_since_s if self._full else now.elapsed_s
         admission = plan.admission_score if purpose == ADMISSION else None
         required = plan.target if purpose == CONFIRMATION else None

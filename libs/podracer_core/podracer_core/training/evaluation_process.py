@@ -31,7 +31,11 @@ from podracer_core.environments.processes.row_processes import core_count
 from podracer_core.errors import Unavailable, UserCodeFailed
 from podracer_core.evaluate import evaluator_class
 from podracer_core.evaluate.result import result_from_json, result_to_json
-from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.training.evaluation_backend import (
+    EvaluationAnswer,
+    EvaluationBackend,
+    EvaluationOrder,
+)
 from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 _SENT = ("order_id", "seeds", "first_episodes", "admission_score", "screening", "required_score")
@@ -40,17 +44,26 @@ _LEFT = 2  # cores for training
 
 
 class ProcessBackend(EvaluationBackend):
-    """Evaluates on the CPU's cores but two, one order after the other, while training continues. With `keep` the
-    process, which takes seconds to start, then waits for this process's next backend.
+    """Evaluates on the CPU's cores but two, one order after the other, while training continues.
+    With `keep` the process, which takes seconds to start, then waits for this process's next
+    backend.
 
-    Raises Unavailable once the process has ended, and UserCodeFailed for an error of the evaluator or the environment.
-    """
+    Raises Unavailable once the process has ended, and UserCodeFailed for an error of the evaluator
+    or the environment."""
 
     beside = True
     _spare: ClassVar[tuple[subprocess.Popen[bytes], Connection[Any, Any]] | None] = None
 
-    def __init__(self, cohort: CohortConfig, spec: EnvironmentSpec, evaluator: str = "", *, keep: bool = False) -> None:
-        """`spec` has no files in an object store. Raises InvalidInput if there is no such evaluator."""
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        spec: EnvironmentSpec,
+        evaluator: str = "",
+        *,
+        keep: bool = False,
+    ) -> None:
+        """`spec` has no files in an object store. Raises InvalidInput if there is no such
+        evaluator."""
         evaluator_class(evaluator)
         self._names = [member.name for member in cohort.members]
         self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
@@ -58,7 +71,12 @@ class ProcessBackend(EvaluationBackend):
         spare, ProcessBackend._spare = ProcessBackend._spare, None
         self._process, self._connection = spare if spare and spare[0].poll() is None else _start()
         self._keeps = keep
-        _send(self._connection, cohort=asdict(cohort), environment=spec.to_metadata(), evaluator=evaluator)
+        _send(
+            self._connection,
+            cohort=asdict(cohort),
+            environment=spec.to_metadata(),
+            evaluator=evaluator,
+        )
 
     @property
     def ready(self) -> bool:
@@ -70,7 +88,8 @@ class ProcessBackend(EvaluationBackend):
         message = {name: getattr(order, name) for name in _SENT}
         message["agents"] = [self._names[member] for member in order.members]
         copies = {
-            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # else they may share memory
+            # else they may share memory
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in order.actor.state().items()
         }
         self._waiting.append((message, safetensors.torch.save(copies)))
@@ -84,16 +103,23 @@ class ProcessBackend(EvaluationBackend):
                 message = json.loads(self._connection.recv_bytes())
                 if "error" in message:
                     self._keeps = False  # it ends now
-                    raise UserCodeFailed(f"evaluation failed: {message['error']}", user_traceback=message["traceback"])
+                    raise UserCodeFailed(
+                        f"evaluation failed: {message['error']}",
+                        user_traceback=message["traceback"],
+                    )
                 if "order_id" not in message:
                     self._is_ready = True
                 elif self._is_ready:  # else it is an answer to the backend before
                     results = tuple(map(result_from_json, message["results"]))
-                    answers.append(EvaluationAnswer(message["order_id"], results, message["duration_s"]))
+                    answers.append(
+                        EvaluationAnswer(message["order_id"], results, message["duration_s"])
+                    )
                     self._is_busy = False
                 self._send_next()
         except (EOFError, OSError) as error:
-            raise Unavailable(f"the process that evaluates has ended, with {self._process.wait()}") from error
+            raise Unavailable(
+                f"the process that evaluates has ended, with {self._process.wait()}"
+            ) from error
         return answers
 
     def close(self) -> None:
@@ -108,7 +134,8 @@ class ProcessBackend(EvaluationBackend):
         self._process.wait()
 
     def _send_next(self) -> None:
-        """Send the next order if the process waits for one: a policy is larger than what the pipe takes at once."""
+        """Send the next order if the process waits for one: a policy is larger than what the pipe
+        takes at once."""
         if self._waiting and self._is_ready and not self._is_busy:
             message, policy = self._waiting.popleft()
             self._is_busy = True
@@ -141,7 +168,11 @@ def main(descriptor: int) -> None:
         except (EOFError, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 - the other side raises it
-            _send(connection, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            _send(
+                connection,
+                error=f"{type(error).__name__}: {error}",
+                traceback=traceback.format_exc(),
+            )
 
 
 def _serve(connection: Connection[Any, Any], check: Callable[[], None]) -> None:
@@ -155,8 +186,11 @@ def _serve(connection: Connection[Any, Any], check: Callable[[], None]) -> None:
             _send(connection)
             continue
         order_id, began_at = message.pop("order_id"), time.monotonic()
-        results, _ = evaluation.evaluate(tensors=safetensors.torch.load(connection.recv_bytes()), **message)
-        told, duration_s = [result_to_json(result) for result in results], time.monotonic() - began_at
+        results, _ = evaluation.evaluate(
+            tensors=safetensors.torch.load(connection.recv_bytes()), **message
+        )
+        told = [result_to_json(result) for result in results]
+        duration_s = time.monotonic() - began_at
         _send(connection, order_id=order_id, results=told, duration_s=duration_s)
 
 

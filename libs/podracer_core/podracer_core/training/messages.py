@@ -23,35 +23,51 @@ from podracer_core.rpc import limits
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
     """The cohort to build an algorithm or an actor for.
 
-    Raises InvalidInput for an unknown algorithm or hyperparameter, a value out of its range, and for members that
-    cannot be stacked: too many, another algorithm, or other values of what a cohort shares.
-    """
+    Raises InvalidInput for an unknown algorithm or hyperparameter, a value out of its range, and
+    for members that cannot be stacked: too many, another algorithm, or other values of what a
+    cohort shares."""
     info = find_algorithm(message.algorithm)
     if len(message.members) > MAX_MEMBERS:
         problem = f"has {len(message.members)} of them, expected at most {MAX_MEMBERS}"
-        raise InvalidInput(f"cohort.members {problem}", violations=[FieldViolation("cohort.members", problem)])
+        raise InvalidInput(
+            f"cohort.members {problem}", violations=[FieldViolation("cohort.members", problem)]
+        )
     members: list[MemberConfig] = []
     shared: dict[str, HyperparameterValue] = {}
     for index, agent in enumerate(message.members):
         if agent.algorithm not in ("", message.algorithm):
-            raise _refused(index, "algorithm", f"is {agent.algorithm}, the cohort's is {message.algorithm}")
+            raise _refused(
+                index, "algorithm", f"is {agent.algorithm}, the cohort's is {message.algorithm}"
+            )
         values = _typed(info, hyperparameters_from_message(agent.hyperparameters))
-        own = {name: value for name, value in values.items() if info.hyperparameter(name).scope == "member"}
+        own = {
+            name: value
+            for name, value in values.items()
+            if info.hyperparameter(name).scope == "member"
+        }
         common = {name: value for name, value in values.items() if name not in own}
         if index == 0:
             shared = common
         elif common != shared:
-            names = sorted(name for name in {*common, *shared} if common.get(name) != shared.get(name))
-            raise _refused(index, "hyperparameters", f"{', '.join(names)} differ from the first member's")
-        members.append(MemberConfig(agent.name, agent.seed, {name: float(value) for name, value in own.items()}))  # type: ignore[arg-type]
+            names = sorted(
+                name for name in {*common, *shared} if common.get(name) != shared.get(name)
+            )
+            raise _refused(
+                index, "hyperparameters", f"{', '.join(names)} differ from the first member's"
+            )
+        numbers = {name: float(value) for name, value in own.items()}  # type: ignore[arg-type]
+        members.append(MemberConfig(agent.name, agent.seed, numbers))
     cohort = CohortConfig(message.algorithm, tuple(members), shared)
     cohort.shared_values(info)
     cohort.member_values(info)
     return cohort
 
 
-def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
-    """Values of the right types: a whole number may arrive as a real one, as search spaces have no types."""
+def _typed(
+    info: AlgorithmInfo, values: dict[str, HyperparameterValue]
+) -> dict[str, HyperparameterValue]:
+    """Values of the right types: a whole number may arrive as a real one, as search spaces have no
+    types."""
     typed = dict(values)
     for name, value in values.items():
         knob = info.hyperparameter(name)
@@ -63,11 +79,14 @@ def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[
 
 def _refused(index: int, field: str, problem: str) -> InvalidInput:
     path = f"cohort.members[{index}].{field}"
-    return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")
+    return InvalidInput(
+        f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH"
+    )
 
 
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.InspectResponse:
-    """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`.
+    """Start the environment in a process of its own and describe it. Errors as of
+    `inspect_environment`.
 
     Whether its worlds share state is proved meanwhile.
     """
@@ -93,8 +112,9 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
     )  # fmt: skip
     if description.ByteSize() > limits.SPEC_BYTES:
         raise InvalidInput(
-            f"the spaces of the environment take {description.ByteSize()} bytes to describe, at most "
-            f"{limits.SPEC_BYTES} are possible: give all elements of a large box the same bounds"
+            f"the spaces of the environment take {description.ByteSize()} bytes to describe, at "
+            f"most {limits.SPEC_BYTES} are possible: give all elements of a large box the same "
+            "bounds"
         )
     warnings = [plain(warning)[:MOST_LETTERS] for warning in found.warnings]
     return evaluator_service_pb2.InspectResponse(description=description, warnings=warnings)

@@ -1,7 +1,8 @@
-"""The time of a round: processor seconds, seconds by phase, and a few iterations as spans of every phase.
+"""The time of a round: processor seconds, seconds by phase, and a few iterations as spans of every
+phase.
 
-Processor seconds of a process include all its children. On a CPU, budgets and the share of evaluation count them.
-"""
+Processor seconds of a process include all its children. On a CPU, budgets and the share of
+evaluation count them."""
 
 from __future__ import annotations
 
@@ -18,15 +19,19 @@ _FIRST = 3
 _PAUSE_S = 5.0
 
 SAMPLED = "sampled"
-"""The attribute of a span that represents others of its name; their total time is the `TOTAL` of its parent."""
+"""The attribute of a span that represents others of its name; their total time is the `TOTAL` of
+its parent."""
 TOTAL = "seconds."
 """The prefix of attributes with the total time of a span's children, by their name."""
 
 
 def processor_seconds() -> float:
-    """Processor time of this process so far, with all threads, ended children, and (on Linux) living children."""
+    """Processor time of this process so far, with all threads, ended children, and (on Linux)
+    living children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_seconds_of, _children()))
+    return (
+        time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_seconds_of, _children()))
+    )
 
 
 def _children() -> list[int]:
@@ -40,12 +45,14 @@ def _children() -> list[int]:
 
 def _seconds_of(pid: int) -> float:
     with suppress(OSError):  # it has just ended
-        return time.clock_gettime(~pid << 3 | 2)  # the kernel's number for the processor clock of a process
+        # the kernel's number for the processor clock of a process
+        return time.clock_gettime(~pid << 3 | 2)
     return 0.0
 
 
 class Occasions:
-    """Selects the first three iterations, and then one after 5 s, 10 s, 20 s and so on: a long round has few more."""
+    """Selects the first three iterations, and then one after 5 s, 10 s, 20 s and so on: a long
+    round has few more."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +73,8 @@ class Occasions:
 
 
 class Phases:
-    """The phases of one round, by this process's clock: GPU work launched in one phase may end in another.
+    """The phases of one round, by this process's clock: GPU work launched in one phase may end in
+    another.
 
     The times of all iterations add up; selected ones (`Occasions`) are also recorded as spans.
     """

@@ -15,24 +15,30 @@ from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_
 Statistic = Literal["mean", "lower_bound"]
 
 _HURRY_S = 1.5  # for the evaluations of a round that is told to end
-_FIRST_UPDATE_PART, _MOST_UPDATE_PART = 0.1, 0.5  # of the time for training that is kept free for the next update
+# of the time for training that is kept free for the next update
+_FIRST_UPDATE_PART, _MOST_UPDATE_PART = 0.1, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
     """The end of a round and the evaluation of its members.
 
-    env_steps            of each member; 0: no limit. The last rollout is finished, so up to one rollout more is taken
+    env_steps            of each member; 0: no limit. The last rollout is finished, so up to one
+                         rollout more is taken
     duration_s           seconds, evaluation included; None: no limit
-    cost_s               seconds of processors (of the GPU if there is one) that the pod may use; None: no limit
+    cost_s               seconds of processors (of the GPU if there is one) that the pod may use;
+                         None: no limit
     evaluation_fraction  part of the round's use that evaluation may take
     target               the statistic of a full evaluation that ends the round at once; None: none
     episodes             of a full evaluation
     screening_episodes   of the evaluations that follow training
-    admission_score      a candidate is evaluated in full only while it may have this score; None: always
+    admission_score      a candidate is evaluated in full only while it may have this score; None:
+                         always
     seed                 the job's: evaluation seeds derive from it
-    is_last_word         no further test of the target follows: each is at the level of its number (`claim_level`)
-    lowest_return        of the job's intact evaluation episodes; inf: unknown. Broken ones are counted with it
+    is_last_word         no further test of the target follows: each is at the level of its number
+                         (`claim_level`)
+    lowest_return        of the job's intact evaluation episodes; inf: unknown. Broken ones are
+                         counted with it
     """
 
     env_steps: int = 0
@@ -49,12 +55,22 @@ class RoundPlan:
     is_last_word: bool = False
 
     def __post_init__(self) -> None:
-        if not self.env_steps and self.duration_s is None and self.cost_s is None and self.target is None:
+        if (
+            not self.env_steps
+            and self.duration_s is None
+            and self.cost_s is None
+            and self.target is None
+        ):
             raise InvalidInput("a round needs an end: env_steps, duration_s, cost_s or target")
-        if not 0.0 < self.evaluation_fraction <= 1.0 or self.episodes < 1 or self.screening_episodes < 1:
+        if (
+            not 0.0 < self.evaluation_fraction <= 1.0
+            or self.episodes < 1
+            or self.screening_episodes < 1
+        ):
             raise InvalidInput(
-                "a round needs an evaluation_fraction in (0, 1] and at least one episode an evaluation, not "
-                f"{self.evaluation_fraction}, {self.episodes} and {self.screening_episodes}"
+                "a round needs an evaluation_fraction in (0, 1] and at least one episode an "
+                f"evaluation, not {self.evaluation_fraction}, {self.episodes} and "
+                f"{self.screening_episodes}"
             )
 
     def part(self, elapsed_s: float, env_steps: int, used_s: float) -> float:
@@ -70,19 +86,35 @@ class RoundPlan:
         return result.mean if self.statistic == "mean" else result.lower_bound
 
     def is_reached_by(self, result: EvaluationResult, number: int) -> bool:
-        """Whether evaluation `number`, from 1, of those that test it reaches the target, if it is a full one."""
-        if self.target is None or result.episodes < self.episodes or self.score(result) < self.target:
+        """Whether evaluation `number`, from 1, of those that test it reaches the target, if it is a
+        full one."""
+        if (
+            self.target is None
+            or result.episodes < self.episodes
+            or self.score(result) < self.target
+        ):
             return False
-        if not self.is_last_word or self.statistic == "mean" or result.deterministic or result.episodes < 2:
+        if (
+            not self.is_last_word
+            or self.statistic == "mean"
+            or result.deterministic
+            or result.episodes < 2
+        ):
             return True
-        return bootstrap_t_lower_bound(result.returns, claim_level(number), self.seed) >= self.target
+        return (
+            bootstrap_t_lower_bound(result.returns, claim_level(number), self.seed) >= self.target
+        )
 
 
 class RoundTime:
-    """Says when a rollout, an update and an evaluation have to end. It is asked at every step, so it is cheap."""
+    """Says when a rollout, an update and an evaluation have to end. It is asked at every step, so
+    it is cheap."""
 
-    def __init__(self, duration_s: float | None, elapsed_s: Callable[[], float], is_told: Callable[[], bool]) -> None:
-        """`duration_s` None: no limit. `elapsed_s`: since the round began; `is_told`: whether it is told to end."""
+    def __init__(
+        self, duration_s: float | None, elapsed_s: Callable[[], float], is_told: Callable[[], bool]
+    ) -> None:
+        """`duration_s` None: no limit. `elapsed_s`: since the round began; `is_told`: whether it is
+        told to end."""
         self._duration_s = math.inf if duration_s is None else duration_s
         self._elapsed_s, self._is_told_now = elapsed_s, is_told
         self._update_s = (duration_s or 0.0) * _FIRST_UPDATE_PART
@@ -90,11 +122,14 @@ class RoundTime:
         self._asked_at_s = 0.0
 
     def divide(self, closing_s: float) -> None:
-        """Before a rollout: keep `closing_s` seconds for the last evaluations, and the last update's for the next."""
+        """Before a rollout: keep `closing_s` seconds for the last evaluations, and the last
+        update's for the next."""
         self._asked_at_s = self._elapsed_s()
         self._trains_until_s = self._duration_s - closing_s
         left_s = max(0.0, self._trains_until_s - self._asked_at_s)
-        self._collects_until_s = self._trains_until_s - min(self._update_s, _MOST_UPDATE_PART * left_s)
+        self._collects_until_s = self._trains_until_s - min(
+            self._update_s, _MOST_UPDATE_PART * left_s
+        )
 
     def note_update(self, seconds: float) -> None:
         """Note how long an update has taken."""
@@ -105,7 +140,8 @@ class RoundTime:
         return self.is_told() or self._elapsed_s() >= self._trains_until_s
 
     def has_collected(self) -> bool:
-        """Asked before every step but the first: whether a rollout has to end. A step takes as long as the last one."""
+        """Asked before every step but the first: whether a rollout has to end. A step takes as long
+        as the last one."""
         now_s = self._elapsed_s()
         step_s, self._asked_at_s = now_s - self._asked_at_s, now_s
         return self.is_told() or now_s + step_s >= self._collects_until_s
@@ -119,9 +155,14 @@ class RoundTime:
 
     def ends_at_s(self) -> float:
         """When the last evaluations have to end; infinite without a limit."""
-        return min(self._duration_s, self._told_at_s + _HURRY_S) if self.is_told() else self._duration_s
+        return (
+            min(self._duration_s, self._told_at_s + _HURRY_S)
+            if self.is_told()
+            else self._duration_s
+        )
 
     def evaluation_left_s(self, *, is_last: bool) -> float:
-        """Seconds that are left for an evaluation: one during training leaves the last ones their part."""
+        """Seconds that are left for an evaluation: one during training leaves the last ones their
+        part."""
         ends_at_s = self.ends_at_s() if is_last or self.is_told() else self._trains_until_s
         return ends_at_s - self._elapsed_s()

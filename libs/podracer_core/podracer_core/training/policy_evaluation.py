@@ -12,7 +12,11 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import evaluates_alike, evaluation_device, make_vec_environment
+from podracer_core.environments.registry import (
+    evaluates_alike,
+    evaluation_device,
+    make_vec_environment,
+)
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
@@ -34,8 +38,8 @@ class PolicyEvaluation:
         check: Callable[[], None] = lambda: None,
         evaluator: str = "",
     ) -> None:
-        """`check` raises to cancel an evaluation; `evaluator` is a name. Raises UserCodeFailed if the environment does
-        not start, and InvalidInput if there is no such evaluator."""
+        """`check` raises to cancel an evaluation; `evaluator` is a name. Raises UserCodeFailed if
+        the environment does not start, and InvalidInput if there is no such evaluator."""
         self._cohort, self._spec = cohort, environment
         self._device = device = evaluation_device(environment, device)
         self._index = {member.name: index for index, member in enumerate(cohort.members)}
@@ -61,21 +65,35 @@ class PolicyEvaluation:
         required_score: float | None = None,
         timeout_s: float = math.inf,
     ) -> tuple[tuple[EvaluationResult, ...], float]:
-        """A result for each agent, none if that takes longer than `timeout_s`, and the seconds that it took.
+        """A result for each agent, none if that takes longer than `timeout_s`, and the seconds that
+        it took.
 
         Raises InvalidInput for other agents or tensors."""
         ends_at = time.monotonic() + timeout_s
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
-            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'no agent was named'}")
+            raise InvalidInput(
+                "not members of this session's cohort: "
+                f"{', '.join(unknown) or 'no agent was named'}"
+            )
         if len(agents) * len(seeds) > _MAX_ENVIRONMENTS:
-            message = f"{len(agents)} agents and {len(seeds)} episodes need more than {_MAX_ENVIRONMENTS} environments"
+            message = (
+                f"{len(agents)} agents and {len(seeds)} episodes need more than "
+                f"{_MAX_ENVIRONMENTS} environments"
+            )
             raise InvalidInput(message, field="seeds")
         actor = self._actor(len(agents))
         actor.load_state(tensors)
         members = tuple(self._index[agent] for agent in agents)
         order = EvaluationOrder(
-            0, members, actor, tuple(seeds), first_episodes, admission_score, screening, required_score
+            0,
+            members,
+            actor,
+            tuple(seeds),
+            first_episodes,
+            admission_score,
+            screening,
+            required_score,
         )
         self._backend.left_s = lambda: ends_at - time.monotonic()
         self._backend.submit(order)
@@ -98,7 +116,10 @@ class PolicyEvaluation:
         if members not in self._actors:
             if len(self._actors) == _MOST_ACTORS:
                 del self._actors[next(iter(self._actors))]
-            # Actors differ in shape only by the number of members, so whose hyperparameters these are does not matter.
+            # Actors differ in shape only by the number of members, so whose hyperparameters these
+            # are does not matter.
             cohort = replace(self._cohort, members=self._cohort.members[:1] * members)
-            self._actors[members] = algorithm_class(cohort.algorithm).make_actor(cohort, *self._spaces, self._device)
+            self._actors[members] = algorithm_class(cohort.algorithm).make_actor(
+                cohort, *self._spaces, self._device
+            )
         return self._actors[members]

@@ -1,4 +1,5 @@
-"""Selects the best snapshots of a round: screening during training, full evaluations, the target."""
+"""Selects the best snapshots of a round: screening during training, full evaluations, the
+target."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from podracer_core.training.evaluation_backend import EvaluationAnswer, Evaluati
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.snapshots import Contender, Contenders, Judgement, Moment, Snapshot, take_snapshot
+from podracer_core.training.snapshots import (
+    Contender,
+    Contenders,
+    Judgement,
+    Moment,
+    Snapshot,
+    take_snapshot,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +38,16 @@ _LATE_S, _LATE_PART = 1.0, 0.05
 
 
 class Selection:
-    """Looks at all members with a few episodes, keeps each one's best snapshots, and evaluates the best in full.
+    """Looks at all members with a few episodes, keeps each one's best snapshots, and evaluates the
+    best in full.
 
-    The best of many looks is the luckiest, so at the end fresh episodes choose among the three best and the last state.
-    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone.
+    The best of many looks is the luckiest, so at the end fresh episodes choose among the three best
+    and the last state. A member whose look passes the target is evaluated in full at once, with
+    fresh episodes and alone.
 
-    If training continues meanwhile, the last evaluations are ordered early enough to be known at the end of the round.
-    Evaluations that the fraction does not pay for, or that come too late, are left out: those members are ranked by
-    their looks.
+    If training continues meanwhile, the last evaluations are ordered early enough to be known at
+    the end of the round. Evaluations that the fraction does not pay for, or that come too late, are
+    left out: those members are ranked by their looks.
 
     costs        of evaluations so far, and to come
     confirmed    the judgement that passed the target
@@ -57,9 +67,10 @@ class Selection:
         returns: Callable[[], Sequence[float]] = lambda: (),
         ends_at_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """`now` returns the current moment of the round; `first_cost_s` estimates the cost of the first look;
-        `base_env_steps`: each member's before the round; `interrupted` makes `conclude` stop waiting; `returns`: of
-        each member's last training episodes; `ends_at_s`: the end of the round, infinite if it is not limited."""
+        """`now` returns the current moment of the round; `first_cost_s` estimates the cost of the
+        first look; `base_env_steps`: each member's before the round; `interrupted` makes `conclude`
+        stop waiting; `returns`: of each member's last training episodes; `ends_at_s`: the end of
+        the round, infinite if it is not limited."""
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
@@ -74,7 +85,8 @@ class Selection:
         self._promising = False
         self._tests = 0  # of the target
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
-        self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
+        # at the end of the round: when the backend was there, and said something
+        self._seen_at = self._heard_at = 0.0
         self._news: list[Judgement] = []
         self._lowest = plan.lowest_return
         self.broken = [0] * algorithm.members
@@ -119,8 +131,9 @@ class Selection:
         return result.counted(self._lowest)
 
     def breaks_more(self, member: int) -> bool:
-        """Whether more of the member's episodes have broken than of the others', by Fisher's exact test at 1 %. Such a
-        member may gain by it: it reaches no target, and comes after the others."""
+        """Whether more of the member's episodes have broken than of the others', by Fisher's exact
+        test at 1 %. Such a member may gain by it: it reaches no target, and comes after the
+        others."""
         broken, played = self.broken[member], self.played[member]
         others = sum(self.broken) - broken, sum(self.played) - played
         return broken > 0 and excess_probability(broken, played, *others) < EXCESS_LEVEL
@@ -141,7 +154,8 @@ class Selection:
         return news
 
     def step(self, *, may_look: bool = True) -> bool:
-        """Take answers after an update, and look if it is time. Returns whether it has looked now."""
+        """Take answers after an update, and look if it is time. Returns whether it has looked
+        now."""
         for answer in self._backend.poll(self._pause_s()):
             self._take(answer)
         if self._orders or self.confirmed is not None or not self._backend.ready:
@@ -162,8 +176,9 @@ class Selection:
         return True
 
     def conclude(self, timeout_s: float) -> None:
-        """Conclude the round: a last look, fresh episodes of each member's kept snapshots, and a full evaluation of its
-        best one, unless they are done already or the round has ended. Answers from elsewhere may be a little late.
+        """Conclude the round: a last look, fresh episodes of each member's kept snapshots, and a
+        full evaluation of its best one, unless they are done already or the round has ended.
+        Answers from elsewhere may be a little late.
 
         Raises DeadlineExpired if the backend is lost for `timeout_s`, or silent for ten minutes.
         """
@@ -180,24 +195,32 @@ class Selection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the wait is over: the target is reached, the pod is needed elsewhere, or time is up."""
-        late_s = 0.0 if self._backend.blocking else max(_LATE_S, _LATE_PART * (self._plan.duration_s or 0.0))
+        """Whether the wait is over: the target is reached, the pod is needed elsewhere, or time is
+        up."""
+        late_s = (
+            0.0
+            if self._backend.blocking
+            else max(_LATE_S, _LATE_PART * (self._plan.duration_s or 0.0))
+        )
         is_late = self._now().elapsed_s >= self._ends_at_s() + late_s
         return is_late or self.confirmed is not None or self._interrupted()
 
     def _leave_out(self) -> None:
-        """Drop open orders. The backend was busy with them until now, or started environments for them."""
+        """Drop open orders. The backend was busy with them until now, or started environments for
+        them."""
         if self.confirmed is None and not self._interrupted():
             text = "%d evaluations are late: ranking their members by earlier results"
             logger.info(text, len(self._orders))
         now = self._now()
         busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self.costs.pace
         episodes = self._orders.abandon(self._plan)
-        self.costs.schedule.record(now.used_s, min(busy_s, episodes * self.costs.episode_s), screening=False)
+        self.costs.schedule.record(
+            now.used_s, min(busy_s, episodes * self.costs.episode_s), screening=False
+        )
 
     def _is_time_to_conclude(self, now: Moment) -> bool:
-        """Whether the last evaluations must be ordered now to be known at the end of the round. If training waits for
-        them, the round ends earlier instead."""
+        """Whether the last evaluations must be ordered now to be known at the end of the round. If
+        training waits for them, the round ends earlier instead."""
         part = self.costs.part(now)
         if self._backend.blocking or not part:
             return False
@@ -210,8 +233,9 @@ class Selection:
             self._to_come.popleft()()
 
     def _last_look(self) -> None:
-        """A look at the current state, with half of the remaining seconds. If these do not pay for an episode of each
-        member, and there was no look, the member of the best training return is a candidate."""
+        """A look at the current state, with half of the remaining seconds. If these do not pay for
+        an episode of each member, and there was no look, the member of the best training return is
+        a candidate."""
         left_s = self.costs.end_left_s(self._now())
         if (episodes := self.costs.paid_episodes(left_s / 2)) > 0:
             self._orders.look(self._now(), episodes)
@@ -221,14 +245,16 @@ class Selection:
     def best_trained(self) -> tuple[float, Snapshot]:
         """The best training return of a member that has not diverged, and its state."""
         members = range(self._algorithm.members)
-        returns = [value if value == value else -math.inf for value in self._returns()] or [-math.inf for _ in members]
+        returns = [value if value == value else -math.inf for value in self._returns()] or [
+            -math.inf for _ in members
+        ]
         active = self._algorithm.active.tolist()
         best = max(members, key=lambda each: (active[each], returns[each]))
         return returns[best], take_snapshot(self._algorithm, best, self._now())
 
     def _order_comparisons(self) -> None:
-        """Order a look's number of fresh episodes for each member's contenders, the best member first, while the
-        fraction pays for them and for all episodes of each candidate."""
+        """Order a look's number of fresh episodes for each member's contenders, the best member
+        first, while the fraction pays for them and for all episodes of each candidate."""
         first = min(self._plan.screening_episodes, self._plan.episodes)
         episode_s = self.costs.measured_episode_s
         candidates_s = len(self._contenders) * self._plan.episodes * episode_s
@@ -241,15 +267,17 @@ class Selection:
                 self._evaluate(contender.snapshot, COMPARISON, first)
 
     def _order_candidates(self) -> None:
-        """Order each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for
-        them, then with as many as a look has, as long as it pays for those; the first one in any case. A member that
-        may have reached the target gets all of them, unless the first show that it has not."""
+        """Order each member's best snapshot, the best of all first: with all episodes as long as
+        the fraction pays for them, then with as many as a look has, as long as it pays for those;
+        the first one in any case. A member that may have reached the target gets all of them,
+        unless the first show that it has not."""
         news = [
             best
             for best, *_ in self._contenders.by_member()
             if (judged := self._candidates.get(best.snapshot.member)) is None
             or judged.snapshot is not best.snapshot
-            or self.counted(judged.result).episodes < self._plan.episodes  # given up, since it has not the target
+            # given up, since it has not the target
+            or self.counted(judged.result).episodes < self._plan.episodes
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
         costs_s = [self.costs.episode_of_s(best.snapshot.member) for best in news]
@@ -271,7 +299,8 @@ class Selection:
                 self._evaluate(snapshot, ADMISSION, episodes)
 
     def _listen(self, timeout_s: float) -> None:
-        """Take answers that arrive soon. Raises DeadlineExpired once patience with the backend has ended."""
+        """Take answers that arrive soon. Raises DeadlineExpired once patience with the backend has
+        ended."""
         for answer in self._backend.poll(min(_POLL_S, timeout_s)):
             self._take(answer)
             if answer.results:
@@ -280,12 +309,15 @@ class Selection:
         self._seen_at = now if self._backend.ready else self._seen_at
         if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
             raise DeadlineExpired(
-                "the evaluations at the end of the round did not arrive in time", reason="NO_EVALUATION"
+                "the evaluations at the end of the round did not arrive in time",
+                reason="NO_EVALUATION",
             )
 
     def _pause_s(self) -> float:
-        """Wait briefly for a member that may have just reached the target: training is probably over."""
-        waits = self._orders.has_full and not self._backend.beside  # there it would cost training time
+        """Wait briefly for a member that may have just reached the target: training is probably
+        over."""
+        # there it would cost training time
+        waits = self._orders.has_full and not self._backend.beside
         return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if waits else 0.0
 
     def _evaluate(self, snapshot: Snapshot, purpose: int, episodes: int) -> None:
@@ -293,10 +325,17 @@ class Selection:
 
     def _take(self, answer: EvaluationAnswer) -> None:
         asked, now = self._orders.claim(answer), self._now()
-        if self.candidates and self._backend.left_s() <= 0.0 and any(result.cut for result in answer.results):
-            answer = replace(answer, results=())  # time has cut it: a part of an episode compares with no whole one
+        if (
+            self.candidates
+            and self._backend.left_s() <= 0.0
+            and any(result.cut for result in answer.results)
+        ):
+            # time has cut it: a part of an episode compares with no whole one
+            answer = replace(answer, results=())
         if asked is not None:
-            self.costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
+            self.costs.schedule.record(
+                now.used_s, answer.duration_s, screening=isinstance(asked, Look)
+            )
         if isinstance(asked, Look) and answer.results:
             self.costs.note_look(answer, now.elapsed_s - self._orders.busy_since_s)
             self._take_look(asked, answer)
@@ -324,13 +363,21 @@ class Selection:
         self._note(range(len(answer.results)), answer)
         for member, result in enumerate(answer.results):
             mean = self.counted(result).mean
-            passes = self._plan.target is not None and mean >= self._plan.target and not self.breaks_more(member)
+            passes = (
+                self._plan.target is not None
+                and mean >= self._plan.target
+                and not self.breaks_more(member)
+            )
             snapshot, is_kept = None, self._contenders.wants(member, mean, last=self._concluding)
             if active[member] and result.returns and (passes or is_kept):
                 taken = look.snapshots
-                snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
+                snapshot = (
+                    taken[member] if taken else take_snapshot(self._algorithm, member, moment)
+                )
             where = member, moment.env_steps[member], moment.version, moment.elapsed_s
-            judgement = Judgement(*where, "progress", result, now_s, answer.duration_s / len(answer.results), snapshot)
+            judgement = Judgement(
+                *where, "progress", result, now_s, answer.duration_s / len(answer.results), snapshot
+            )
             self._news.append(judgement)
             if snapshot is not None and is_kept:
                 self._contenders.add(Contender(mean, snapshot, judgement), last=self._concluding)
@@ -344,23 +391,33 @@ class Selection:
         self._note((snapshot.member,), answer)
         result = answer.results[0]
         where = snapshot.member, snapshot.env_steps, snapshot.version, snapshot.train_time_s
-        judgement = Judgement(*where, "candidate", result, self._now().elapsed_s, answer.duration_s, snapshot)
+        judgement = Judgement(
+            *where, "candidate", result, self._now().elapsed_s, answer.duration_s, snapshot
+        )
         self._news.append(judgement)
         known = self._candidates.get(snapshot.member)
         counted = self.counted(result)
         if result.returns and (
-            known is None or self._plan.score(counted) >= self._plan.score(self.counted(known.result))
+            known is None
+            or self._plan.score(counted) >= self._plan.score(self.counted(known.result))
         ):
             self._candidates[snapshot.member] = judgement
         self._tests += 1
-        if result.returns and self._plan.is_reached_by(counted, self._tests) and not self.breaks_more(snapshot.member):
+        if (
+            result.returns
+            and self._plan.is_reached_by(counted, self._tests)
+            and not self.breaks_more(snapshot.member)
+        ):
             self.confirmed = judgement
         else:
             self._challenge(answer.duration_s)
 
     def _challenge(self, last_cost_s: float = 0.0) -> None:
-        """Evaluate the next member that seems to have reached the target: the best always, others if there is time."""
-        if self._passed and self.costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
+        """Evaluate the next member that seems to have reached the target: the best always, others
+        if there is time."""
+        if self._passed and self.costs.schedule.allows(
+            self._now().used_s, last_cost_s, credit=True
+        ):
             self._challenged_at = time.monotonic()
             self._evaluate(self._passed.pop(), CONFIRMATION, self._plan.episodes)
 
@@ -368,4 +425,6 @@ class Selection:
         if self._first_mean is None and math.isfinite(best_mean):
             self._first_mean = best_mean
         if self._plan.target is not None and self._first_mean is not None:
-            self._promising = best_mean >= self._plan.target - 0.5 * max(self._plan.target - self._first_mean, 0.0)
+            self._promising = best_mean >= self._plan.target - 0.5 * max(
+                self._plan.target - self._first_mean, 0.0
+            )

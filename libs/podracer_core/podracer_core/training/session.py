@@ -30,8 +30,9 @@ _CONCLUDE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a round, one entry per member. `returns`: of the training episodes that ended last; NaN before
-    the first. `used_s`: seconds of processors, or of the GPU; `evaluation_s`: of these for evaluation."""
+    """The progress of a round, one entry per member. `returns`: of the training episodes that ended
+    last; NaN before the first. `used_s`: seconds of processors, or of the GPU; `evaluation_s`: of
+    these for evaluation."""
 
     elapsed_s: float
     used_s: float
@@ -45,7 +46,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class MemberOutcome:
-    """A round's result for one member: its last state, and its best full evaluation with the snapshot."""
+    """A round's result for one member: its last state, and its best full evaluation with the
+    snapshot."""
 
     member: int
     env_steps: int
@@ -56,7 +58,8 @@ class MemberOutcome:
 
 
 class TrainingSession:
-    """One round of a cohort. Except for looks, `step` does not synchronize with the device or loop over members.
+    """One round of a cohort. Except for looks, `step` does not synchronize with the device or loop
+    over members.
 
     phases   the time by phase
     """
@@ -78,17 +81,20 @@ class TrainingSession:
         told_to_end: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
-        """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default now; `used_before`:
-        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps`, the most of an episode, helps
-        to estimate the cost of the first look. `base_env_steps`: each member's before the round, for evaluation
-        episodes that differ from those of earlier rounds. `interrupted` ends the round without evaluations,
-        `told_to_end` with those that end soon. `fusion`: with other learners, whose steps count here once they are
-        fused."""
+        """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default
+        now; `used_before`: `processor_clock` then. On a GPU, use is in seconds of `clock`.
+        `episode_steps`, the most of an episode, helps to estimate the cost of the first look.
+        `base_env_steps`: each member's before the round, for evaluation episodes that differ from
+        those of earlier rounds. `interrupted` ends the round without evaluations, `told_to_end`
+        with those that end soon. `fusion`: with other learners, whose steps count here once they
+        are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()
         algorithm.observe = self.phases.part
-        self._time = RoundTime(plan.duration_s, lambda: self.elapsed_s, lambda: told_to_end() or interrupted())
+        self._time = RoundTime(
+            plan.duration_s, lambda: self.elapsed_s, lambda: told_to_end() or interrupted()
+        )
         algorithm.halted, source.halted = self._time.is_up, self._time.has_collected
         self._is_over = False
         self._fusion = fusion
@@ -97,7 +103,8 @@ class TrainingSession:
         self._used_before = processor_clock() if used_before is None else used_before
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
         self._ended = torch.zeros_like(self._steps)  # episodes
-        self._broken = torch.zeros((), dtype=torch.int64, device=algorithm.device)  # training episodes
+        # training episodes
+        self._broken = torch.zeros((), dtype=torch.int64, device=algorithm.device)
         self._in_vain = torch.zeros_like(self._broken)  # rollouts in a row without a valid step
         self._steps_per_member, self._has_stepped = 0, False
         self._updates = 0
@@ -122,7 +129,8 @@ class TrainingSession:
 
     @property
     def used_s(self) -> float:
-        """Processor seconds of all processes that worked for the round; on a GPU the seconds for which it was held."""
+        """Processor seconds of all processes that worked for the round; on a GPU the seconds for
+        which it was held."""
         if not self._is_on_cpu:
             return self.elapsed_s
         judged_s = self.selection.spent_s if self.selection and self._evaluates_elsewhere else 0.0
@@ -144,12 +152,16 @@ class TrainingSession:
 
     @property
     def finished(self) -> bool:
-        """Whether the target is reached, or the budget used except for the last evaluations. However short its time, a
-        round takes a step."""
+        """Whether the target is reached, or the budget used except for the last evaluations.
+        However short its time, a round takes a step."""
         plan, selection = self.plan, self.selection
         if self._is_over or self.ended_by in ("target", "steps"):
             return True
-        if plan.duration_s is not None and self._has_stepped and self.elapsed_s + self._closing_s >= plan.duration_s:
+        if (
+            plan.duration_s is not None
+            and self._has_stepped
+            and self.elapsed_s + self._closing_s >= plan.duration_s
+        ):
             return True
         closing_cost_s = selection.closing_cost_s if selection and plan.cost_s is not None else 0.0
         return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
@@ -157,7 +169,8 @@ class TrainingSession:
     def step(self, *, may_look: bool = True) -> bool:
         """One rollout, one update, and a look if it is due. Returns whether it has looked.
 
-        Once time is up or the round is told to end, the rollout and the update end early and nothing follows them."""
+        Once time is up or the round is told to end, the rollout and the update end early and
+        nothing follows them."""
         self.phases.next_iteration()
         self._has_stepped = True
         self._time.divide(self._closing_s)
@@ -188,9 +201,9 @@ class TrainingSession:
             return self.selection.step(may_look=may_look)
 
     def conclude(self, *, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
-        """End the round: evaluate every member's best snapshot in full if the fraction and the time allow it
-        (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired if the backend is lost for
-        `timeout_s`."""
+        """End the round: evaluate every member's best snapshot in full if the fraction and the time
+        allow it (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired if the
+        backend is lost for `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):
                 self.selection.conclude(timeout_s)
@@ -218,13 +231,14 @@ class TrainingSession:
         return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version, self.used_s)
 
     def breaks(self) -> tuple[int, int, int]:
-        """Training episodes that have broken, all that have ended, and how many rollouts in a row have no valid step.
-        Synchronizes with the device."""
+        """Training episodes that have broken, all that have ended, and how many rollouts in a row
+        have no valid step. Synchronizes with the device."""
         broken = int(self._broken)
         return broken, broken + int(self._ended.sum()), int(self._in_vain)
 
     def progress(self) -> Progress:
-        """The progress in detail, with the metrics of the last update. Synchronizes with the device."""
+        """The progress in detail, with the metrics of the last update. Synchronizes with the
+        device."""
         return Progress(
             self.elapsed_s,
             self.used_s,
@@ -233,18 +247,25 @@ class TrainingSession:
             self._steps.tolist(),
             self._returns(),
             {name: value.tolist() for name, value in self._metrics.items()}
-            | {name: [value] * self.algorithm.members for name, value in self._source.figures.items()},
+            | {
+                name: [value] * self.algorithm.members
+                for name, value in self._source.figures.items()
+            },
             self.algorithm.active.tolist(),
         )
 
     def _returns(self) -> list[float]:
         count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
-        total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
+        total = sum(
+            (total for _, total in self._episodes),
+            torch.zeros_like(self._steps, dtype=torch.float64),
+        )
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
     @property
     def _closing_s(self) -> float:
-        """Seconds to keep for the last evaluations: before the first look their whole fraction of the round."""
+        """Seconds to keep for the last evaluations: before the first look their whole fraction of
+        the round."""
         if self.selection is None or self.plan.duration_s is None:
             return 0.0
         if not self.selection.has_judged:
@@ -252,7 +273,8 @@ class TrainingSession:
         return 0.0 if self._evaluates_elsewhere else self.selection.closing_s
 
     def is_late(self) -> bool:
-        """Whether the round was told to end so long ago that what has not ended by itself is left."""
+        """Whether the round was told to end so long ago that what has not ended by itself is
+        left."""
         return self._time.is_told() and self._time.evaluation_left_s(is_last=True) <= 0.0
 
     def _evaluation_left_s(self) -> float:
@@ -278,8 +300,9 @@ class TrainingSession:
         self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
-        """The estimated cost of the first look: episodes at the price of the last rollout, in a look's environments, as
-        long as training episodes, or full ones before the first has ended."""
+        """The estimated cost of the first look: episodes at the price of the last rollout, in a
+        look's environments, as long as training episodes, or full ones before the first has
+        ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
         ended = int(self._ended.sum())
         steps = min(self._episode_steps(), int(self._steps.sum()) / ended if ended else math.inf)

@@ -75,7 +75,8 @@ def take_snapshot(algorithm: Algorithm, member: int, moment: Moment) -> Snapshot
 
 
 class Contender(NamedTuple):
-    """A snapshot, the mean that it is ranked by, and the look at it; None where there was no look."""
+    """A snapshot, the mean that it is ranked by, and the look at it; None where there was no
+    look."""
 
     mean: float
     snapshot: Snapshot
@@ -94,7 +95,11 @@ class Contenders:
     @property
     def looks(self) -> dict[int, Judgement]:
         """The look at each member's best, where there was one."""
-        return {member: best.look for member, (best, *_) in self._by_member.items() if best.look is not None}
+        return {
+            member: best.look
+            for member, (best, *_) in self._by_member.items()
+            if best.look is not None
+        }
 
     @property
     def all_looks(self) -> list[Judgement]:
@@ -124,7 +129,8 @@ class Contenders:
         self._insert(known._replace(mean=mean))
 
     def _insert(self, contender: Contender) -> None:
-        """Insert a contender, best first. Of two equal ones the later one goes first: it has seen more."""
+        """Insert a contender, best first. Of two equal ones the later one goes first: it has seen
+        more."""
         member = contender.snapshot.member
         own = [contender, *self._by_member[member]]
         self._by_member[member] = sorted(own, key=lambda one: (-one.mean, -one.snapshot.env_steps))

@@ -21,7 +21,8 @@ from podracer_core.training.member_states import EnvironmentState, member_enviro
 logger = logging.getLogger(__name__)
 
 MOST_AHEAD = 2
-"""The most rollouts in progress at a worker: the oldest is used when the policy is two versions further."""
+"""The most rollouts in progress at a worker: the oldest is used when the policy is two versions
+further."""
 
 _ROLLOUTS = 12
 _SETTLING = 2  # the first rollouts are slow for reasons of their own
@@ -35,7 +36,8 @@ class RolloutSource(ABC):
     worker_count  workers connected now
     staleness     mean number of versions by which the transitions of the last rollout were behind
     used_s        processor seconds of other processes for its rollouts so far
-    halted        whether the time for collection is over: `collect` then ends the rollout with the steps that it has
+    halted        whether the time for collection is over: `collect` then ends the rollout with the
+                  steps that it has
     """
 
     worker_count: int = 0
@@ -50,8 +52,8 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def collect(self) -> Rollout:
-        """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is `halted` and has no
-        rollout yet."""
+        """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is
+        `halted` and has no rollout yet."""
 
     def take_breaks(self) -> list[agent_pb2.WorldBreak]:
         """What has broken since the last call; of each kind at least the first."""
@@ -59,7 +61,8 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def environment_states(self) -> list[EnvironmentState] | None:
-        """The environments' states of each member after the last rollout; None if they cannot be known."""
+        """The environments' states of each member after the last rollout; None if they cannot be
+        known."""
 
     def close(self) -> None:  # noqa: B027 - most sources have nothing to give back
         """Release resources; closing twice is harmless."""
@@ -87,7 +90,9 @@ class InProcessSource(RolloutSource):
 
     def collect(self) -> Rollout:
         self._collector.halted = self.halted
-        return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
+        return self._collector.collect(
+            self._algorithm.horizon, policy_version=self._algorithm.version
+        )
 
     def take_breaks(self) -> list[agent_pb2.WorldBreak]:
         return first_breaks(self._collector)
@@ -100,11 +105,13 @@ class InProcessSource(RolloutSource):
 
 
 class OverlappingSource(RolloutSource):
-    """Collects in this process on its own CUDA stream: the device takes the next rollout, with weights that are one
-    version old, while it trains on this one. If `pace` finds no gain, it collects between the updates.
-    """
+    """Collects in this process on its own CUDA stream: the device takes the next rollout, with
+    weights that are one version old, while it trains on this one. If `pace` finds no gain, it
+    collects between the updates."""
 
-    def __init__(self, collector: Collector, algorithm: Algorithm, ahead: int | None = None) -> None:
+    def __init__(
+        self, collector: Collector, algorithm: Algorithm, ahead: int | None = None
+    ) -> None:
         """`collector` has its own actor and two buffers. `ahead`: 0 or 1, without measuring."""
         self._collector, self._algorithm = collector, algorithm
         device = algorithm.device
@@ -154,21 +161,27 @@ class OverlappingSource(RolloutSource):
 
 
 class PaceTrial:
-    """Measures some rollouts in lock-step: how long the learner waits for them, and how long it trains on them.
+    """Measures some rollouts in lock-step: how long the learner waits for them, and how long it
+    trains on them.
 
-    Collecting ahead hides the shorter of the two, at the price of weights that are one version old. On small problems
-    that price is real, so it is tried only if the shorter one is at least a quarter of both. It stays if a rollout with
-    its training then takes at most nine tenths of the time; learners that share busy cores or one device may gain
-    nothing. If the learner waits longer than it trains, workers get one more rollout, so that they never wait for the
-    learner; they begin it so late that the weights are no older. If it trains longer, the weights would be older.
+    Collecting ahead hides the shorter of the two, at the price of weights that are one version old.
+    On small problems that price is real, so it is tried only if the shorter one is at least a
+    quarter of both. It stays if a rollout with its training then takes at most nine tenths of the
+    time; learners that share busy cores or one device may gain nothing. If the learner waits longer
+    than it trains, workers get one more rollout, so that they never wait for the learner; they
+    begin it so late that the weights are no older. If it trains longer, the weights would be older.
 
     ahead   rollouts to collect while the learner trains: 0 is lock-step
     """
 
     def __init__(
-        self, ahead: int | None = None, clock: Callable[[], float] = time.monotonic, most: int = MOST_AHEAD
+        self,
+        ahead: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = MOST_AHEAD,
     ) -> None:
-        """`ahead`: a fixed number instead of measuring. `clock` is read only while measuring; `most` limits both."""
+        """`ahead`: a fixed number instead of measuring. `clock` is read only while measuring;
+        `most` limits both."""
         self._clock, self._most = clock, most
         self._mark: float | None = None
         self._waits: list[float] = []
@@ -203,7 +216,10 @@ class PaceTrial:
             self._decided = True
             if wait_s + training_s > _GAIN * self._lock_step_s:
                 self.ahead = 0
-            text = "a rollout with its training takes %.3f s, in lock-step %.3f s: %d are collected ahead"
+            text = (
+                "a rollout with its training takes %.3f s, in lock-step %.3f s: %d are "
+                "collected ahead"
+            )
             logger.info(text, wait_s + training_s, self._lock_step_s, self.ahead)
             return
         if min(wait_s, training_s) >= _WORTHWHILE * (wait_s + training_s):
@@ -212,4 +228,8 @@ class PaceTrial:
             self._waits, self._trainings, self._mark = [], [], None
             return
         self._decided = True
-        logger.info("a rollout takes %.3f s, training on it %.3f s: none is collected ahead", wait_s, training_s)
+        logger.info(
+            "a rollout takes %.3f s, training on it %.3f s: none is collected ahead",
+            wait_s,
+            training_s,
+        )

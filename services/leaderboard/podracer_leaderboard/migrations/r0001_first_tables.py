@@ -51,7 +51,9 @@ def upgrade() -> None:
         sa.Column("best_env_steps", sa.BigInteger(), nullable=False),
         sa.Column("best_cost_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("board", "number", name="pk_agents"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_agents_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_agents_board", ondelete="CASCADE"
+        ),
         sa.UniqueConstraint("name", name="uq_agents_name"),
     )
     op.create_index("ix_agents_board_lineage", "agents", ["board", "lineage"])
@@ -67,10 +69,14 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(), nullable=False),
         sa.Column("create_time", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_alias_changes"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_alias_changes_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_alias_changes_board", ondelete="CASCADE"
+        ),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_alias_changes_board_alias_number", "alias_changes", ["board", "alias", "number"])
+    op.create_index(
+        "ix_alias_changes_board_alias_number", "alias_changes", ["board", "alias", "number"]
+    )
     op.create_index("ix_alias_changes_board_request_id", "alias_changes", ["board", "request_id"])
     op.create_table(
         "candidates",
@@ -83,7 +89,9 @@ def upgrade() -> None:
         sa.Column("admit_time", sa.BigInteger(), nullable=False),
         sa.Column("evaluation", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("board", "agent", name="pk_candidates"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_candidates_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_candidates_board", ondelete="CASCADE"
+        ),
     )
     op.create_table(
         "evaluations",
@@ -94,11 +102,17 @@ def upgrade() -> None:
         sa.Column("has_checkpoint", sa.Boolean(), nullable=False),
         sa.Column("evaluation", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_evaluations"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_evaluations_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_evaluations_board", ondelete="CASCADE"
+        ),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_evaluations_board_agent_number", "evaluations", ["board", "agent", "number"])
-    op.create_index("ix_evaluations_board_evaluation_id", "evaluations", ["board", "evaluation_id"], unique=True)
+    op.create_index(
+        "ix_evaluations_board_agent_number", "evaluations", ["board", "agent", "number"]
+    )
+    op.create_index(
+        "ix_evaluations_board_evaluation_id", "evaluations", ["board", "evaluation_id"], unique=True
+    )
     op.create_table(
         "parents",
         sa.Column("board", sa.String(), nullable=False),
@@ -106,7 +120,9 @@ def upgrade() -> None:
         sa.Column("place", sa.BigInteger(), nullable=False),
         sa.Column("parent", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("board", "child", "place", name="pk_parents"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_parents_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_parents_board", ondelete="CASCADE"
+        ),
     )
     op.create_index("ix_parents_parent", "parents", ["parent"])
     op.create_table(
@@ -115,7 +131,9 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(), nullable=False),
         sa.Column("response", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("board", "request_id", name="pk_proposals"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_proposals_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_proposals_board", ondelete="CASCADE"
+        ),
     )
     op.create_table(
         "rounds",
@@ -128,7 +146,9 @@ def upgrade() -> None:
         sa.Column("cost_s", sa.Double(), nullable=False),
         sa.Column("response", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("board", "request_id", name="pk_rounds"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_rounds_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_rounds_board", ondelete="CASCADE"
+        ),
     )
     op.create_index("ix_rounds_board_lineage", "rounds", ["board", "lineage"])
     op.create_index("ix_rounds_board_rung", "rounds", ["board", "rung"])

@@ -10,14 +10,22 @@ down_revision = "r0001"
 
 
 def upgrade() -> None:
-    """Costs of old rounds are exact: the agent's own less its later rounds'. Their steps are an estimate by rung."""
+    """Costs of old rounds are exact: the agent's own less its later rounds'. Their steps are an
+    estimate by rung."""
     with op.batch_alter_table("rounds") as rounds:
-        rounds.add_column(sa.Column("env_steps", sa.BigInteger(), nullable=False, server_default="0"))
-        rounds.add_column(sa.Column("line_env_steps", sa.BigInteger(), nullable=False, server_default="0"))
+        rounds.add_column(
+            sa.Column("env_steps", sa.BigInteger(), nullable=False, server_default="0")
+        )
+        rounds.add_column(
+            sa.Column("line_env_steps", sa.BigInteger(), nullable=False, server_default="0")
+        )
         rounds.add_column(sa.Column("line_cost_s", sa.Double(), nullable=False, server_default="0"))
-    # The update finds each agent's later rounds by the new index; by the old one it would take hours.
+    # The update finds each agent's later rounds by the new index; by the old one it would take
+    # hours.
     op.drop_index("ix_rounds_board_rung", "rounds")
-    op.create_index("ix_rounds_board_agent_line_cost_s", "rounds", ["board", "agent", "line_cost_s"])
+    op.create_index(
+        "ix_rounds_board_agent_line_cost_s", "rounds", ["board", "agent", "line_cost_s"]
+    )
     op.execute(
         """
         UPDATE rounds SET
@@ -25,17 +33,25 @@ def upgrade() -> None:
                 (SELECT SUM(later.cost_s) FROM rounds AS later WHERE later.board = rounds.board
                     AND later.agent = rounds.agent AND later.rung > rounds.rung), 0),
             line_env_steps = COALESCE(
-                (SELECT env_steps * rounds.rung / NULLIF(rung, 0) FROM agents WHERE agents.name = rounds.agent), 0),
+                (SELECT env_steps * rounds.rung / NULLIF(rung, 0) FROM agents
+                 WHERE agents.name = rounds.agent), 0),
             env_steps = COALESCE(
-                (SELECT env_steps / NULLIF(rung, 0) FROM agents WHERE agents.name = rounds.agent), 0)
+                (SELECT env_steps / NULLIF(rung, 0) FROM agents
+                 WHERE agents.name = rounds.agent), 0)
         """
     )
     with op.batch_alter_table("rounds") as rounds:
         for column in ("env_steps", "line_env_steps", "line_cost_s"):
             rounds.alter_column(column, server_default=None)
-    op.create_index("ix_rounds_board_line_cost_s_agent_score", "rounds", ["board", "line_cost_s", "agent", "score"])
     op.create_index(
-        "ix_rounds_board_line_env_steps_agent_score", "rounds", ["board", "line_env_steps", "agent", "score"]
+        "ix_rounds_board_line_cost_s_agent_score",
+        "rounds",
+        ["board", "line_cost_s", "agent", "score"],
+    )
+    op.create_index(
+        "ix_rounds_board_line_env_steps_agent_score",
+        "rounds",
+        ["board", "line_env_steps", "agent", "score"],
     )
     op.create_table(
         "throughputs",
@@ -46,5 +62,7 @@ def upgrade() -> None:
         sa.Column("cost_s", sa.Double(), nullable=False),
         sa.Column("rounds", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("board", "shape", "member_count", name="pk_throughputs"),
-        sa.ForeignKeyConstraint(["board"], ["boards.name"], name="fk_throughputs_board", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["board"], ["boards.name"], name="fk_throughputs_board", ondelete="CASCADE"
+        ),
     )

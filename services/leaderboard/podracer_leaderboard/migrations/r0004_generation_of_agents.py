@@ -12,6 +12,8 @@ down_revision = "r0003"
 def upgrade() -> None:
     """Agents of boards that are older than barriers have none to wait at."""
     with op.batch_alter_table("agents") as agents:
-        agents.add_column(sa.Column("generation", sa.BigInteger(), nullable=False, server_default="0"))
+        agents.add_column(
+            sa.Column("generation", sa.BigInteger(), nullable=False, server_default="0")
+        )
     with op.batch_alter_table("agents") as agents:
         agents.alter_column("generation", server_default=None)

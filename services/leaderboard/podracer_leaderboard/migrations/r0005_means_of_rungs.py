@@ -1,4 +1,5 @@
-"""The mean by which agents of a rung are compared, the number of its episodes, and their variance"""
+"""The mean by which agents of a rung are compared, the number of its episodes, and their
+variance"""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ revision, down_revision = "r0005", "r0004"
 
 
 def upgrade() -> None:
-    """Take the score of earlier rounds, of which nothing else is known, as the mean, as if it were exact."""
+    """Take the score of earlier rounds, of which nothing else is known, as the mean, as if it were
+    exact."""
     with op.batch_alter_table("rounds") as rounds:
         rounds.add_column(sa.Column("rung_score", sa.Double(), nullable=True))
-        rounds.add_column(sa.Column("episodes", sa.BigInteger(), nullable=False, server_default="1"))
+        rounds.add_column(
+            sa.Column("episodes", sa.BigInteger(), nullable=False, server_default="1")
+        )
         rounds.add_column(sa.Column("variance", sa.Double(), nullable=False, server_default="0"))
     with op.batch_alter_table("rounds") as rounds:
         rounds.alter_column("episodes", server_default=None)

@@ -12,8 +12,12 @@ def upgrade() -> None:
     """No agent has been forked, pinned or stopped by a user so far."""
     with op.batch_alter_table("agents") as agents:
         agents.add_column(sa.Column("fork_request", sa.String(), nullable=False, server_default=""))
-        agents.add_column(sa.Column("pinned", sa.Boolean(), nullable=False, server_default=sa.false()))
-        agents.add_column(sa.Column("stopping", sa.Boolean(), nullable=False, server_default=sa.false()))
+        agents.add_column(
+            sa.Column("pinned", sa.Boolean(), nullable=False, server_default=sa.false())
+        )
+        agents.add_column(
+            sa.Column("stopping", sa.Boolean(), nullable=False, server_default=sa.false())
+        )
     with op.batch_alter_table("agents") as agents:
         for column in ("fork_request", "pinned", "stopping"):
             agents.alter_column(column, server_default=None)

@@ -1,4 +1,5 @@
-"""Single calls to the first evaluator that answers, and INSPECT, by an evaluator or in this process."""
+"""Single calls to the first evaluator that answers, and INSPECT, by an evaluator or in this
+process."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ _INSPECTION_S, _SLACK_S = 120.0, 15.0
 
 
 class EvaluatorCall:
-    """One unary call, with the files that its evaluator may lack. `check` is called while waiting and raises to cancel
-    the call."""
+    """One unary call, with the files that its evaluator may lack. `check` is called while waiting
+    and raises to cancel the call."""
 
     def __init__(self, files: FetchedFiles, timeout_s: float, check: Callable[[], None]) -> None:
         self._files, self._timeout_s, self.check = files, timeout_s, check
@@ -61,12 +62,18 @@ class EvaluatorCall:
 
 
 def answer_of_any(
-    stubs: Sequence[EvaluatorServiceStub], call: EvaluatorCall, method: str, request: Any, patience_s: float
+    stubs: Sequence[EvaluatorServiceStub],
+    call: EvaluatorCall,
+    method: str,
+    request: Any,
+    patience_s: float,
 ) -> Any:
-    """The answer of the first evaluator that answers. Retries for `patience_s` since the first one was lost, then
-    raises Unavailable (EVALUATOR_LOST)."""
+    """The answer of the first evaluator that answers. Retries for `patience_s` since the first one
+    was lost, then raises Unavailable (EVALUATOR_LOST)."""
     if not stubs:
-        raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
+        raise InvalidInput(
+            "the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS"
+        )
     deadline: float | None = None
     waits = Backoff(*_RETRY_S)
     while True:
@@ -78,7 +85,8 @@ def answer_of_any(
                 deadline = deadline or time.monotonic() + patience_s
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"no evaluator has answered for {patience_s:.0f} s: {error.message}", reason="EVALUATOR_LOST"
+                        f"no evaluator has answered for {patience_s:.0f} s: {error.message}",
+                        reason="EVALUATOR_LOST",
                     ) from error
         pause(next(waits), call.check)
 
@@ -86,8 +94,8 @@ def answer_of_any(
 def inspect_environment_for(
     work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> evaluator_service_pb2.InspectResponse:
-    """The environment's description, and warnings. Raises UserCodeFailed with the user's traceback, InvalidInput if the
-    environment of `retrain` does not fit, and the errors of `files`."""
+    """The environment's description, and warnings. Raises UserCodeFailed with the user's traceback,
+    InvalidInput if the environment of `retrain` does not fit, and the errors of `files`."""
     found = _inspect(work, work.environment, config, peers, files)
     if work.HasField("retrain_environment"):
         try:
@@ -96,10 +104,17 @@ def inspect_environment_for(
             raise InvalidInput(f"retrain.kwargs: {error.message}", reason=error.reason) from error
         except UserCodeFailed as error:
             message = f"retrain.kwargs: {error.message}"
-            raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
-        spaces = [(each.description.observation_space, each.description.action_space) for each in (found, later)]
+            raise UserCodeFailed(
+                message, user_traceback=error.user_traceback, reason=error.reason
+            ) from error
+        spaces = [
+            (each.description.observation_space, each.description.action_space)
+            for each in (found, later)
+        ]
         if spaces[0] != spaces[1]:
-            raise InvalidInput("retrain.kwargs: these change the environment's observations or actions")
+            raise InvalidInput(
+                "retrain.kwargs: these change the environment's observations or actions"
+            )
     return found
 
 
@@ -115,7 +130,9 @@ def _inspect(
         require_user_code_allowed(environment, config)
     with files.fetch(environment_from_message(environment)) as fetched:
         if config.layout == "split":
-            request = evaluator_service_pb2.InspectRequest(environment=environment, timeout=work.timeout)
+            request = evaluator_service_pb2.InspectRequest(
+                environment=environment, timeout=work.timeout
+            )
             call = EvaluatorCall(fetched, timeout_s + _SLACK_S, files.check)
             response: evaluator_service_pb2.InspectResponse = answer_of_any(
                 peers.evaluators, call, "Inspect", request, config.peer_patience
@@ -124,12 +141,14 @@ def _inspect(
         return BackgroundTask(lambda: _here(fetched, timeout_s), "inspection").result(files.check)
 
 
-def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
+def require_user_code_allowed(
+    environment: environment_pb2.EnvironmentSpec, config: LearnerConfig
+) -> None:
     """Raise InvalidInput if this fused pod may not start the environment."""
     if environment.entry_point and not config.runs_user_code:
         raise InvalidInput(
-            f"this fused pod does not run user code ({environment.entry_point}); use the split layout, or allow it "
-            "(PODRACER_ALLOW_USER_CODE, on Linux with Landlock)",
+            f"this fused pod does not run user code ({environment.entry_point}); use the split "
+            "layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)",
             reason="USER_CODE_NOT_ALLOWED",
         )
 

@@ -38,10 +38,14 @@ class PolicyStream:
         self._slots: SlotWriter | None = None
         self._encoder = TensorEncoder()
         opening.carriers.CopyFrom(self._offering.message)
-        self._call: StreamCall[EvaluateRequest, EvaluatorItem] = StreamCall(stub.Evaluate, self._decode)
+        self._call: StreamCall[EvaluateRequest, EvaluatorItem] = StreamCall(
+            stub.Evaluate, self._decode
+        )
         self._call.send(EvaluateRequest(open=opening))
 
-    def send(self, order: evaluator_service_pb2.EvaluationOrder, policy: Mapping[str, Tensor]) -> None:
+    def send(
+        self, order: evaluator_service_pb2.EvaluationOrder, policy: Mapping[str, Tensor]
+    ) -> None:
         """Send an order for this policy; never waits."""
         messages, chunks = self._encoder.encode(policy)
         for name, message in messages.items():
@@ -77,7 +81,10 @@ class PolicyStream:
                 return response.answer
             case "slot_return":
                 if self._slots is None:
-                    raise InvalidInput("an evaluator returned a slot of a stream without any", reason="BAD_SLOT_RETURN")
+                    raise InvalidInput(
+                        "an evaluator returned a slot of a stream without any",
+                        reason="BAD_SLOT_RETURN",
+                    )
                 self._slots.take_back(response.slot_return)
                 return None
             case "draining":

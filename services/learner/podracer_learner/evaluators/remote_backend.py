@@ -1,4 +1,5 @@
-"""Evaluations by an evaluator: requested, and collected when they arrive. A lost evaluator never blocks training."""
+"""Evaluations by an evaluator: requested, and collected when they arrive. A lost evaluator never
+blocks training."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.build import own_build
 from podracer_core.telemetry.metrics import ORDERS
 from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
-from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.training.evaluation_backend import (
+    EvaluationAnswer,
+    EvaluationBackend,
+    EvaluationOrder,
+)
 from podracer_core.training.phases import Occasions
 from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream
@@ -40,8 +45,8 @@ _LEAST_S = 0.1  # that an evaluator has for an order
 
 
 class RemoteBackend(EvaluationBackend):
-    """One session with the first evaluator that answers. Lost looks are dropped; lost full evaluations are requested
-    again."""
+    """One session with the first evaluator that answers. Lost looks are dropped; lost full
+    evaluations are requested again."""
 
     def __init__(
         self,
@@ -52,10 +57,13 @@ class RemoteBackend(EvaluationBackend):
         endpoint: Endpoint,
         evaluator: str = "",
     ) -> None:
-        """Opens the first session. `files`: of the environment. `check` is called while waiting and raises to cancel.
-        `endpoint`: the carriers for policies; `evaluator`: the evaluator's name."""
+        """Opens the first session. `files`: of the environment. `check` is called while waiting and
+        raises to cancel. `endpoint`: the carriers for policies; `evaluator`: the evaluator's
+        name."""
         if not stubs:
-            raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
+            raise InvalidInput(
+                "the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS"
+            )
         self._evaluator = evaluator
         self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
         self._delivery: BackgroundTask[None] | None = None  # to the evaluator that is asked next
@@ -78,7 +86,9 @@ class RemoteBackend(EvaluationBackend):
         self._orders[order.order_id] = order
         ORDERS.set(len(self._orders))
         if self._parent and (not order.screening or self._occasions.is_next()):
-            self._spans[order.order_id] = span("order", self._parent, sampled=True, look=order.screening)
+            self._spans[order.order_id] = span(
+                "order", self._parent, sampled=True, look=order.screening
+            )
         if self._opened:
             self._send(order)
 
@@ -101,9 +111,14 @@ class RemoteBackend(EvaluationBackend):
 
     def _connect(self) -> None:
         opening = evaluator_service_pb2.OpenEvaluate(
-            build=own_build(), cohort=self._cohort, traceparent=self._parent, evaluator=self._evaluator
+            build=own_build(),
+            cohort=self._cohort,
+            traceparent=self._parent,
+            evaluator=self._evaluator,
         )
-        self._stream = PolicyStream(self._stubs[0], opening, self._endpoint, inline_only=self._inline_only)
+        self._stream = PolicyStream(
+            self._stubs[0], opening, self._endpoint, inline_only=self._inline_only
+        )
 
     def _arrived(self) -> list[EvaluationAnswer]:
         """The arrived items, without waiting."""
@@ -131,7 +146,9 @@ class RemoteBackend(EvaluationBackend):
             if not wants_files(error):
                 raise
             self.close()
-            self._delivery = self._files.deliver(self._stubs[0].PutFile, evaluator_service_pb2.PutFileRequest)
+            self._delivery = self._files.deliver(
+                self._stubs[0].PutFile, evaluator_service_pb2.PutFileRequest
+            )
         except _LOST as error:
             self._lose(error)
             answers += self._lost_looks
@@ -159,7 +176,9 @@ class RemoteBackend(EvaluationBackend):
         self._spans.pop(item.order_id, NO_SPAN).end()
         ORDERS.set(len(self._orders))
         results = tuple(result_from_message(evaluation) for evaluation in item.evaluations)
-        duration_s = max((seconds_from_duration(one.duration) for one in item.evaluations), default=0.0)
+        duration_s = max(
+            (seconds_from_duration(one.duration) for one in item.evaluations), default=0.0
+        )
         return [EvaluationAnswer(item.order_id, results, duration_s)]
 
     def _lose(self, error: PodracerError) -> None:

@@ -72,13 +72,16 @@ class FollowOptions:
 
 
 class FusionFollower(FusionTransport):
-    """A stream to the lead, opened again whenever it breaks, until patience ends. Used in the main thread.
+    """A stream to the lead, opened again whenever it breaks, until patience ends. Used in the main
+    thread.
 
-    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) if it is lost, Fenced if it has
-    another lease, PreconditionFailed (BUILD_MISMATCH) if it is of another build.
+    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) if it is lost,
+    Fenced if it has another lease, PreconditionFailed (BUILD_MISMATCH) if it is of another build.
     """
 
-    def __init__(self, stub: learner_service_pb2_grpc.LearnerServiceStub, options: FollowOptions) -> None:
+    def __init__(
+        self, stub: learner_service_pb2_grpc.LearnerServiceStub, options: FollowOptions
+    ) -> None:
         self._stub, self._options = stub, options
         self._call: StreamCall[FuseRequest, Answer | Ended] | None = None
         self._encoder = TensorEncoder()
@@ -126,7 +129,9 @@ class FusionFollower(FusionTransport):
             try:
                 answer = self._receive()
                 if answer.fused is None:
-                    raise InvalidInput("the lead sent no state to a follower that joined", reason="BAD_FUSION")
+                    raise InvalidInput(
+                        "the lead sent no state to a follower that joined", reason="BAD_FUSION"
+                    )
                 return answer.fused
             except (*_LOST, PreconditionFailed) as error:
                 not_leading = isinstance(error, PreconditionFailed)
@@ -181,7 +186,9 @@ class _Decoder:
                 self._header = response.joined if self._joined else response.result
                 if not self._header.parameters:
                     return Answer(None)
-                return self._answer(self._decoder.begin(self._header.parameters, self._header.normalizer))
+                return self._answer(
+                    self._decoder.begin(self._header.parameters, self._header.normalizer)
+                )
             case "chunk":
                 return self._answer(self._decoder.add(response.chunk))
             case "end":
@@ -206,21 +213,34 @@ def follow(
     check: Callable[[], None],
     patience_s: float,
 ) -> None:
-    """Train until the lead ends its round. `channel`: to the lead; `check` is called between updates and while waiting.
+    """Train until the lead ends its round. `channel`: to the lead; `check` is called between
+    updates and while waiting.
 
-    patience_s: how long to wait until the lead leads. Raises the errors of `FusionFollower` and `check`.
-    """
+    patience_s: how long to wait until the lead leads. Raises the errors of `FusionFollower` and
+    `check`."""
     work = held.lease.follow
     # A lead that is lost is looked for as long as it would wait for its followers.
-    options = FollowOptions(work.rank, work.lead_fence, patience_s, fusion_deadline_s(work.train.fusion), check)
+    options = FollowOptions(
+        work.rank, work.lead_fence, patience_s, fusion_deadline_s(work.train.fusion), check
+    )
     follower = FusionFollower(learner_service_pb2_grpc.LearnerServiceStub(channel), options)
     algorithm = setup.algorithm
-    fusion = EpochFusion(algorithm, algorithm.share(work.rank), follower, work.rank, work.train.fusion.interval_updates)
-    session = TrainingSession(algorithm, setup.source, None, setup.plan, began_at=held.received_at, fusion=fusion)
+    fusion = EpochFusion(
+        algorithm,
+        algorithm.share(work.rank),
+        follower,
+        work.rank,
+        work.train.fusion.interval_updates,
+    )
+    session = TrainingSession(
+        algorithm, setup.source, None, setup.plan, began_at=held.received_at, fusion=fusion
+    )
     meter, reported_at = RoundMeter(session, algorithm, setup.source), 0.0
     try:
         fusion.begin(follower.join())
-        logger.info("follows %s as rank %d from fusion %d on", work.lead_address, work.rank, fusion.epoch)
+        logger.info(
+            "follows %s as rank %d from fusion %d on", work.lead_address, work.rank, fusion.epoch
+        )
         while True:
             check()
             follower.poll()
@@ -229,7 +249,9 @@ def follow(
                 reported_at = time.monotonic()
                 progress = session.progress()
                 meter.count(progress)
-                status.training(held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup)
+                status.training(
+                    held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup
+                )
     except RoundOver as over:
         logger.info("the lead ended the round: %s", over.message)
     finally:

@@ -44,13 +44,17 @@ class FollowerRegistry:
                 self._lead = None
             lead.end("the lead's round is over")
 
-    async def serve(self, requests: AsyncIterator[learner_service_pb2.FuseRequest], context: Context) -> None:
-        """A follower's stream. Raises PreconditionFailed (NOT_A_LEAD) while this learner leads no fusion."""
+    async def serve(
+        self, requests: AsyncIterator[learner_service_pb2.FuseRequest], context: Context
+    ) -> None:
+        """A follower's stream. Raises PreconditionFailed (NOT_A_LEAD) while this learner leads no
+        fusion."""
         with self._lock:
             lead = self._lead
         if lead is None:
             raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
-        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as a lead has done
+        # late: it imports torch, as a lead has done
+        from podracer_learner.fusion.stream import FollowerSession
 
         await self._slots.serve(partial(FollowerSession, lead), requests, context)
 

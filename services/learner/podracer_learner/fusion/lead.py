@@ -28,8 +28,8 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a follower: the state to continue from, after it `joined` or contributed. `fused` is None if
-    nothing was fused."""
+    """The answer to a follower: the state to continue from, after it `joined` or contributed.
+    `fused` is None if nothing was fused."""
 
     fused: Fused | None
     joined: bool = False
@@ -61,11 +61,12 @@ class LeadOptions:
 
 
 class FusionLead(FusionTransport):
-    """Serves each follower's stream in its own thread. The main thread trains, and waits only in `exchange`.
+    """Serves each follower's stream in its own thread. The main thread trains, and waits only in
+    `exchange`.
 
-    Each follower has an outbox for the answers of its stream. A new stream of the same rank replaces the former one:
-    its follower has lost the connection, even if this side has not noticed it.
-    """
+    Each follower has an outbox for the answers of its stream. A new stream of the same rank
+    replaces the former one: its follower has lost the connection, even if this side has not noticed
+    it."""
 
     def __init__(self, table: FusionTable, options: LeadOptions) -> None:
         self._table, self._options = table, options
@@ -87,17 +88,20 @@ class FusionLead(FusionTransport):
             return self._table.brought
 
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """See `FusionTransport`. Waits for the contributions of all joined learners, or until the deadline.
+        """See `FusionTransport`. Waits for the contributions of all joined learners, or until the
+        deadline.
 
-        Once the round's time is up, the wait is at most as long as this learner's own epoch: learners that are as fast
-        still count, and slower ones do not delay the end of the round by a deadline.
-        """
+        Once the round's time is up, the wait is at most as long as this learner's own epoch:
+        learners that are as fast still count, and slower ones do not delay the end of the round by
+        a deadline."""
         growth = contribution.growth.to("cpu")
         own = Contribution(contribution.rank, contribution.epoch, contribution.samples, growth)
         with self._changed:
             now = time.monotonic()
             self._table.open(own, now, max(self._options.ends_at, now + (now - self._answered_at)))
-            while (decision := self._table.decide(time.monotonic(), at_once=self._options.in_a_hurry())) is None:
+            while (
+                decision := self._table.decide(time.monotonic(), at_once=self._options.in_a_hurry())
+            ) is None:
                 self._options.check()
                 self._changed.wait(min(_POLL_S, self._table.remaining_s(time.monotonic())))
             for rank in decision.answered:
@@ -105,18 +109,25 @@ class FusionLead(FusionTransport):
                     self._outboxes[rank].put(Answer(decision.fused))
             self._answered_at = time.monotonic()
         if decision.fused is None:
-            logger.info("fusion %d: deadline passed with ranks %s only", contribution.epoch, decision.answered)
+            logger.info(
+                "fusion %d: deadline passed with ranks %s only",
+                contribution.epoch,
+                decision.answered,
+            )
         return decision.fused
 
     def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
-        """A follower joins. Raises Fenced for another lease's fence, InvalidInput for an invalid rank."""
+        """A follower joins. Raises Fenced for another lease's fence, InvalidInput for an invalid
+        rank."""
         if fence != self._options.fence:
             raise Fenced(
-                f"a follower joined with fence {fence}, this lead's fence is {self._options.fence}", fence=fence
+                f"a follower joined with fence {fence}, this lead's fence is {self._options.fence}",
+                fence=fence,
             )
         if not LEAD < rank <= self._options.followers:
             raise InvalidInput(
-                f"a follower joined with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
+                f"a follower joined with rank {rank}, expected 1 to {self._options.followers}",
+                reason="BAD_FUSION",
             )
         with self._changed:
             if self._ended is not None:
@@ -139,7 +150,9 @@ class FusionLead(FusionTransport):
                 return  # its stream is about to end
             late = self._table.bring(contribution)
             if late is not None:
-                logger.info("follower %d is late for fusion %d", contribution.rank, contribution.epoch)
+                logger.info(
+                    "follower %d is late for fusion %d", contribution.rank, contribution.epoch
+                )
                 outbox.put(Answer(late))
             self._changed.notify_all()
 
@@ -195,7 +208,9 @@ def lead_fusion(
         )
     )
     sharing = algorithm.share(LEAD)
-    table = FusionTable(fusion, sharing.state().to("cpu"), quorum=spec.quorum, deadline_s=fusion_deadline_s(spec))
+    table = FusionTable(
+        fusion, sharing.state().to("cpu"), quorum=spec.quorum, deadline_s=fusion_deadline_s(spec)
+    )
     with serving(FusionLead(table, options)) as lead:
         yield EpochFusion(algorithm, sharing, lead, LEAD, spec.interval_updates)
 

@@ -68,7 +68,8 @@ def fused_responses(
 
 
 class StateDecoder:
-    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either returns True.
+    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either
+    returns True.
 
     Raises InvalidInput for invalid messages.
     """
@@ -76,24 +77,35 @@ class StateDecoder:
     def __init__(self) -> None:
         self._tensors = TensorDecoder()
 
-    def begin(self, parameters: Mapping[str, tensor_pb2.Tensor], normalizer: Mapping[str, tensor_pb2.Tensor]) -> bool:
+    def begin(
+        self,
+        parameters: Mapping[str, tensor_pb2.Tensor],
+        normalizer: Mapping[str, tensor_pb2.Tensor],
+    ) -> bool:
         """Take the header's tensors. True if the header contained everything."""
         tensors = {_PARAMETERS + name: message for name, message in parameters.items()}
-        return self._tensors.begin(tensors | {_NORMALIZER + name: message for name, message in normalizer.items()})
+        return self._tensors.begin(
+            tensors | {_NORMALIZER + name: message for name, message in normalizer.items()}
+        )
 
     def add(self, chunk: tensor_pb2.TensorChunk) -> bool:
         """Take a chunk. True if it was the last one."""
         return self._tensors.add(chunk)
 
     def take(self, env_steps: list[int] | None = None) -> FusionState:
-        """The decoded state. `env_steps` are the transitions if these are not among the tensors. Raises InvalidInput
-        for tensors without `active` or valid transitions."""
+        """The decoded state. `env_steps` are the transitions if these are not among the tensors.
+        Raises InvalidInput for tensors without `active` or valid transitions."""
         tensors = self._tensors.take()
         parameters, normalizer = _below(_PARAMETERS, tensors), _below(_NORMALIZER, tensors)
-        transitions = normalizer.pop(_TRANSITIONS, None) if env_steps is None else torch.tensor(env_steps)
+        transitions = (
+            normalizer.pop(_TRANSITIONS, None) if env_steps is None else torch.tensor(env_steps)
+        )
         active = parameters.pop(_ACTIVE, None)
         if transitions is None or active is None or not bool((transitions >= 0).all()):
-            raise InvalidInput("parameters came without `active`, or without environment steps", reason="BAD_FUSION")
+            raise InvalidInput(
+                "parameters came without `active`, or without environment steps",
+                reason="BAD_FUSION",
+            )
         return FusionState(parameters, _statistics(normalizer), transitions, active)
 
 
@@ -101,7 +113,9 @@ def _tensors(state: FusionState) -> dict[str, Tensor]:
     tensors = {_PARAMETERS + name: tensor for name, tensor in state.parameters.items()}
     tensors[_PARAMETERS + _ACTIVE] = state.active
     for name, moments in state.statistics.items():
-        tensors |= {f"{_NORMALIZER}{name}.{key}": tensor for key, tensor in moments.tensors().items()}
+        tensors |= {
+            f"{_NORMALIZER}{name}.{key}": tensor for key, tensor in moments.tensors().items()
+        }
     return tensors
 
 
@@ -112,12 +126,18 @@ def _statistics(tensors: Mapping[str, Tensor]) -> dict[str, Moments]:
         named.setdefault(name, {})[key] = tensor
     for name, parts in named.items():
         if set(parts) != {"count", "mean", "squares"}:
-            raise InvalidInput(f"statistics of {name!r} came as {sorted(parts)}", reason="BAD_FUSION")
+            raise InvalidInput(
+                f"statistics of {name!r} came as {sorted(parts)}", reason="BAD_FUSION"
+            )
     return {name: Moments(**parts) for name, parts in named.items()}
 
 
 def _below(prefix: str, values: Mapping[str, Value]) -> dict[str, Value]:
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
 
 
 class FollowerSession(Session):
@@ -139,7 +159,11 @@ class FollowerSession(Session):
             raise InvalidInput("a follower begins with `join`, and joins once", reason="BAD_FUSION")
         elif kind == "contribution":
             self._incoming = request.contribution
-            self._bring(self._decoder.begin(request.contribution.parameters, request.contribution.normalizer_delta))
+            self._bring(
+                self._decoder.begin(
+                    request.contribution.parameters, request.contribution.normalizer_delta
+                )
+            )
         elif kind == "chunk":
             self._bring(self._decoder.add(request.chunk))
         else:
@@ -148,12 +172,16 @@ class FollowerSession(Session):
     def responses(self, answer: Answer | Ended) -> Iterator[learner_service_pb2.FuseResponse]:
         """The messages for this follower."""
         if isinstance(answer, Ended):
-            yield learner_service_pb2.FuseResponse(end=learner_service_pb2.FusionEnd(reason=answer.reason))
+            yield learner_service_pb2.FuseResponse(
+                end=learner_service_pb2.FusionEnd(reason=answer.reason)
+            )
         elif answer.fused is None:
             yield learner_service_pb2.FuseResponse(result=learner_service_pb2.FusionResult())
         else:
             inline = tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE)
-            yield from fused_responses(answer.fused, self._encoder, inline if answer.joined else None)
+            yield from fused_responses(
+                answer.fused, self._encoder, inline if answer.joined else None
+            )
 
     def drain(self) -> None:
         self.outbox.put(Ended("the lead is stopping"))
@@ -169,11 +197,16 @@ class FollowerSession(Session):
         header, self._incoming = self._incoming, None
         if header is None:
             raise InvalidInput("a contribution came without a header", reason="BAD_FUSION")
-        if header.sample_count < 0 or not all(0 <= steps <= _MOST_STEPS for steps in header.env_steps):
+        if header.sample_count < 0 or not all(
+            0 <= steps <= _MOST_STEPS for steps in header.env_steps
+        ):
             raise InvalidInput(
-                f"a contribution of {header.sample_count} samples came, of {list(header.env_steps)[:100]} environment "
-                f"steps; expected 0 or more, and 0 to {_MOST_STEPS}",
+                f"a contribution of {header.sample_count} samples came, of "
+                f"{list(header.env_steps)[:100]} environment steps; expected 0 or more, and 0 to "
+                f"{_MOST_STEPS}",
                 reason="BAD_FUSION",
             )
         growth = self._decoder.take(list(header.env_steps))
-        self._lead.bring(Contribution(self._rank, header.epoch, header.sample_count, growth), self.outbox)
+        self._lead.bring(
+            Contribution(self._rank, header.epoch, header.sample_count, growth), self.outbox
+        )

@@ -51,9 +51,8 @@ def lease_work(
 ) -> pod_service_pb2.Lease | None:
     """Wait for work, however long it takes and through any outage; None once `stop` is set.
 
-    The same request id is repeated until an answer has come, so that no lease is granted twice. Raises what asking
-    again would not mend: a wrong token, another build.
-    """
+    The same request id is repeated until an answer has come, so that no lease is granted twice.
+    Raises what asking again would not mend: a wrong token, another build."""
     away = Backoff(*_AWAY_S)
     request.request_id = secrets.token_hex(16)
     request.wait.CopyFrom(duration_pb2.Duration(seconds=int(_LONG_POLL_S)))
@@ -80,7 +79,9 @@ def lease_work(
 
 
 def _interruptible(
-    stub: pod_service_pb2_grpc.PodServiceStub, request: pod_service_pb2.LeaseWorkRequest, stop: threading.Event
+    stub: pod_service_pb2_grpc.PodServiceStub,
+    request: pod_service_pb2.LeaseWorkRequest,
+    stop: threading.Event,
 ) -> pod_service_pb2.LeaseWorkResponse | None:
     """The answer, or None if `stop` was set first."""
     done = threading.Event()
@@ -96,16 +97,22 @@ def _interruptible(
 
 
 class LeaseControl:
-    """The calls of one lease. Required calls are repeated while the lease is held; each is idempotent by contract."""
+    """The calls of one lease. Required calls are repeated while the lease is held; each is
+    idempotent by contract."""
 
     def __init__(
-        self, stub: pod_service_pb2_grpc.PodServiceStub, lease: pod_service_pb2.Lease, guard: LeaseGuard
+        self,
+        stub: pod_service_pb2_grpc.PodServiceStub,
+        lease: pod_service_pb2.Lease,
+        guard: LeaseGuard,
     ) -> None:
         self._stub, self._guard = stub, guard
         self._name, self._fence = lease.name, lease.fence
         self._metadata = bearer(lease.token)
 
-    def renew(self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float) -> pod_service_pb2.RenewLeaseResponse:
+    def renew(
+        self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float
+    ) -> pod_service_pb2.RenewLeaseResponse:
         """Renew the lease once; the caller repeats it."""
         request.lease, request.fence = self._name, self._fence
         response: pod_service_pb2.RenewLeaseResponse = self._stub.RenewLease(
@@ -130,23 +137,39 @@ class LeaseControl:
 
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         """Commit checkpoints. Raises Fenced if the lease is not held."""
-        request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
-        self._insist(lambda timeout_s: self._stub.CommitCheckpoint(request, metadata=self._metadata, timeout=timeout_s))
+        request = pod_service_pb2.CommitCheckpointRequest(
+            lease=self._name, fence=self._fence, members=members
+        )
+        self._insist(
+            lambda timeout_s: self._stub.CommitCheckpoint(
+                request, metadata=self._metadata, timeout=timeout_s
+            )
+        )
 
     def begin_commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> CommitCall:
         """Send `commit` once, and do not wait for the answer."""
         self._guard.check()
-        request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
-        return self._stub.CommitCheckpoint.future(request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S)
+        request = pod_service_pb2.CommitCheckpointRequest(
+            lease=self._name, fence=self._fence, members=members
+        )
+        return self._stub.CommitCheckpoint.future(
+            request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S
+        )
 
     def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
         """End the work with its result. Raises Fenced if the lease is not held."""
         request.lease, request.fence = self._name, self._fence
-        self._insist(lambda timeout_s: self._stub.CompleteWork(request, metadata=self._metadata, timeout=timeout_s))
+        self._insist(
+            lambda timeout_s: self._stub.CompleteWork(
+                request, metadata=self._metadata, timeout=timeout_s
+            )
+        )
 
     def release(self, problem: cohort_pb2.Problem, timeout_s: float = 1.0) -> None:
         """Hand the work back, best effort: the lease would expire anyway."""
-        request = pod_service_pb2.ReleaseLeaseRequest(lease=self._name, fence=self._fence, reason=problem)
+        request = pod_service_pb2.ReleaseLeaseRequest(
+            lease=self._name, fence=self._fence, reason=problem
+        )
         try:
             self._guard.check()
             self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
@@ -163,14 +186,21 @@ class LeaseControl:
             try:
                 return call(min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1)))
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("%s: no answer from the orchestrator, retrying: %s", self._name, error.message)
+                logger.info(
+                    "%s: no answer from the orchestrator, retrying: %s", self._name, error.message
+                )
                 time.sleep(next(waits))
 
 
 def work_request(
     pod: str, address: str, capabilities: pod_service_pb2.PodCapabilities
 ) -> pod_service_pb2.LeaseWorkRequest:
-    """The common part of every LeaseWork of this process; its instance id distinguishes it from a former process."""
+    """The common part of every LeaseWork of this process; its instance id distinguishes it from a
+    former process."""
     return pod_service_pb2.LeaseWorkRequest(
-        pod=pod, instance_id=secrets.token_hex(16), build=own_build(), address=address, capabilities=capabilities
+        pod=pod,
+        instance_id=secrets.token_hex(16),
+        build=own_build(),
+        address=address,
+        capabilities=capabilities,
     )

@@ -24,11 +24,12 @@ _MARGIN_S = 1.0
 
 
 class LeaseGuard:
-    """Knows until when the lease is held: one term from when the last successful renewal was *sent*.
+    """Knows until when the lease is held: one term from when the last successful renewal was
+    *sent*.
 
-    It keeps a margin of a tenth of the term (1 s at most), as a write takes time. The clock is monotonic and also runs
-    while the process is stopped. An expired lease is never revived by a later renewal. Thread-safe.
-    """
+    It keeps a margin of a tenth of the term (1 s at most), as a write takes time. The clock is
+    monotonic and also runs while the process is stopped. An expired lease is never revived by a
+    later renewal. Thread-safe."""
 
     def __init__(self, lease: str, fence: int, clock: Callable[[], float] = time.monotonic) -> None:
         """The lease is not held before the first `extend`."""
@@ -42,7 +43,8 @@ class LeaseGuard:
         return self._clock()
 
     def extend(self, sent_at: float, term_s: float) -> None:
-        """A renewal that was sent at `sent_at` has been granted. Raises Fenced if it came too late."""
+        """A renewal that was sent at `sent_at` has been granted. Raises Fenced if it came too
+        late."""
         with self._lock:
             if self._deadline is not None:
                 self._check()
@@ -71,13 +73,20 @@ class LeaseGuard:
             return
         if self._deadline is not None and self._deadline != float("-inf"):
             self._deadline, self._reason = float("-inf"), "its term ended without a renewal"
-        raise Fenced(f"this pod does not hold {self.lease}: {self._reason}", lease=self.lease, fence=self.fence)
+        raise Fenced(
+            f"this pod does not hold {self.lease}: {self._reason}",
+            lease=self.lease,
+            fence=self.fence,
+        )
 
 
 class FencedStore(ObjectStore):
-    """An object store that writes only while the lease is held, and waits for an unavailable store on reads."""
+    """An object store that writes only while the lease is held, and waits for an unavailable store
+    on reads."""
 
-    def __init__(self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None], patience_s: float) -> None:
+    def __init__(
+        self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None], patience_s: float
+    ) -> None:
         """Reads are retried for `patience_s`; `check` is called meanwhile and raises to cancel."""
         self._store, self._guard, self._check, self._patience_s = store, guard, check, patience_s
         self.url = store.url

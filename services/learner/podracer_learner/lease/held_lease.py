@@ -26,7 +26,9 @@ _RETRY_S = (0.1, 1.0)
 _AWAY_S = (0.5, 10.0)
 _AT_ONCE = 1000  # evaluations
 
-DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
+DRAINING = cohort_pb2.Problem(
+    reason="DRAINING", message="the pod was told to stop, or to do other work"
+)
 
 ROUND_OVER = cohort_pb2.Problem(reason="ROUND_OVER", message="the lead has ended the round")
 
@@ -56,12 +58,16 @@ class Renewal:
 
     @property
     def calls_back(self) -> bool:
-        """Whether the orchestrator recalls the lease, to stop this pod or to have it work for another job."""
-        return self._action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)
+        """Whether the orchestrator recalls the lease, to stop this pod or to have it work for
+        another job."""
+        return self._action in (
+            pod_service_pb2.LEASE_ACTION_DRAIN,
+            pod_service_pb2.LEASE_ACTION_RELEASE,
+        )
 
     def start(self) -> None:
-        """Renew once, which makes the guard valid, and start the thread. Raises Fenced, or Unavailable if the
-        orchestrator does not answer."""
+        """Renew once, which makes the guard valid, and start the thread. Raises Fenced, or
+        Unavailable if the orchestrator does not answer."""
         self._renew()
         self._thread.start()
         threading.Thread(target=self._listen, name="lease-orders", daemon=True).start()
@@ -158,11 +164,17 @@ class Renewal:
             self._term_s = _bounded(seconds_from_duration(response.term))
         self._guard.extend(sent_at, self._term_s)
         self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
-        self.admission_score = response.admission_score if response.HasField("admission_score") else None
+        self.admission_score = (
+            response.admission_score if response.HasField("admission_score") else None
+        )
         delivered = {evaluation.evaluation_id for evaluation in sent}
         with self._lock:
             for waiting in (self._candidates, self._looks):
-                for key in [key for key, evaluation in waiting.items() if evaluation.evaluation_id in delivered]:
+                for key in [
+                    key
+                    for key, evaluation in waiting.items()
+                    if evaluation.evaluation_id in delivered
+                ]:
                     del waiting[key]
             if self._candidates or self._looks:
                 self._wake.set()
@@ -181,8 +193,8 @@ class Interrupted(PodracerError):
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """`store`: the object store, which writes only while the lease is held. `received_at`: on the monotonic clock;
-    `used_before`: this process's processor seconds then."""
+    """`store`: the object store, which writes only while the lease is held. `received_at`: on the
+    monotonic clock; `used_before`: this process's processor seconds then."""
 
     lease: pod_service_pb2.Lease
     received_at: float

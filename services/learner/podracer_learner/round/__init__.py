@@ -1,6 +1,7 @@
 """A round of training.
 
-setup, plan, initial_agents      the beginning: networks and environments, sizes, members' first states
+setup, plan, initial_agents      the beginning: networks and environments, sizes, members' first
+                                 states
 train                            the training
 checkpoint_committer, reports    checkpoints and reports
 access                           access for other threads

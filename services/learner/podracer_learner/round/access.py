@@ -1,4 +1,5 @@
-"""Access of serving threads to the current round: its state (LearnerStatus) and requests to it (Commands)."""
+"""Access of serving threads to the current round: its state (LearnerStatus) and requests to it
+(Commands)."""
 
 from __future__ import annotations
 
@@ -97,11 +98,14 @@ class Commands:
 
 
 def _members(current: TrainingControl, agents: Sequence[str]) -> list[int]:
-    """Indices of agents, or of all if none is named. Raises NotFound for an agent of another cohort."""
+    """Indices of agents, or of all if none is named. Raises NotFound for an agent of another
+    cohort."""
     known = list(current.agents)
     for agent in agents:
         if agent not in known:
-            raise NotFound(f"{agent} is not trained here; it trains {', '.join(known)}", agent=agent)
+            raise NotFound(
+                f"{agent} is not trained here; it trains {', '.join(known)}", agent=agent
+            )
     return [known.index(agent) for agent in agents] if agents else list(range(len(known)))
 
 
@@ -162,7 +166,11 @@ class LearnerStatus:
     def working(self, lease: pod_service_pb2.Lease) -> None:
         """The learner has leased work."""
         training = lease.WhichOneof("work") in ("train", "follow")
-        state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
+        state = (
+            learner_service_pb2.LEARNER_STATE_TRAINING
+            if training
+            else learner_service_pb2.LEARNER_STATE_BUSY
+        )
         self.presence = Presence(state, lease.name, lease.fence, _agents(lease))
 
 

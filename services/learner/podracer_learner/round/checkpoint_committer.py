@@ -36,8 +36,8 @@ class StoreAway(Unavailable):
 
 
 class CheckpointCommitter:
-    """Writes members' checkpoints, each once, and commits them as soon as they are in the store: at once in a folder,
-    else in the background of training.
+    """Writes members' checkpoints, each once, and commits them as soon as they are in the store: at
+    once in a folder, else in the background of training.
 
     furthest_steps   the most steps of a member in a checkpoint of this lease; -1 before the first
     """
@@ -51,13 +51,16 @@ class CheckpointCommitter:
         patience_s: float,
         interrupted: Callable[[], bool],
     ) -> None:
-        """`replays`: the members' transitions. `patience_s`: how long to wait for the store if it is required; a round
-        that is `interrupted` waits for less."""
+        """`replays`: the members' transitions. `patience_s`: how long to wait for the store if it
+        is required; a round that is `interrupted` waits for less."""
         self._held, self._writer, self._replays, self._session = held, writer, replays, session
         self._patience_s, self._interrupted = patience_s, interrupted
         self._agents = [agent.name for agent in held.lease.train.cohort.members]
-        self._interval_s = seconds_from_duration(held.lease.train.checkpoint_interval) or CHECKPOINT_INTERVAL_S
-        self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
+        self._interval_s = (
+            seconds_from_duration(held.lease.train.checkpoint_interval) or CHECKPOINT_INTERVAL_S
+        )
+        # by member and steps
+        self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}
         self._under_way: list[pod_service_pb2.MemberCheckpoint] = []
         self._committed_steps: dict[str, int] = {}
         self._tried_at = time.monotonic()
@@ -78,8 +81,11 @@ class CheckpointCommitter:
         """The checkpoint of a written outcome."""
         return self._member_checkpoint(outcome.member, outcome.env_steps, failed=outcome.failed)
 
-    def commit_now(self, members: Sequence[int], patience_s: float = math.inf) -> list[agent_pb2.CheckpointReference]:
-        """Write and commit these members as they are. Raises StoreAway after its own patience, or this."""
+    def commit_now(
+        self, members: Sequence[int], patience_s: float = math.inf
+    ) -> list[agent_pb2.CheckpointReference]:
+        """Write and commit these members as they are. Raises StoreAway after its own patience, or
+        this."""
         everybody = self._session.outcomes()
         outcomes = [everybody[member] for member in dict.fromkeys(members)]
         self._write_lasting([self._final(outcome) for outcome in outcomes], patience_s)
@@ -88,7 +94,8 @@ class CheckpointCommitter:
         return [one.checkpoint for one in written]
 
     def commit_behind(self) -> None:
-        """Write all members if it is time; training continues while they are stored and committed."""
+        """Write all members if it is time; training continues while they are stored and
+        committed."""
         if self.is_due:
             outcomes = self._session.outcomes()
             if self._try_write([self._final(outcome) for outcome in outcomes]):
@@ -96,21 +103,29 @@ class CheckpointCommitter:
         self.go_on()
 
     def commit_winner(self, confirmed: Judgement) -> None:
-        """Commit the snapshot that reached the target, unless a later one of its member is committed."""
+        """Commit the snapshot that reached the target, unless a later one of its member is
+        committed."""
         self._write_lasting([self._candidate(confirmed, self._session.outcomes())])
         member, env_steps = confirmed.member, confirmed.env_steps
         if env_steps > self._committed_steps.get(self._agents[member], -1):
             self._commit([self._member_checkpoint(member, env_steps, failed=False)])
 
     def write_last(self, outcomes: Sequence[MemberOutcome]) -> None:
-        """Write the checkpoints of the result: every member's last state, and its candidate. If these are the same, one
-        checkpoint with the evaluation is both."""
-        writes = [self._candidate(one.candidate, outcomes) for one in outcomes if one.candidate is not None]
+        """Write the checkpoints of the result: every member's last state, and its candidate. If
+        these are the same, one checkpoint with the evaluation is both."""
+        writes = [
+            self._candidate(one.candidate, outcomes)
+            for one in outcomes
+            if one.candidate is not None
+        ]
         writes += [self._final(outcome) for outcome in outcomes]
-        self._write_lasting(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
+        self._write_lasting(
+            list({(write.member, write.env_steps): write for write in reversed(writes)}.values())
+        )
 
     def go_on(self) -> None:
-        """Commit written checkpoints once the store has them; retry while the orchestrator does not answer."""
+        """Commit written checkpoints once the store has them; retry while the orchestrator does not
+        answer."""
         if self._call is not None:
             if self._call.done():
                 self._end_call(self._call)
@@ -156,7 +171,9 @@ class CheckpointCommitter:
         def note(write: MemberWrite, reference: agent_pb2.CheckpointReference) -> None:
             self._written[write.member, write.env_steps] = reference
 
-        self._writer.write([one for one in writes if (one.member, one.env_steps) not in self._written], note)
+        self._writer.write(
+            [one for one in writes if (one.member, one.env_steps) not in self._written], note
+        )
         self.furthest_steps = max([self.furthest_steps, *(write.env_steps for write in writes)])
 
     def _end_call(self, call: CommitCall) -> None:
@@ -186,25 +203,40 @@ class CheckpointCommitter:
             self._held.guard.check()
             patience_s = min(self._patience_s, most_s, HURRY_S if self._interrupted() else math.inf)
             if time.monotonic() - began_at > patience_s:
-                raise StoreAway(f"{self._held.store.url} has accepted no write for {patience_s:.0f} s")
+                raise StoreAway(
+                    f"{self._held.store.url} has accepted no write for {patience_s:.0f} s"
+                )
             time.sleep(_POLL_S)
 
     def _final(self, outcome: MemberOutcome) -> MemberWrite:
         replay = self._replays.of(outcome.member)
-        return MemberWrite(outcome.member, outcome.env_steps, outcome.state, outcome.environment, replay=replay)
+        return MemberWrite(
+            outcome.member, outcome.env_steps, outcome.state, outcome.environment, replay=replay
+        )
 
     def _candidate(self, judgement: Judgement, outcomes: Sequence[MemberOutcome]) -> MemberWrite:
         snapshot, outcome = judgement.snapshot, outcomes[judgement.member]
         assert snapshot is not None, "a candidate is judged by its snapshot"
         environment = outcome.environment if outcome.env_steps == judgement.env_steps else None
         replay = self._replays.of(judgement.member)
-        return MemberWrite(judgement.member, judgement.env_steps, snapshot.state, environment, judgement.result, replay)
+        return MemberWrite(
+            judgement.member,
+            judgement.env_steps,
+            snapshot.state,
+            environment,
+            judgement.result,
+            replay,
+        )
 
-    def _member_checkpoint(self, member: int, env_steps: int, *, failed: bool) -> pod_service_pb2.MemberCheckpoint:
+    def _member_checkpoint(
+        self, member: int, env_steps: int, *, failed: bool
+    ) -> pod_service_pb2.MemberCheckpoint:
         now = self._session.progress()
         progress = member_progress(
             self._agents[member], env_steps, now.used_s, now.evaluation_s, len(self._agents), failed
         )
         if math.isfinite(now.returns[member]):
             progress.training_return = now.returns[member]
-        return pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=self._written[member, env_steps])
+        return pod_service_pb2.MemberCheckpoint(
+            progress=progress, checkpoint=self._written[member, env_steps]
+        )

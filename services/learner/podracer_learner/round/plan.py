@@ -1,4 +1,5 @@
-"""The parts of a round that its grant leaves open: its end, and an agent's environments by device and algorithm."""
+"""The parts of a round that its grant leaves open: its end, and an agent's environments by device
+and algorithm."""
 
 from __future__ import annotations
 
@@ -33,18 +34,32 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
 
 
 def envs_per_member(
-    work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str, *, horizon: int = 1, here: bool = True
+    work: pod_service_pb2.TrainWork,
+    spec: EnvironmentSpec,
+    device: str,
+    *,
+    horizon: int = 1,
+    here: bool = True,
 ) -> int:
-    """The job's number of environments, else `usual_envs_per_member`, or fewer where inspection found them slow."""
+    """The job's number of environments, else `usual_envs_per_member`, or fewer where inspection
+    found them slow."""
     if work.cohort.envs_per_member:
         return work.cohort.envs_per_member
     members, budget = work.sized_for or len(work.cohort.members), work.budget
     usual = usual_envs_per_member(
-        work.cohort.algorithm, spec, device, members, env_steps=budget.env_steps_per_member, horizon=horizon, here=here
+        work.cohort.algorithm,
+        spec,
+        device,
+        members,
+        env_steps=budget.env_steps_per_member,
+        horizon=horizon,
+        here=here,
     )
     found = work.cohort.environment_description
     time_s = seconds_from_duration(budget.time) or seconds_from_duration(budget.cost) or None
-    return fitting_envs(usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s)
+    return fitting_envs(
+        usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s
+    )
 
 
 def describe_sizes(algorithm: Algorithm, envs: int) -> str:

@@ -100,7 +100,11 @@ def progress_report(
         if math.isfinite(progress.returns[index]):
             member.training_return = progress.returns[index]
         member.metrics.update(
-            {name: values[index] for name, values in progress.metrics.items() if math.isfinite(float(values[index]))}
+            {
+                name: values[index]
+                for name, values in progress.metrics.items()
+                if math.isfinite(float(values[index]))
+            }
         )
         report.members.append(member)
     return report
@@ -119,7 +123,9 @@ def work_span(lease: pod_service_pb2.Lease) -> Span:
 class RoundMeter:
     """Adds a round's progress since the last call to the metrics."""
 
-    def __init__(self, session: TrainingSession, algorithm: Algorithm, source: RolloutSource) -> None:
+    def __init__(
+        self, session: TrainingSession, algorithm: Algorithm, source: RolloutSource
+    ) -> None:
         self._session, self._algorithm, self._source = session, algorithm, source
         self._name = algorithm.cohort.algorithm
         self._steps = self._updates = 0
@@ -133,7 +139,9 @@ class RoundMeter:
         metrics.STEPS.add(max(0, steps - self._steps), algorithm=self._name)
         metrics.UPDATES.add(progress.updates - self._updates, algorithm=self._name)
         for phase, total_s in seconds.items():
-            metrics.PHASES.add(total_s - self._seconds.get(phase, 0.0), phase=phase, algorithm=self._name)
+            metrics.PHASES.add(
+                total_s - self._seconds.get(phase, 0.0), phase=phase, algorithm=self._name
+            )
         metrics.STALENESS.set(self._source.staleness)
         metrics.WORKERS.set(self._source.worker_count)
         metrics.REPLAY.set(self._algorithm.replay_size)
@@ -141,9 +149,12 @@ class RoundMeter:
 
 
 class RoundReports:
-    """Reports a TRAIN lease's progress and evaluations to its renewals, and its progress to the learner's status."""
+    """Reports a TRAIN lease's progress and evaluations to its renewals, and its progress to the
+    learner's status."""
 
-    def __init__(self, held: HeldLease, setup: RoundSetup, session: TrainingSession, status: LearnerStatus) -> None:
+    def __init__(
+        self, held: HeldLease, setup: RoundSetup, session: TrainingSession, status: LearnerStatus
+    ) -> None:
         self._held, self._setup, self._session, self._status = held, setup, session, status
         self._members = list(held.lease.train.cohort.members)
         self._meter = RoundMeter(session, setup.algorithm, setup.source)
@@ -187,7 +198,9 @@ class RoundReports:
         for judgement in news:
             agent = self._members[judgement.member]
             evaluation_id = f"{self._held.lease.fence}-{next(self._evaluation_ids)}"
-            message = evaluation_message(judgement, evaluation_id, agent.name, base_env_steps(agent))
+            message = evaluation_message(
+                judgement, evaluation_id, agent.name, base_env_steps(agent)
+            )
             messages.append(message)
             logger.debug(
                 "%s of %s: %.1f at %.2f s, known at %.2f s",
@@ -200,7 +213,8 @@ class RoundReports:
             if judgement.snapshot is not None:
                 self._judged.append((judgement, message))
         kept = [*selection.kept, selection.confirmed]
-        self._judged = [pair for pair in self._judged if any(pair[0] is one for one in kept)]  # others hold snapshots
+        # others hold snapshots
+        self._judged = [pair for pair in self._judged if any(pair[0] is one for one in kept)]
         self._held.renewal.add_evaluations(messages)
 
     def message_of(self, candidate: Judgement) -> agent_pb2.Evaluation:

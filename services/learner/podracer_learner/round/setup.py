@@ -22,8 +22,18 @@ from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_S
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import device_for, evaluates_alike, is_evaluated_beside, make_vec_environment
-from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space, to_gymnasium
+from podracer_core.environments.registry import (
+    device_for,
+    evaluates_alike,
+    is_evaluated_beside,
+    make_vec_environment,
+)
+from podracer_core.environments.spaces import (
+    action_array_space,
+    from_gymnasium,
+    observation_array_space,
+    to_gymnasium,
+)
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
@@ -50,9 +60,10 @@ _ROLLOUT_PART = 0.4  # of a round's time that a rollout of workers may take
 
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
-    """Everything that a round needs. `spaces`: of the environment; `episode_steps`: the most steps of an episode;
-    `held`: closed by `close`; `environment`: the job's, with files in the object store; `backend`: None for a learner
-    that does not evaluate; `replay_files`: of the checkpoints that members continue from; `sizes`: a text."""
+    """Everything that a round needs. `spaces`: of the environment; `episode_steps`: the most steps
+    of an episode; `held`: closed by `close`; `environment`: the job's, with files in the object
+    store; `backend`: None for a learner that does not evaluate; `replay_files`: of the checkpoints
+    that members continue from; `sizes`: a text."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -79,19 +90,26 @@ def set_up_round(
     replays: ReplayCache,
     rank: int = 0,
 ) -> RoundSetup:
-    """Build the cohort, load every member's initial state, and open rollout source and evaluation backend.
+    """Build the cohort, load every member's initial state, and open rollout source and evaluation
+    backend.
 
-    `user_files` has the environment's files and the store. rank: of this learner among several of the same agents. All
-    but the lead (rank 0) begin new episodes in their own environments and do not evaluate. Raises UserCodeFailed if the
-    environment does not start, InvalidInput for invalid work, and the errors of `user_files`.
-    """
+    `user_files` has the environment's files and the store. rank: of this learner among several of
+    the same agents. All but the lead (rank 0) begin new episodes in their own environments and do
+    not evaluate. Raises UserCodeFailed if the environment does not start, InvalidInput for invalid
+    work, and the errors of `user_files`."""
     begin = functools.partial(
-        load_initial_agents, agents=work.cohort.members, store=user_files.store, replays=replays, rank=rank
+        load_initial_agents,
+        agents=work.cohort.members,
+        store=user_files.store,
+        replays=replays,
+        rank=rank,
     )
     if config.layout == "fused":
         require_user_code_allowed(work.cohort.environment, config)
     with ExitStack() as held:
-        fetched = held.enter_context(user_files.fetch(environment_from_message(work.cohort.environment)))
+        fetched = held.enter_context(
+            user_files.fetch(environment_from_message(work.cohort.environment))
+        )
         if config.layout == "fused":
             placed = held.enter_context(fetched.place()).spec
             return _set_up_fused(work, config, begin, placed, held)
@@ -106,7 +124,8 @@ def _set_up_fused(
     held: ExitStack,
 ) -> RoundSetup:
     """`placed`: the environment with its files; `held` collects what the round has to close."""
-    cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
+    cohort = cohort_from_message(work.cohort)
+    spec = environment_from_message(work.cohort.environment)
     device = device_for(config.device, spec)
     horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
     envs = envs_per_member(work, spec, device, horizon=horizon)
@@ -126,7 +145,9 @@ def _set_up_fused(
         buffers=2 if overlapping else 1,
     )
     source = (
-        OverlappingSource(collector, algorithm, config.ahead) if overlapping else InProcessSource(collector, algorithm)
+        OverlappingSource(collector, algorithm, config.ahead)
+        if overlapping
+        else InProcessSource(collector, algorithm)
     )
     held.callback(source.close)
     resume_environments(collector, starts.environments)
@@ -149,7 +170,9 @@ def _set_up_fused(
     )
 
 
-def _local_backend(cohort: CohortConfig, placed: EnvironmentSpec, device: str, evaluator: str) -> EvaluationBackend:
+def _local_backend(
+    cohort: CohortConfig, placed: EnvironmentSpec, device: str, evaluator: str
+) -> EvaluationBackend:
     if is_evaluated_beside(placed, device):
         return ProcessBackend(cohort, placed, evaluator, keep=True)
     make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
@@ -172,9 +195,14 @@ def _set_up_split(
     held: ExitStack,
 ) -> RoundSetup:
     """`fetched`: the environment's files; `held` collects what the round has to close."""
-    cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
+    cohort = cohort_from_message(work.cohort)
+    spec = environment_from_message(work.cohort.environment)
     spaces = _array_spaces(description := _description(work))
-    device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
+    device = (
+        "cuda"
+        if config.device == "auto" and torch.cuda.is_available()
+        else config.device.replace("auto", "cpu")
+    )
     envs = envs_per_member(work, spec, device, here=False)
     algorithm = fitting_algorithm(cohort, envs, *spaces, device)
     starts = begin(algorithm)
@@ -215,7 +243,9 @@ def _set_up_split(
 
 def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:
     if not work.cohort.HasField("environment_description"):
-        raise InvalidInput("a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION")
+        raise InvalidInput(
+            "a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION"
+        )
     return work.cohort.environment_description
 
 
@@ -227,7 +257,9 @@ def _remote_backend(
     device: torch.device,
 ) -> RemoteBackend:
     sending = Endpoint(peers.folder, sends=True, device=device)
-    return RemoteBackend(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
+    return RemoteBackend(
+        work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator
+    )
 
 
 def _array_spaces(
@@ -240,10 +272,11 @@ def _array_spaces(
 
 
 def require_same_environment(
-    expected: environment_pb2.EnvironmentDescription, started: environment_pb2.EnvironmentDescription
+    expected: environment_pb2.EnvironmentDescription,
+    started: environment_pb2.EnvironmentDescription,
 ) -> None:
-    """Raise PreconditionFailed (ENVIRONMENT_MISMATCH) if a worker's environment has other shapes than the job's, for
-    example because another version of a package is installed."""
+    """Raise PreconditionFailed (ENVIRONMENT_MISMATCH) if a worker's environment has other shapes
+    than the job's, for example because another version of a package is installed."""
     wanted, there = (", ".join(map(_shape_text, _array_spaces(one))) for one in (expected, started))
     if wanted != there:
         raise PreconditionFailed(

@@ -90,7 +90,8 @@ class TrainRun:
         self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
 
     def run(self) -> bool:
-        """Train and complete the work. False if it was interrupted; then the current state is committed."""
+        """Train and complete the work. False if it was interrupted; then the current state is
+        committed."""
         try:
             return self._run()
         finally:
@@ -109,7 +110,8 @@ class TrainRun:
             logger.info("interrupted while waiting")
         except StoreAway:
             raise
-        except (Unavailable, DeadlineExpired):  # a peer is lost: commit the state for the pod that continues
+        except (Unavailable, DeadlineExpired):
+            # a peer is lost: commit the state for the pod that continues
             self._checkpoints.commit_now(range(len(self._members)))
             raise
         self._checkpoints.commit_now(range(len(self._members)))
@@ -118,10 +120,13 @@ class TrainRun:
     def policy(self, members: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
         """Version and stacked tensors of these members' actors."""
         algorithm = self._setup.algorithm
-        return algorithm.version, {name: one[list(members)] for name, one in algorithm.actor_state().items()}
+        return algorithm.version, {
+            name: one[list(members)] for name, one in algorithm.actor_state().items()
+        }
 
     def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
-        """Write and commit these members as they are, on request. Training and the caller wait for it."""
+        """Write and commit these members as they are, on request. Training and the caller wait for
+        it."""
         return self._checkpoints.commit_now(members, HURRY_S)
 
     def _evaluation_attributes(self) -> dict[str, float]:
@@ -133,7 +138,8 @@ class TrainRun:
 
     def _step(self) -> None:
         self._held.guard.check()
-        # What is committed can be given no evaluation any more, so a state that was looked at is not.
+        # What is committed can be given no evaluation any more, so a state that was looked at is
+        # not.
         wants_checkpoint = self._checkpoints.is_due
         if self._session.selection is not None:
             self._session.selection.admit_from(self._held.renewal.admission_score)
@@ -149,13 +155,17 @@ class TrainRun:
         return self._stop.is_set() or self._held.renewal.calls_back
 
     def _told_to_end(self) -> bool:
-        return self._interrupted() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
+        return (
+            self._interrupted() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
+        )
 
     def _conclude(self) -> None:
         """The last evaluations, the checkpoints, and the result."""
         session, selection = self._session, self._session.selection
         self._checkpoints.go_on()
-        wants_look = selection is not None and selection.confirmed is None and not selection.is_concluding
+        wants_look = (
+            selection is not None and selection.confirmed is None and not selection.is_concluding
+        )
         if wants_look and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:
@@ -204,11 +214,15 @@ class TrainRun:
         )
         if outcome.candidate is not None:
             result.candidate.CopyFrom(self._reports.message_of(outcome.candidate))
-            result.candidate.checkpoint.CopyFrom(self._checkpoints.written(outcome.member, outcome.candidate.env_steps))
+            result.candidate.checkpoint.CopyFrom(
+                self._checkpoints.written(outcome.member, outcome.candidate.env_steps)
+            )
         if outcome.failed:
             result.problem.CopyFrom(
                 cohort_pb2.Problem(
-                    reason="DIVERGED", message=f"{agent} diverged: its gradients were not finite; it was frozen before"
+                    reason="DIVERGED",
+                    message=f"{agent} diverged: its gradients were not finite; it was frozen "
+                    "before",
                 )
             )
         return result

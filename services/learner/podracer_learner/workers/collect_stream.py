@@ -1,4 +1,5 @@
-"""One stream to a worker: weights and requests go out, rollouts come back by the negotiated carrier."""
+"""One stream to a worker: weights and requests go out, rollouts come back by the negotiated
+carrier."""
 
 from __future__ import annotations
 
@@ -71,15 +72,19 @@ class CollectStream:
         *,
         inline_only: bool,
     ) -> None:
-        """Opens it, without waiting; `channel` is closed with it. `arrived` is called, in any thread, when `poll` would
-        find something."""
+        """Opens it, without waiting; `channel` is closed with it. `arrived` is called, in any
+        thread, when `poll` would find something."""
         self._channel = channel
-        self._offering = CarrierOffering(endpoint, opening.max_in_flight or 1, inline_only=inline_only)
+        self._offering = CarrierOffering(
+            endpoint, opening.max_in_flight or 1, inline_only=inline_only
+        )
         opening.carriers.CopyFrom(self._offering.message)
         opening.traceparent = current().traceparent
         decoder = _Decoder(address, self._offering)
         stub = worker_service_pb2_grpc.WorkerServiceStub(channel)
-        self._call: StreamCall[CollectRequest, Arrival | Opened] = StreamCall(stub.Collect, decoder.decode, arrived)
+        self._call: StreamCall[CollectRequest, Arrival | Opened] = StreamCall(
+            stub.Collect, decoder.decode, arrived
+        )
         decoder.give_back = _slot_returner(self._call)
         self.send, self.poll = self._call.send, self._call.poll
         self.send(CollectRequest(open=opening))
@@ -109,7 +114,9 @@ class _Decoder:
             case "rollout":
                 self._batch = response.rollout
                 tensors = dict(response.rollout.tensors)
-                tensors |= {_STATE + name: one for name, one in response.rollout.environment_state.items()}
+                tensors |= {
+                    _STATE + name: one for name, one in response.rollout.environment_state.items()
+                }
                 return self._arrival(self._tensors.begin(tensors))
             case "chunk":
                 return self._arrival(self._tensors.add(response.chunk))
@@ -130,15 +137,23 @@ class _Decoder:
         if self._batch is None or not self._batch.policy_versions:
             raise InvalidInput("a rollout came without a header, or without the version that acted")
         tensors = self._tensors.take()
-        state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if name.startswith(_STATE)}
+        state = {
+            name.removeprefix(_STATE): tensors.pop(name)
+            for name in list(tensors)
+            if name.startswith(_STATE)
+        }
         rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
         batch, now = self._batch, time.monotonic()
-        return Arrival(rollout, state, batch.live_environments, now, batch.processor_s, batch.breaks)
+        return Arrival(
+            rollout, state, batch.live_environments, now, batch.processor_s, batch.breaks
+        )
 
 
-def _slot_returner(call: StreamCall[CollectRequest, Arrival | Opened]) -> Callable[[tensor_pb2.SlotReturn], None]:
-    """Sends on the call while there is one. What it decodes holds the stream's memory: in a circle it would stay mapped
-    long after the session."""
+def _slot_returner(
+    call: StreamCall[CollectRequest, Arrival | Opened],
+) -> Callable[[tensor_pb2.SlotReturn], None]:
+    """Sends on the call while there is one. What it decodes holds the stream's memory: in a circle
+    it would stay mapped long after the session."""
     reference = weakref.ref(call)
 
     def give_back(slot: tensor_pb2.SlotReturn) -> None:

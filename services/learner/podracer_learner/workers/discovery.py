@@ -26,8 +26,8 @@ _ANSWER_S = 2.0
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """All IP addresses of a host name, in order; of one family, as a worker has one of each. May take seconds. Raises
-    OSError if the name cannot be resolved."""
+    """All IP addresses of a host name, in order; of one family, as a worker has one of each. May
+    take seconds. Raises OSError if the name cannot be resolved."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     families = {family for family, *_ in found}
     wanted = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
@@ -35,9 +35,11 @@ def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 class WorkerDirectory:
-    """Knows workers by their names, from round to round. `addresses` is for one thread, `open` for any.
+    """Knows workers by their names, from round to round. `addresses` is for one thread, `open` for
+    any.
 
-    absent   addresses at which the last round found no free worker: the next one begins without them
+    absent   addresses at which the last round found no free worker: the next one begins without
+             them
     """
 
     def __init__(
@@ -47,8 +49,8 @@ class WorkerDirectory:
         options: ChannelOptions,
         resolve: Callable[[str, int], Sequence[str]] = resolve_host,
     ) -> None:
-        """names: `unix:///path`, `host:port`, `dns:///host:port`. Does not connect. Raises InvalidInput for a malformed
-        name, or one that requires TLS."""
+        """names: `unix:///path`, `host:port`, `dns:///host:port`. Does not connect. Raises
+        InvalidInput for a malformed name, or one that requires TLS."""
         self._names = [parse_address(name) for name in names]
         self._shown, self._options, self._resolve = shown, options, resolve
         self._last: dict[Address, Sequence[str]] = {}
@@ -61,20 +63,24 @@ class WorkerDirectory:
         return ", ".join(map(str, self._names))
 
     def addresses(self) -> list[str]:
-        """The addresses of all current workers, each once. May take seconds. A name that cannot be resolved keeps its
-        former addresses."""
+        """The addresses of all current workers, each once. May take seconds. A name that cannot be
+        resolved keeps its former addresses."""
         found: dict[str, None] = {}
         for name in self._names:
-            found |= dict.fromkeys(self._resolved(name) if _stands_for_several(name) else [str(name)])
+            found |= dict.fromkeys(
+                self._resolved(name) if _stands_for_several(name) else [str(name)]
+            )
         return list(found)
 
     def open(self, address: str) -> grpc.Channel:
         """A new channel to one of them, for the caller to close; it connects at the first call.
 
-        Channels are not shared: a call on a channel that another thread is closing crashes the process. And a new
-        channel connects at once, while a failed one waits for up to two seconds.
+        Channels are not shared: a call on a channel that another thread is closing crashes the
+        process. And a new channel connects at once, while a failed one waits for up to two seconds.
         """
-        return open_channel(address, self._shown.at("worker", address) if self._shown else None, self._options)
+        return open_channel(
+            address, self._shown.at("worker", address) if self._shown else None, self._options
+        )
 
     def _resolved(self, name: Address) -> Sequence[str]:
         try:
@@ -100,10 +106,12 @@ def _stands_for_several(name: Address) -> bool:
 
 
 class WorkerDiscovery:
-    """Finds workers in a thread; its results are at most a few seconds old. `known`: addresses of all workers, None
-    before the first look."""
+    """Finds workers in a thread; its results are at most a few seconds old. `known`: addresses of
+    all workers, None before the first look."""
 
-    def __init__(self, directory: WorkerDirectory, found: Callable[[], None], interval_s: float = _INTERVAL_S) -> None:
+    def __init__(
+        self, directory: WorkerDirectory, found: Callable[[], None], interval_s: float = _INTERVAL_S
+    ) -> None:
         """`found` is called when workers are found or become free."""
         self._directory, self._found, self._interval_s = directory, found, interval_s
         self.known: Sequence[str] | None = None
@@ -119,8 +127,8 @@ class WorkerDiscovery:
         return [address for address in self._free if address not in self._taken]
 
     def take(self, addresses: Collection[str]) -> None:
-        """Note the workers that have a part: they are not asked any more. Workers taken before count as free once asked
-        again."""
+        """Note the workers that have a part: they are not asked any more. Workers taken before
+        count as free once asked again."""
         self._free = tuple(address for address in self._free if address not in self._taken)
         self._taken = frozenset(addresses)
 
@@ -144,7 +152,10 @@ class WorkerDiscovery:
             self._found()
         asked = [address for address in known if address not in self._taken]
         self._keep_channels(asked)
-        calls = [(address, self._stub(address).GetStatus.future(_REQUEST, timeout=_ANSWER_S)) for address in asked]
+        calls = [
+            (address, self._stub(address).GetStatus.future(_REQUEST, timeout=_ANSWER_S))
+            for address in asked
+        ]
         free = []
         for address, call in calls:
             try:
@@ -170,7 +181,9 @@ class WorkerDiscovery:
         for address in [address for address in self._channels if address not in wanted]:
             self._channels.pop(address).close()
 
-    def _require_same_build(self, address: str, status: worker_service_pb2.GetStatusResponse) -> None:
+    def _require_same_build(
+        self, address: str, status: worker_service_pb2.GetStatusResponse
+    ) -> None:
         try:
             require_same_build(status.build)
         except PreconditionFailed as error:

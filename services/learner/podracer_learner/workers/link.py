@@ -1,4 +1,5 @@
-"""The learner's side of one worker: its part of every member's environments, and the stream to it."""
+"""The learner's side of one worker: its part of every member's environments, and the stream to
+it."""
 
 from __future__ import annotations
 
@@ -46,9 +47,11 @@ _MAX_DELIVERIES = 3  # to a worker that loses them again at once
 class LinkOptions:
     """The options of all links of a learner.
 
-    opening    makes the first message for a part; its other argument: the rollouts that have arrived and are unused
+    opening    makes the first message for a part; its other argument: the rollouts that have
+               arrived and are unused
     files      of the environment, for a worker that lacks them
-    check      raises PreconditionFailed for a worker with another environment than the learner expects
+    check      raises PreconditionFailed for a worker with another environment than the learner
+               expects
     silence_s  how long to wait for a message of a connected worker
     arrived    called, in any thread, when `poll` has something to do
     endpoint   the carriers for rollouts
@@ -83,7 +86,8 @@ class WorkerLink:
         part: Part,
         options: LinkOptions,
     ) -> None:
-        """Opens the session; the answer comes later. `open_channel` is called whenever it is opened."""
+        """Opens the session; the answer comes later. `open_channel` is called whenever it is
+        opened."""
         self.address, self.part = address, part
         self._open_channel, self._options = open_channel, options
         self._inline_only = False
@@ -114,7 +118,8 @@ class WorkerLink:
 
     @property
     def lived_s(self) -> float:
-        """How long the last session was open until it was lost; infinite if none was opened or lost."""
+        """How long the last session was open until it was lost; infinite if none was opened or
+        lost."""
         if self._opened_at is None or self.lost_since is None:
             return math.inf
         return self.lost_since - self._opened_at
@@ -126,14 +131,15 @@ class WorkerLink:
         return None if usual_s is None else self.environments / usual_s
 
     def age_s(self, now: float) -> float:
-        """How long the learner has waited for the worker's answer to the opening, or its next rollout."""
+        """How long the learner has waited for the worker's answer to the opening, or its next
+        rollout."""
         return self.times.age_s(now) if self.opened else now - self.times.heard_at
 
     def poll(self) -> None:
         """Take arrived items, send files, and reopen the session if it is time.
 
-        Raises UserCodeFailed if the environment does not start or fails, and other errors that any worker would have.
-        """
+        Raises UserCodeFailed if the environment does not start or fails, and other errors that any
+        worker would have."""
         try:
             if self._delivery is not None:
                 if not self._delivery.done:
@@ -147,13 +153,19 @@ class WorkerLink:
                 self._connect()
             while self._stream is not None and (item := self._stream.poll()) is not None:
                 self._take(item)
-            if self.age_s(time.monotonic()) > self._options.silence_s and (self.times.outstanding or not self.opened):
-                self.lose(DeadlineExpired(f"no message from it for {self._options.silence_s:.0f} s"))
+            if self.age_s(time.monotonic()) > self._options.silence_s and (
+                self.times.outstanding or not self.opened
+            ):
+                self.lose(
+                    DeadlineExpired(f"no message from it for {self._options.silence_s:.0f} s")
+                )
         except CarrierFailed as error:
             if self._inline_only:
                 self._refuse(error)
                 return
-            logger.warning("worker %s: %s; using inline transfer for its rollouts", self.address, error.message)
+            logger.warning(
+                "worker %s: %s; using inline transfer for its rollouts", self.address, error.message
+            )
             self._inline_only = True
             self._connect()
         except PreconditionFailed as error:
@@ -167,7 +179,8 @@ class WorkerLink:
             self.lose(error)
 
     def keep_busy(self, weights: Weights, rollouts: int) -> None:
-        """Request rollouts until `rollouts` are here or in progress, with these weights or newer ones."""
+        """Request rollouts until `rollouts` are here or in progress, with these weights or newer
+        ones."""
         if self._stream is None:
             return
         if self._version != weights.version:
@@ -202,7 +215,8 @@ class WorkerLink:
     def _connect(self) -> None:
         self._hang_up()
         if self._options.with_environment_state:
-            self.arrivals.clear()  # they come again, from where the environments are known to have stood
+            # they come again, from where the environments are known to have stood
+            self.arrivals.clear()
         self._stream = CollectStream(
             self.address,
             self._open_channel(),
@@ -232,7 +246,9 @@ class WorkerLink:
         if not self.times.outstanding:
             raise InvalidInput("a worker sent a rollout that was not requested")
         if item.rollout.num_envs != self.environments:
-            raise InvalidInput(f"a rollout has {item.rollout.num_envs} environments, expected {self.environments}")
+            raise InvalidInput(
+                f"a rollout has {item.rollout.num_envs} environments, expected {self.environments}"
+            )
         self.times.arrive(item.received_at)
         self._waits.reset()
         self.arrivals.append(item)
@@ -247,7 +263,10 @@ class WorkerLink:
         """Send the worker its missing files; then the session is opened again."""
         self._hang_up()
         self._deliveries += 1
-        # Another thread delivers, so this channel is never closed here: it is freed with its last reference.
+        # Another thread delivers, so this channel is never closed here: it is freed with its last
+        # reference.
         stub = worker_service_pb2_grpc.WorkerServiceStub(self._open_channel())
-        self._delivery = self._options.files.deliver(stub.PutFile, worker_service_pb2.PutFileRequest)
+        self._delivery = self._options.files.deliver(
+            stub.PutFile, worker_service_pb2.PutFileRequest
+        )
         self.times.heard_at = time.monotonic()

@@ -1,4 +1,5 @@
-"""Weights for workers, and the join of their rollouts into one, in which every environment has its place."""
+"""Weights for workers, and the join of their rollouts into one, in which every environment has its
+place."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Weights:
         """The weights of an algorithm's newest actor."""
         tensors, chunks = encoder.encode(algorithm.actor_state())
         version = algorithm.version + 1
-        update = worker_service_pb2.ActorUpdate(policy_version=version, normalizer_version=version, tensors=tensors)
+        update = worker_service_pb2.ActorUpdate(
+            policy_version=version, normalizer_version=version, tensors=tensors
+        )
         messages = [CollectRequest(actor_update=update)]
         for chunk in chunks:
             messages.append(CollectRequest())
@@ -43,8 +46,9 @@ class Weights:
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Join rollouts of the same members in different environments along the environment axis. The result is as old as
-    its oldest part; each row keeps the log-probability under the policy that acted.
+    """Join rollouts of the same members in different environments along the environment axis. The
+    result is as old as its oldest part; each row keeps the log-probability under the policy that
+    acted.
 
     Raises InvalidInput if only some have action masks.
     """
@@ -57,13 +61,17 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     }
     episodes = EpisodeStatistics(
         **{
-            field.name: torch.stack([getattr(rollout.episodes, field.name) for rollout in rollouts]).sum(0)
+            field.name: torch.stack(
+                [getattr(rollout.episodes, field.name) for rollout in rollouts]
+            ).sum(0)
             for field in fields(EpisodeStatistics)
         }
     )
     masks = [rollout.action_mask for rollout in rollouts if rollout.action_mask is not None]
     if len(masks) not in (0, len(rollouts)):
-        raise InvalidInput(f"{len(masks)} of {len(rollouts)} workers sent action masks; all or none have to")
+        raise InvalidInput(
+            f"{len(masks)} of {len(rollouts)} workers sent action masks; all or none have to"
+        )
     live_envs = sum(rollout.live_envs for rollout in rollouts)
     return replace(
         rollouts[0],
@@ -76,9 +84,13 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def whole_rollout(
-    parts: Sequence[Part], rollouts: Sequence[Rollout | None], standing: Tensor | None, device: torch.device
+    parts: Sequence[Part],
+    rollouts: Sequence[Rollout | None],
+    standing: Tensor | None,
+    device: torch.device,
 ) -> Rollout:
-    """All parts joined on the device; missing parts have no valid row. At least one part has arrived.
+    """All parts joined on the device; missing parts have no valid row. At least one part has
+    arrived.
 
     standing [M, N, *obs]: as of `absent_rows`, of all environments.
     """
@@ -87,7 +99,8 @@ def whole_rollout(
     for (first, count), rollout in zip(parts, rollouts, strict=True):
         stands = None if standing is None else standing[:, first : first + count]
         present.append(absent_rows(like, count, stands) if rollout is None else rollout)
-    if device.type != "cpu":  # workers have brought theirs by different carriers, some to the device already
+    # workers have brought theirs by different carriers, some to the device already
+    if device.type != "cpu":
         present = [moved_to(rollout, device) for rollout in present]
     return join_rollouts(present)
 
@@ -97,15 +110,18 @@ def join_states(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | 
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    return {name: torch.cat([part[name] for part in known]) if one.dim() else one for name, one in known[0].items()}
+    return {
+        name: torch.cat([part[name] for part in known]) if one.dim() else one
+        for name, one in known[0].items()
+    }
 
 
 def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Rollout:
-    """A rollout of `environments` of each member that have not answered, of the shapes of `like`: no row is valid.
+    """A rollout of `environments` of each member that have not answered, of the shapes of `like`:
+    no row is valid.
 
-    standing [M, environments, *obs]: the observations after their last rows. They are repeated, so that those rows
-    keep their successors; None: zeros, as there were no rows yet.
-    """
+    standing [M, environments, *obs]: the observations after their last rows. They are repeated, so
+    that those rows keep their successors; None: zeros, as there were no rows yet."""
     rollout = allocate_rollout(
         like.horizon,
         like.members,

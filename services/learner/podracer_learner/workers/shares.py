@@ -24,8 +24,8 @@ _RATES, _LEAST_RATES = 5, 3
 
 
 def shares(environments: int, rates: Sequence[float | None]) -> list[int]:
-    """The number of environments of each worker, in proportion to its rate, but at least one. rates: environments per
-    second; None: unknown, taken as the others' mean.
+    """The number of environments of each worker, in proportion to its rate, but at least one.
+    rates: environments per second; None: unknown, taken as the others' mean.
 
     Raises ValueError for more workers than environments: the caller leaves some out.
     """
@@ -50,13 +50,18 @@ def consecutive(counts: Sequence[int]) -> list[Part]:
     return list(zip(edges, counts, strict=False))
 
 
-def is_worth_moving(counts: Sequence[int], rates: Sequence[float | None], better: Sequence[int]) -> bool:
-    """Whether `better` counts would let the slowest worker finish in three fifths of the time or less. Less is not
-    worth it, as moved environments begin new episodes. False until all rates are known."""
+def is_worth_moving(
+    counts: Sequence[int], rates: Sequence[float | None], better: Sequence[int]
+) -> bool:
+    """Whether `better` counts would let the slowest worker finish in three fifths of the time or
+    less. Less is not worth it, as moved environments begin new episodes. False until all rates are
+    known."""
     known = [rate for rate in rates if rate is not None and rate > 0]
     if len(known) < len(rates):
         return False
-    now, then = (max(n / rate for n, rate in zip(these, known, strict=True)) for these in (counts, better))
+    now, then = (
+        max(n / rate for n, rate in zip(these, known, strict=True)) for these in (counts, better)
+    )
     return then <= _WORTHWHILE * now
 
 
@@ -80,8 +85,8 @@ def has_quorum(present: int, environments: int) -> bool:
 
 
 def remaining_wait_s(shares: Sequence[Share]) -> float:
-    """How long to keep waiting: 0 if the rollout continues now without the missing parts; infinity while fewer than
-    half of the environments have answered."""
+    """How long to keep waiting: 0 if the rollout continues now without the missing parts; infinity
+    while fewer than half of the environments have answered."""
     answered = sum(share.environments for share in shares if share.answered)
     if not has_quorum(answered, sum(share.environments for share in shares)):
         return math.inf
@@ -104,15 +109,16 @@ class UsualDuration:
 
     @property
     def grace_s(self) -> float:
-        """How long a worker may take: three times the usual duration, and at least half a second."""
+        """How long a worker may take: three times the usual duration, and at least half a
+        second."""
         if not self._durations:
             return _FIRST_GRACE_S
         return max(_LEAST_GRACE_S, _PATIENT_FACTOR * statistics.median(self._durations))
 
 
 class RolloutTimes:
-    """Times at which one worker's rollouts were requested, on the monotonic clock. `heard_at`: its last message, or the
-    start of listening."""
+    """Times at which one worker's rollouts were requested, on the monotonic clock. `heard_at`: its
+    last message, or the start of listening."""
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
@@ -126,7 +132,8 @@ class RolloutTimes:
 
     @property
     def last_duration_s(self) -> float:
-        """The duration of the newest rollout, from when the worker could begin it until it arrived."""
+        """The duration of the newest rollout, from when the worker could begin it until it
+        arrived."""
         return self._durations[-1]
 
     @property
@@ -137,7 +144,8 @@ class RolloutTimes:
         return sorted(self._durations)[len(self._durations) // 2]
 
     def age_s(self, now: float) -> float:
-        """How long the next rollout has been awaited; without a request, the time since the last message."""
+        """How long the next rollout has been awaited; without a request, the time since the last
+        message."""
         return now - max([self.heard_at, *itertools.islice(self._asked_at, 1)])
 
     def ask(self) -> None:

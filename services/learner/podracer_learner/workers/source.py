@@ -45,7 +45,8 @@ class WorkerPlan:
     """The options of collection through workers.
 
     files        of the environment
-    lock_step    always: a rollout begins only on the weights from the one before, and waits for all workers
+    lock_step    always: a rollout begins only on the weights from the one before, and waits for all
+                 workers
     ahead        rollouts that workers collect ahead of training, 0 to 2; None: measured
     max_workers  the most workers with a part; 0: all
     patience_s   how long to wait while there are too few workers
@@ -74,15 +75,15 @@ class WorkerPlan:
 class RemoteSource(RolloutSource):
     """Collects through workers, which may join and leave at any time (`WorkerCrew`).
 
-    Once half of the environments have answered (`quorum.py`), a rollout continues without lost and late workers. Their
-    rows are present but invalid, so that minibatches keep their shapes. A late part joins the next rollout, unless it
-    is older than the algorithm can use. While fewer have answered, it waits until patience ends, then raises
-    Unavailable.
+    Once half of the environments have answered (`quorum.py`), a rollout continues without lost and
+    late workers. Their rows are present but invalid, so that minibatches keep their shapes. A late
+    part joins the next rollout, unless it is older than the algorithm can use. While fewer have
+    answered, it waits until patience ends, then raises Unavailable.
 
-    It begins in lock-step: every rollout is of the newest weights. If collecting and training take about equally long
-    (`PaceTrial`), workers collect the next rollouts while the learner trains on this one, which is then some versions
-    old. With `lock_step` that never happens, all workers are waited for, and environments' states are known.
-    """
+    It begins in lock-step: every rollout is of the newest weights. If collecting and training take
+    about equally long (`PaceTrial`), workers collect the next rollouts while the learner trains on
+    this one, which is then some versions old. With `lock_step` that never happens, all workers are
+    waited for, and environments' states are known."""
 
     def __init__(
         self,
@@ -91,8 +92,9 @@ class RemoteSource(RolloutSource):
         step_count: Tensor,
         states: Sequence[EnvironmentState | None],
     ) -> None:
-        """Starts opening the sessions, without waiting. step_count int64 [M]: steps per environment that each agent has
-        taken; `states`: of its environments, to continue from; None: new episodes."""
+        """Starts opening the sessions, without waiting. step_count int64 [M]: steps per environment
+        that each agent has taken; `states`: of its environments, to continue from; None: new
+        episodes."""
         self._plan = plan
         self._algorithm: Algorithm | None = None
         self._encoder = TensorEncoder()
@@ -103,7 +105,9 @@ class RemoteSource(RolloutSource):
         self._greatest_lag, self._live_environments = 0, 0
         self._breaks: list[agent_pb2.WorldBreak] = []
         news = threading.Event()
-        options = CrewOptions(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
+        options = CrewOptions(
+            plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check
+        )
         self._crew = WorkerCrew(
             options,
             directory,
@@ -130,8 +134,9 @@ class RemoteSource(RolloutSource):
         }
 
     def opened(self) -> None:
-        """Wait until all sessions are open; half of them are enough if the others do not open within some seconds.
-        Raises UserCodeFailed if the environment does not start, and the errors of `WorkerCrew.poll`."""
+        """Wait until all sessions are open; half of them are enough if the others do not open
+        within some seconds. Raises UserCodeFailed if the environment does not start, and the errors
+        of `WorkerCrew.poll`."""
         began_at = time.monotonic()
 
         def grace_s(link: WorkerLink) -> float:
@@ -142,7 +147,9 @@ class RemoteSource(RolloutSource):
 
         while True:
             self._crew.poll()
-            wait_s = remaining_wait_s([Share(one.environments, one.opened, grace_s(one)) for one in self._crew.links])
+            wait_s = remaining_wait_s(
+                [Share(one.environments, one.opened, grace_s(one)) for one in self._crew.links]
+            )
             if wait_s <= 0:
                 return
             self._crew.wait(min(wait_s, _POLL_S))
@@ -167,10 +174,13 @@ class RemoteSource(RolloutSource):
                 link.keep_busy(weights, self._pace.ahead)
         self._measure(algorithm, arrivals)
         rollouts = [None if arrival is None else arrival.rollout for arrival in arrivals]
-        rollout = whole_rollout([link.part for link in links], rollouts, self._standing, algorithm.device)
+        rollout = whole_rollout(
+            [link.part for link in links], rollouts, self._standing, algorithm.device
+        )
         if len(links) > 1:
             self._standing = rollout.observation[-1].clone()
-        # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
+        # A part that came late has begun at an earlier step of its own: the members' clock is the
+        # learner's.
         first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
         return replace(rollout, first_step=first_step)
 
@@ -187,14 +197,18 @@ class RemoteSource(RolloutSource):
         self._crew.close()
 
     def _share_cores(self, links: Sequence[WorkerLink]) -> None:
-        """Leave cores to workers of this machine that collect during training; otherwise they take turns."""
+        """Leave cores to workers of this machine that collect during training; otherwise they take
+        turns."""
         beside = any(parse_address(link.address).is_local for link in links)
         threads = 1 if self._pace.ahead and beside else self._threads
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
-    def _await(self, algorithm: Algorithm, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
-        """The workers in the order of their parts, and the rollout of each that answered in time."""
+    def _await(
+        self, algorithm: Algorithm, weights: Weights
+    ) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
+        """The workers in the order of their parts, and the rollout of each that answered in
+        time."""
         crew = self._crew
         rollouts = 1 if crew.change_due() is not None else max(self._pace.ahead, 1)
         while True:
@@ -210,11 +224,17 @@ class RemoteSource(RolloutSource):
             crew.wait(min(wait_s, _POLL_S))
         grace_s = crew.usual.grace_s
         for link in crew.links:
-            link.late = link.times.last_duration_s > grace_s if link.arrivals else link.late or link.opened
-        durations = [link.times.last_duration_s for link in crew.links if link.arrivals and not link.late]
+            link.late = (
+                link.times.last_duration_s > grace_s if link.arrivals else link.late or link.opened
+            )
+        durations = [
+            link.times.last_duration_s for link in crew.links if link.arrivals and not link.late
+        ]
         if durations:
             crew.usual.add(max(durations))
-        return list(crew.links), [link.arrivals.popleft() if link.arrivals else None for link in crew.links]
+        return list(crew.links), [
+            link.arrivals.popleft() if link.arrivals else None for link in crew.links
+        ]
 
     def _remaining_wait_s(self) -> float:
         crew, now = self._crew, time.monotonic()
@@ -226,18 +246,25 @@ class RemoteSource(RolloutSource):
                 return 0.0
             return crew.usual.grace_s - link.age_s(now)
 
-        return remaining_wait_s([Share(link.environments, bool(link.arrivals), grace_s(link)) for link in crew.links])
+        return remaining_wait_s(
+            [Share(link.environments, bool(link.arrivals), grace_s(link)) for link in crew.links]
+        )
 
     def _drop_old(self, link: WorkerLink, algorithm: Algorithm) -> None:
-        while link.arrivals and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag:
+        while (
+            link.arrivals
+            and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag
+        ):
             dropped = link.arrivals.popleft()
             self.used_s += dropped.processor_s
             lag = algorithm.version - dropped.rollout.policy_version
-            logger.info("a rollout of worker %s is %d versions old and was dropped", link.address, lag)
+            logger.info(
+                "a rollout of worker %s is %d versions old and was dropped", link.address, lag
+            )
 
     def _opening(self, part: Part, ahead: int) -> worker_service_pb2.OpenCollect:
-        """`ahead`: rollouts of the part that have arrived and will be used: the session's random numbers continue after
-        theirs."""
+        """`ahead`: rollouts of the part that have arrived and will be used: the session's random
+        numbers continue after theirs."""
         first, count = part
         step_count = self._step_count + ahead * self._plan.horizon
         state = stack_states(self._states, first, count) | {"step_count": step_count}
@@ -250,15 +277,23 @@ class RemoteSource(RolloutSource):
             max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
-            rollout_time=seconds_to_duration(self._plan.rollout_s) if self._plan.rollout_s else None,
+            rollout_time=seconds_to_duration(self._plan.rollout_s)
+            if self._plan.rollout_s
+            else None,
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
         """Remember the environments' states: a reopened session continues from there."""
         self._step_count = self._step_count + self._plan.horizon
-        parts = [unstack_states(one.environment_state) for one in arrivals if one is not None and one.environment_state]
+        parts = [
+            unstack_states(one.environment_state)
+            for one in arrivals
+            if one is not None and one.environment_state
+        ]
         if len(parts) == len(arrivals):
-            self._states = [join_states([part[member] for part in parts]) for member in range(len(parts[0]))]
+            self._states = [
+                join_states([part[member] for part in parts]) for member in range(len(parts[0]))
+            ]
         else:
             self._states = [None] * len(self._states)
 
@@ -266,7 +301,9 @@ class RemoteSource(RolloutSource):
         there = [arrival for arrival in arrivals if arrival is not None]
         lags = [algorithm.version - arrival.rollout.policy_version for arrival in there]
         counts = [arrival.rollout.num_envs for arrival in there]
-        self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(counts)
+        self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(
+            counts
+        )
         self.worker_count = self._crew.connected
         self.used_s += sum(arrival.processor_s for arrival in there)
         self._breaks += [each for arrival in there for each in arrival.breaks]

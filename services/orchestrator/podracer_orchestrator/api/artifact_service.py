@@ -1,6 +1,5 @@
-"""ArtifactService: files of jobs, for clients. Bytes pass through in pieces; nothing is held whole in memory."""
-
-# ruff: noqa: N802 - gRPC names the methods
+"""ArtifactService: files of jobs, for clients. Bytes pass through in pieces; nothing is held whole
+in memory."""
 
 from __future__ import annotations
 
@@ -57,7 +56,12 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     """Answers clients."""
 
     def __init__(
-        self, transactions: Transactions, store: ObjectStore, uploads: Uploads, clock: Clock, quotas: Quotas
+        self,
+        transactions: Transactions,
+        store: ObjectStore,
+        uploads: Uploads,
+        clock: Clock,
+        quotas: Quotas,
     ) -> None:
         self._transactions = transactions
         self._quotas = quotas
@@ -72,27 +76,38 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         try:
             return await self._upload(in_time(requests))
         except TimeoutError:
-            slow = f"nothing came for {IDLE_S:g} s, or less than {SLOWEST_BYTES_PER_S} bytes a second in all"
+            slow = (
+                f"nothing came for {IDLE_S:g} s, or less than {SLOWEST_BYTES_PER_S} bytes a "
+                "second in all"
+            )
             raise DeadlineExpired(slow, reason="UPLOAD_SLOW") from None
         except PodracerError:
             await _read_on(requests)
             raise
 
-    async def _upload(self, requests: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
+    async def _upload(
+        self, requests: AsyncIterator[artifact_pb2.UploadRequest]
+    ) -> artifact_pb2.UploadResponse:
         first = await anext(requests, artifact_pb2.UploadRequest())
-        header = first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader()
+        header = (
+            first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader()
+        )
         row = self._row(header)
         quota = self._quotas.of(row.project)
 
         def require_all(session: Session, other_bytes: int = 0, others: int = 0) -> None:
-            if not artifacts.is_there(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256):
+            if not artifacts.is_there(
+                session, row, replace=header.replace, replaced_sha256=header.replaced_sha256
+            ):
                 require(session, row.project, quota, "upload_bytes", row.size_bytes + other_bytes)
                 require(session, row.project, quota, "stored_bytes", row.size_bytes + other_bytes)
                 require(session, row.project, quota, "artifacts", 1 + others)
 
         def keep(session: Session) -> Found:
             require_all(session)  # others may have come first
-            return artifacts.store_upload(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256)
+            return artifacts.store_upload(
+                session, row, replace=header.replace, replaced_sha256=header.replaced_sha256
+            )
 
         async def reserve(other_bytes: int, others: int) -> None:
             await self._transactions.read(lambda session: require_all(session, other_bytes, others))
@@ -102,7 +117,10 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
     async def _store_upload(
-        self, requests: AsyncIterator[artifact_pb2.UploadRequest], row: ArtifactRow, keep: Callable[[Session], Found]
+        self,
+        requests: AsyncIterator[artifact_pb2.UploadRequest],
+        row: ArtifactRow,
+        keep: Callable[[Session], Found],
     ) -> Found:
         with tempfile.NamedTemporaryFile() as draft:
             async with asyncio.timeout(IDLE_S + row.size_bytes / SLOWEST_BYTES_PER_S):
@@ -140,13 +158,17 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def ListArtifacts(
         self, request: artifact_pb2.ListArtifactsRequest, context: Context
     ) -> artifact_pb2.ListArtifactsResponse:
-        parent = names.parse_any(("job", "project"), request.parent or f"projects/{names.DEFAULT_PROJECT}", "parent")
+        parent = names.parse_any(
+            ("job", "project"), request.parent or f"projects/{names.DEFAULT_PROJECT}", "parent"
+        )
         kind = "" if not request.kind else _kind_name(request.kind)
         token, size = request.page_token, request.page_size or 100
         if token and not (token.isascii() and token.isdecimal() and len(token) < 18):
             raise names.wrong_field("page_token", "was not given by a former response")
         first = int(token or 0)
-        found = await self._transactions.read(lambda session: artifacts.listed(session, parent, kind, first, size + 1))
+        found = await self._transactions.read(
+            lambda session: artifacts.listed(session, parent, kind, first, size + 1)
+        )
         # A listing is short: files are told by GetArtifact, which reads the manifest.
         token = str(first + size) if len(found) > size else ""
         return artifact_pb2.ListArtifactsResponse(
@@ -156,7 +178,9 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def DeleteArtifact(
         self, request: artifact_pb2.DeleteArtifactRequest, context: Context
     ) -> artifact_pb2.DeleteArtifactResponse:
-        found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
+        found = await self._transactions.write(
+            lambda session: artifacts.remove_upload(session, request.name)
+        )
         async with self._uploads.storing(found.uri):
             await versions.delete_unless_recorded(self._transactions, self._store, found.uri)
         return artifact_pb2.DeleteArtifactResponse()
@@ -166,24 +190,40 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         project = names.parse_parent(header.parent)
         violations = []
         if not header.kind or _kind_name(header.kind) == artifacts.CHECKPOINT:
-            violations.append(FieldViolation("header.kind", "expected POLICY, REPORT, CODE or DATA_SET"))
+            violations.append(
+                FieldViolation("header.kind", "expected POLICY, REPORT, CODE or DATA_SET")
+            )
         if not _SHA256.fullmatch(header.sha256):
-            violations.append(FieldViolation("header.sha256", "expected 64 lower-case hexadecimal digits"))
+            violations.append(
+                FieldViolation("header.sha256", "expected 64 lower-case hexadecimal digits")
+            )
         if header.size_bytes < 0:
-            violations.append(FieldViolation("header.size_bytes", f"is {header.size_bytes}, expected 0 or more"))
+            violations.append(
+                FieldViolation("header.size_bytes", f"is {header.size_bytes}, expected 0 or more")
+            )
         if violations:
-            raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_UPLOAD")
+            raise InvalidInput(
+                "; ".join(map(str, violations)), violations=violations, reason="INVALID_UPLOAD"
+            )
         kind = _kind_name(header.kind)
         limit = MAX_PACKED_BYTES if kind == job_files.CODE else MAX_UPLOAD_BYTES
         if header.size_bytes > limit:
-            raise Exhausted(f"{header.size_bytes} bytes are too many: of {kind} at most {limit} are stored")
+            raise Exhausted(
+                f"{header.size_bytes} bytes are too many: of {kind} at most {limit} are stored"
+            )
         if header.replace and not header.artifact_id:
             message = "is for an upload with an artifact_id: without one its name is its SHA-256"
-            raise InvalidInput(message, violations=[FieldViolation("header.replace", message)], reason="INVALID_UPLOAD")
+            raise InvalidInput(
+                message,
+                violations=[FieldViolation("header.replace", message)],
+                reason="INVALID_UPLOAD",
+            )
         if header.replaced_sha256 and not header.replace:
             message = "is for an upload with `replace`"
             violations = [FieldViolation("header.replaced_sha256", message)]
-            raise InvalidInput(f"replaced_sha256 {message}", violations=violations, reason="INVALID_UPLOAD")
+            raise InvalidInput(
+                f"replaced_sha256 {message}", violations=violations, reason="INVALID_UPLOAD"
+            )
         if header.artifact_id:
             names.check_label(header.artifact_id, "header.artifact_id")
         artifact_id = header.artifact_id or header.sha256
@@ -192,7 +232,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             artifact_id=artifact_id,
             request_id=header.request_id or None,
             kind=kind,
-            # The content is part of the key, so a failed or repeated upload does not overwrite other bytes.
+            # The content is part of the key, so a failed or repeated upload does not overwrite
+            # other bytes.
             key=artifact_key(project, artifact_id, f"{header.sha256[:16]}-{_FILE}"),
             size_bytes=header.size_bytes,
             sha256=header.sha256,
@@ -200,7 +241,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         )
 
     async def _files(self, found: Found) -> tuple[ManifestFile, ...]:
-        """Files by the manifest. Raises DataCorrupted where it is not the one that was committed."""
+        """Files by the manifest. Raises DataCorrupted where it is not the one that was
+        committed."""
         if not found.has_manifest:
             return tuple(artifacts.files_of(found, None))
         manifest = await asyncio.to_thread(read_manifest, self._store, found.uri, found.sha256)
@@ -215,7 +257,9 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             digest.update(piece)
             yield piece
         if digest.hexdigest() != file.sha256:
-            raise DataCorrupted(f"{key} has been altered: its SHA-256 is not the recorded one", key=key)
+            raise DataCorrupted(
+                f"{key} has been altered: its SHA-256 is not the recorded one", key=key
+            )
 
     async def _message(self, found: Found) -> artifact_pb2.Artifact:
         return _message(found, await self._files(found))
@@ -229,12 +273,19 @@ async def _read_on(requests: AsyncIterator[artifact_pb2.UploadRequest]) -> None:
                 pass
 
 
-async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: IO[bytes], row: ArtifactRow) -> None:
-    """Write the pieces to `draft`. Raises InvalidInput unless they are what the header announced."""
+async def _receive(
+    requests: AsyncIterator[artifact_pb2.UploadRequest], draft: IO[bytes], row: ArtifactRow
+) -> None:
+    """Write the pieces to `draft`. Raises InvalidInput unless they are what the header
+    announced."""
     digest, received = hashlib.sha256(), 0
     async for request in requests:
         received += len(request.data)
-        if request.WhichOneof("part") != "data" or len(request.data) > CHUNK_BYTES or received > row.size_bytes:
+        if (
+            request.WhichOneof("part") != "data"
+            or len(request.data) > CHUNK_BYTES
+            or received > row.size_bytes
+        ):
             raise InvalidInput(
                 f"expected data of at most {CHUNK_BYTES} bytes a message, {row.size_bytes} in all",
                 reason="INVALID_UPLOAD",
@@ -244,8 +295,8 @@ async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: I
     await asyncio.to_thread(draft.flush)
     if (received, digest.hexdigest()) != (row.size_bytes, row.sha256):
         raise InvalidInput(
-            f"received {received} bytes with SHA-256 {digest.hexdigest()}, announced were {row.size_bytes} "
-            f"with {row.sha256}",
+            f"received {received} bytes with SHA-256 {digest.hexdigest()}, announced were "
+            f"{row.size_bytes} with {row.sha256}",
             reason="INVALID_UPLOAD",
         )
 

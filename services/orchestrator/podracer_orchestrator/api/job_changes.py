@@ -36,7 +36,14 @@ from podracer_orchestrator.tables import (
     PromotionRow,
     WorkRow,
 )
-from podracer_orchestrator.transactions import POOL, WORK, Transactions, job_topic, project_topic, touch
+from podracer_orchestrator.transactions import (
+    POOL,
+    WORK,
+    Transactions,
+    job_topic,
+    project_topic,
+    touch,
+)
 from podracer_orchestrator.works import checkpoints
 
 POLICY_KINDS = ("agent", "checkpoint", "best checkpoint")
@@ -59,16 +66,26 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
     outdated etag.
     """
     if wanted.etag and wanted.etag != str(job.revision):
-        message = f"the job has changed since (etag {job.revision}, not {wanted.etag}): read it again"
+        message = (
+            f"the job has changed since (etag {job.revision}, not {wanted.etag}): read it again"
+        )
         raise Fenced(message, reason="ETAG_OUTDATED")
     if JobState(job.state) in FINAL_STATES:
-        raise PreconditionFailed(f"the job has ended ({job.state}): it cannot change", reason="JOB_ENDED")
+        raise PreconditionFailed(
+            f"the job has ended ({job.state}): it cannot change", reason="JOB_ENDED"
+        )
     if wanted.paths:
         spec = changed(spec_of(job), wanted.spec, wanted.paths)
         job.spec = encode(spec)
         job.revision += 1
-        scaled = f" ({spec.pod.min_count} to {spec.pod.max_count} pods)" if any(map(_is_of_pod, wanted.paths)) else ""
-        events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now)
+        scaled = (
+            f" ({spec.pod.min_count} to {spec.pod.max_count} pods)"
+            if any(map(_is_of_pod, wanted.paths))
+            else ""
+        )
+        events.record(
+            session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now
+        )
         if any(path.startswith("objective.max_") for path in wanted.paths):
             objective.reopen(session, job)
         objective.reconsider(session, job, now)
@@ -80,9 +97,8 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
 def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
     """The jobs that are deleted together: the job and its generations.
 
-    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints, for an alias or as
-    founders.
-    """
+    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints, for
+    an alias or as founders."""
     family = [*jobs.children(session, job), job]
     for each in family:
         if JobState(each.state) not in FINAL_STATES:
@@ -94,21 +110,26 @@ def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
     for prefix, user in others.items():
         if user.uid not in uids and CheckpointPlace.parse(prefix).job_uid in uids:
             name = job_name(user.project, user.job_id)
-            message = f"{name} needs the checkpoint {prefix}: delete that job, or have its alias point elsewhere"
+            message = (
+                f"{name} needs the checkpoint {prefix}: delete that job, or have its alias "
+                "point elsewhere"
+            )
             raise PreconditionFailed(message, reason="CHECKPOINT_IN_USE", job=name)
     return family
 
 
 def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
-    """Forget the checkpoints of an ended job and its generations, before they are deleted; returns the prefixes of
-    their objects.
+    """Forget the checkpoints of an ended job and its generations, before they are deleted; returns
+    the prefixes of their objects.
 
-    From here on no alias can point at them, and no agent can start from them. Raises as `require_unneeded` does.
-    """
+    From here on no alias can point at them, and no agent can start from them. Raises as
+    `require_unneeded` does."""
     family = require_unneeded(session, job)
     for each in family:
         works = select(WorkRow.id).where(WorkRow.job_uid == each.uid)
-        session.execute(update(MemberRow).where(MemberRow.work_id.in_(works)).values(checkpoint=None))
+        session.execute(
+            update(MemberRow).where(MemberRow.work_id.in_(works)).values(checkpoint=None)
+        )
         session.execute(delete(CheckpointRow).where(CheckpointRow.job_uid == each.uid))
     return [job_prefix(each.project, each.uid) for each in family]
 
@@ -126,7 +147,15 @@ def _remove(session: Session, job: JobRow) -> None:
     outbox.delete_leaderboard(session, job)
     works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
     session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
-    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow, ContinuationRow, PromotionRow):
+    for table in (
+        LeaseRow,
+        WorkRow,
+        CheckpointRow,
+        EventRow,
+        JobFileRow,
+        ContinuationRow,
+        PromotionRow,
+    ):
         session.execute(delete(table).where(table.job_uid == job.uid))
     session.delete(job)
     touch(session, job_topic(job.uid), project_topic(job.project), WORK, POOL)
@@ -142,18 +171,24 @@ def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) 
             _set_suspended(session, child, suspend, now)
     if not jobs.signal(session, job, JobSignal.SUSPEND if suspend else JobSignal.RESUME, now):
         return
-    kind, message = ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")
+    kind, message = (
+        ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")
+    )
     events.record(session, job, kind, message, now=now)
 
 
-async def find_policy(transactions: Transactions, board: LeaderboardClient, job: Name, text: str) -> Policy:
-    """The policy that `text` names; empty: the best one of `job`, or of a continuous job's newest generation.
+async def find_policy(
+    transactions: Transactions, board: LeaderboardClient, job: Name, text: str
+) -> Policy:
+    """The policy that `text` names; empty: the best one of `job`, or of a continuous job's newest
+    generation.
 
-    Raises InvalidInput for a name of another project, NotFound, and PreconditionFailed (NO_CANDIDATE) for an agent
-    without a candidate.
-    """
+    Raises InvalidInput for a name of another project, NotFound, and PreconditionFailed
+    (NO_CANDIDATE) for an agent without a candidate."""
     if not text:
-        return await transactions.read(lambda session: _best(session, jobs.get(session, job.project, job.id)))
+        return await transactions.read(
+            lambda session: _best(session, jobs.get(session, job.project, job.id))
+        )
     name = names.parse_any(POLICY_KINDS, text, "policy")
     if name.project != job.project:
         message = f"{text} is of another project than {names.job_name(job.project, job.id)}"
@@ -175,10 +210,18 @@ def _best(session: Session, job: JobRow) -> Policy:
     of = jobs.newest_best(session, job) if job.is_continuous else job
     best = None if of is None else best_of(of)
     if of is None or best is None:
-        what = "none of its generations has a candidate yet" if job.is_continuous else "it has no candidate yet"
-        raise PreconditionFailed(f"nothing of {job.job_id} can be promoted: {what}", reason="NO_CANDIDATE")
+        what = (
+            "none of its generations has a candidate yet"
+            if job.is_continuous
+            else "it has no candidate yet"
+        )
+        raise PreconditionFailed(
+            f"nothing of {job.job_id} can be promoted: {what}", reason="NO_CANDIDATE"
+        )
     retrained = retrained_of(of)
-    return _policy(best) if retrained is None else Policy(retrained.agent, retrained.checkpoint.prefix)
+    return (
+        _policy(best) if retrained is None else Policy(retrained.agent, retrained.checkpoint.prefix)
+    )
 
 
 def _checkpoint(session: Session, name: Name) -> Policy:

@@ -1,7 +1,5 @@
 """JobService: jobs, for clients. Decodes, asks the domain, encodes."""
 
-# ruff: noqa: N802 - gRPC names the methods
-
 from __future__ import annotations
 
 import asyncio
@@ -68,13 +66,18 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         """End the watchers' streams."""
         self._watcher.drain()
 
-    async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
+    async def CreateJob(
+        self, request: service_pb2.CreateJobRequest, context: Context
+    ) -> service_pb2.CreateJobResponse:
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
-        profiles, has_gpus = self._orchestrator.pod_profiles.entries, self._orchestrator.pool_shares.has_gpus
+        profiles = self._orchestrator.pod_profiles.entries
+        has_gpus = self._orchestrator.pool_shares.has_gpus
         new = await asyncio.to_thread(submission.new_job, request, profiles, has_gpus=has_gpus)
         if request.validate_only:
             spec = await self._transactions.read(lambda session: _looked_up(session, new))
-            return service_pb2.CreateJobResponse(job=job_pb2.Job(spec=spec, environment_description=new.description))
+            return service_pb2.CreateJobResponse(
+                job=job_pb2.Job(spec=spec, environment_description=new.description)
+            )
         quota = self._orchestrator.quotas.of(new.project)
 
         def create(session: Session) -> job_pb2.Job:
@@ -84,11 +87,17 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         current().set(job=job.name)
         return service_pb2.CreateJobResponse(job=job)
 
-    async def GetJob(self, request: service_pb2.GetJobRequest, context: Context) -> service_pb2.GetJobResponse:
-        job = await self._transactions.read(lambda session: self._message(session, _named(session, request.name)))
+    async def GetJob(
+        self, request: service_pb2.GetJobRequest, context: Context
+    ) -> service_pb2.GetJobResponse:
+        job = await self._transactions.read(
+            lambda session: self._message(session, _named(session, request.name))
+        )
         return service_pb2.GetJobResponse(job=job)
 
-    async def ListJobs(self, request: service_pb2.ListJobsRequest, context: Context) -> service_pb2.ListJobsResponse:
+    async def ListJobs(
+        self, request: service_pb2.ListJobsRequest, context: Context
+    ) -> service_pb2.ListJobsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
         states = [enum_name(job_pb2.JobState, state, "states") for state in request.states]
         wanted = parse_filter(request.filter)
@@ -104,35 +113,50 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         return await self._transactions.read(operation)
 
-    async def UpdateJob(self, request: service_pb2.UpdateJobRequest, context: Context) -> service_pb2.UpdateJobResponse:
+    async def UpdateJob(
+        self, request: service_pb2.UpdateJobRequest, context: Context
+    ) -> service_pb2.UpdateJobResponse:
         suspend = request.suspend if request.HasField("suspend") else None
-        wanted = job_changes.JobChange(request.spec, tuple(request.update_mask.paths), suspend, request.etag)
+        wanted = job_changes.JobChange(
+            request.spec, tuple(request.update_mask.paths), suspend, request.etag
+        )
 
         def operation(session: Session, job: JobRow) -> None:
             job_changes.change(session, job, wanted, self._clock.now())
 
         return service_pb2.UpdateJobResponse(job=await self._changed(request.name, operation))
 
-    async def CancelJob(self, request: service_pb2.CancelJobRequest, context: Context) -> service_pb2.CancelJobResponse:
+    async def CancelJob(
+        self, request: service_pb2.CancelJobRequest, context: Context
+    ) -> service_pb2.CancelJobResponse:
         def operation(session: Session, job: JobRow) -> None:
             jobs.cancel(session, job, self._clock.now())
 
         return service_pb2.CancelJobResponse(job=await self._changed(request.name, operation))
 
-    async def DeleteJob(self, request: service_pb2.DeleteJobRequest, context: Context) -> service_pb2.DeleteJobResponse:
+    async def DeleteJob(
+        self, request: service_pb2.DeleteJobRequest, context: Context
+    ) -> service_pb2.DeleteJobResponse:
         def forget(session: Session) -> list[str]:
             return job_changes.forget_checkpoints(session, _named(session, request.name))
 
-        # Objects before the job: should we die in between, the same call again finishes the deletion.
+        # Objects before the job: should we die in between, the same call again finishes the
+        # deletion.
         for objects in await self._transactions.write(forget):
             await asyncio.to_thread(self._orchestrator.store.delete_prefix, objects)
-        await self._transactions.write(lambda session: job_changes.remove(session, _named(session, request.name)))
+        await self._transactions.write(
+            lambda session: job_changes.remove(session, _named(session, request.name))
+        )
         return service_pb2.DeleteJobResponse()
 
     async def WatchJob(
         self, request: service_pb2.WatchJobRequest, context: Context
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        interval_s = seconds_from_duration(request.min_interval) if request.HasField("min_interval") else None
+        interval_s = (
+            seconds_from_duration(request.min_interval)
+            if request.HasField("min_interval")
+            else None
+        )
         interval_s = DEFAULT_INTERVAL_S if interval_s is None else max(MIN_INTERVAL_S, interval_s)
         job_uid = await self._transactions.read(lambda session: _named(session, request.name).uid)
         async for news in self._watcher.watch(job_uid, max(0, request.after_position), interval_s):
@@ -147,7 +171,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 news.job.CopyFrom(viewed(news.job, request.view))
             yield news
 
-    async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
+    async def ListPods(
+        self, request: service_pb2.ListPodsRequest, context: Context
+    ) -> service_pb2.ListPodsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
         visible = current_caller().projects
 
@@ -183,7 +209,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         project = names.parse_parent(request.parent)
         shares = self._orchestrator.pool_shares
         visible = current_caller().projects
-        return await self._transactions.read(lambda session: capacity_message(session, shares, project, visible))
+        return await self._transactions.read(
+            lambda session: capacity_message(session, shares, project, visible)
+        )
 
     async def CollectCheckpoints(
         self, request: service_pb2.CollectCheckpointsRequest, context: Context
@@ -191,19 +219,27 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         project = names.parse_parent(request.parent)
         found = await self._orchestrator.retention.collect(project, dry_run=request.validate_only)
         return service_pb2.CollectCheckpointsResponse(
-            checkpoint_count=len(found.prefixes), size_bytes=found.size_bytes, prefixes=found.prefixes[:MAX_PAGE]
+            checkpoint_count=len(found.prefixes),
+            size_bytes=found.size_bytes,
+            prefixes=found.prefixes[:MAX_PAGE],
         )
 
     async def PromotePolicy(
         self, request: service_pb2.PromotePolicyRequest, context: Context
     ) -> service_pb2.PromotePolicyResponse:
         name = _alias_request(request)
-        policy = await find_policy(self._transactions, self._orchestrator.board, name, request.policy)
+        policy = await find_policy(
+            self._transactions, self._orchestrator.board, name, request.policy
+        )
 
         def operation(session: Session) -> service_pb2.Promotion:
             job = jobs.get(session, name.project, name.id)
-            if not promotions.stack(session, job.uid, request.alias or promotions.default_alias(job)):
-                require(session, name.project, self._orchestrator.quotas.of(name.project), "aliases")
+            if not promotions.stack(
+                session, job.uid, request.alias or promotions.default_alias(job)
+            ):
+                require(
+                    session, name.project, self._orchestrator.quotas.of(name.project), "aliases"
+                )
             row = promotions.promote(
                 session,
                 job,
@@ -215,7 +251,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             )
             return promotion_message(row)
 
-        return service_pb2.PromotePolicyResponse(promotion=await self._transactions.write(operation))
+        return service_pb2.PromotePolicyResponse(
+            promotion=await self._transactions.write(operation)
+        )
 
     async def RollbackPolicy(
         self, request: service_pb2.RollbackPolicyRequest, context: Context
@@ -234,7 +272,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             )
             return promotion_message(row)
 
-        return service_pb2.RollbackPolicyResponse(promotion=await self._transactions.write(operation))
+        return service_pb2.RollbackPolicyResponse(
+            promotion=await self._transactions.write(operation)
+        )
 
     async def ListPromotions(
         self, request: service_pb2.ListPromotionsRequest, context: Context
@@ -249,7 +289,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         return await self._transactions.read(operation)
 
-    async def ForkAgent(self, request: service_pb2.ForkAgentRequest, context: Context) -> service_pb2.ForkAgentResponse:
+    async def ForkAgent(
+        self, request: service_pb2.ForkAgentRequest, context: Context
+    ) -> service_pb2.ForkAgentResponse:
         submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
         project = names.parse("agent", request.name).project
         quota = self._orchestrator.quotas.of(project)
@@ -259,20 +301,30 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             hyperparameters=request.hyperparameters,
             request_id=request.request_id or secrets.token_hex(16),
         )
-        return service_pb2.ForkAgentResponse(agent=await self._orchestrator.agent_acts.fork(fork, _caller()))
+        return service_pb2.ForkAgentResponse(
+            agent=await self._orchestrator.agent_acts.fork(fork, _caller())
+        )
 
-    async def PinAgent(self, request: service_pb2.PinAgentRequest, context: Context) -> service_pb2.PinAgentResponse:
+    async def PinAgent(
+        self, request: service_pb2.PinAgentRequest, context: Context
+    ) -> service_pb2.PinAgentResponse:
         await self._orchestrator.agent_acts.pin(request.name, _caller(), pinned=not request.unpin)
         return service_pb2.PinAgentResponse()
 
-    async def StopAgent(self, request: service_pb2.StopAgentRequest, context: Context) -> service_pb2.StopAgentResponse:
+    async def StopAgent(
+        self, request: service_pb2.StopAgentRequest, context: Context
+    ) -> service_pb2.StopAgentResponse:
         await self._orchestrator.agent_acts.stop(request.name, _caller())
         return service_pb2.StopAgentResponse()
 
-    async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
+    async def _changed(
+        self, name: str, operation: Callable[[Session, JobRow], None]
+    ) -> job_pb2.Job:
         await self._transactions.write(lambda session: operation(session, _named(session, name)))
         # Read afterwards: the change may have ended the job (`ending.after_change`).
-        return await self._transactions.read(lambda session: self._message(session, _named(session, name)))
+        return await self._transactions.read(
+            lambda session: self._message(session, _named(session, name))
+        )
 
     def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
         return job_message(session, job, self._orchestrator.deadlines, self._clock.now())
@@ -291,13 +343,16 @@ def _named(session: Session, text: str, field: str = "name") -> JobRow:
 
 
 def _looked_up(session: Session, new: jobs.NewJob) -> job_pb2.JobSpec:
-    """The spec with looked-up files, data sets and founders. Raises InvalidInput for missing ones."""
+    """The spec with looked-up files, data sets and founders. Raises InvalidInput for missing
+    ones."""
     spec = jobs.resolved(session, new.project, new.spec)
     job_files.find(session, new.project, spec)
     return spec
 
 
-def _alias_request(request: service_pb2.PromotePolicyRequest | service_pb2.RollbackPolicyRequest) -> names.Name:
+def _alias_request(
+    request: service_pb2.PromotePolicyRequest | service_pb2.RollbackPolicyRequest,
+) -> names.Name:
     """The job's name. Raises InvalidInput for mistakes in the request itself."""
     if request.alias:
         names.check_label(request.alias, "alias")
@@ -309,5 +364,7 @@ def _alias_request(request: service_pb2.PromotePolicyRequest | service_pb2.Rollb
 def _page_size(asked: int) -> int:
     if not 0 <= asked <= MAX_PAGE:
         message = f"is {asked}, expected 1 to {MAX_PAGE}, or 0 for {DEFAULT_PAGE}"
-        raise InvalidInput(f"page_size {message}", violations=[FieldViolation("page_size", message)])
+        raise InvalidInput(
+            f"page_size {message}", violations=[FieldViolation("page_size", message)]
+        )
     return asked or DEFAULT_PAGE

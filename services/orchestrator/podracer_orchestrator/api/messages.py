@@ -32,13 +32,22 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
     timestamp,
 )
-from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
+from podracer_orchestrator.tables import (
+    ContinuationRow,
+    EventRow,
+    JobRow,
+    PodRow,
+    PromotionRow,
+    WorkKind,
+)
 from podracer_orchestrator.works.checkpoints import unjudged_policy
 
 BASIC_ARGUMENTS_BYTES = 1024
 
 
-def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.Job:
+def job_message(
+    session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime
+) -> job_pb2.Job:
     """A job as clients see it."""
     parent = None if job.parent_uid is None else jobs.get_by_uid(session, job.parent_uid)
     return job_pb2.Job(
@@ -89,14 +98,17 @@ def pod_messages(
     uses: Mapping[str, job_pb2.Resources],
     visible: Collection[str] | None = None,
 ) -> list[job_pb2.Pod]:
-    """Pods as clients see them; `uses`: the resources that their processes use, by name, if known. `visible`: the
-    projects whose jobs may be named; None: all."""
+    """Pods as clients see them; `uses`: the resources that their processes use, by name, if known.
+    `visible`: the projects whose jobs may be named; None: all."""
     held = leases.held_by(session, [pod.name for pod in found])
     if visible is not None:
         held = {pod: lease for pod, lease in held.items() if lease.project in visible}
     agents = leases.agents_of(session, list(held))
     return [
-        _pod_message(pod, held.get(pod.name), agents.get(pod.name, []), deadlines, uses.get(pod.name)) for pod in found
+        _pod_message(
+            pod, held.get(pod.name), agents.get(pod.name, []), deadlines, uses.get(pod.name)
+        )
+        for pod in found
     ]
 
 
@@ -143,9 +155,12 @@ def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatu
     )
 
 
-def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.JobProgress:
+def _progress(
+    session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime
+) -> job_pb2.JobProgress:
     held = leases.held(session, job_uid=job.uid)
-    leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]  # what followers do is in their lead's report
+    # what followers do is in their lead's report
+    leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]
     used = leases.usage(session, job, now)
     speed = deadlines.env_steps_per_second(lease.fence for lease in leading)
     # The steps of rounds that the end of the job interrupts are not committed.
@@ -172,7 +187,9 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
         reserved_env_steps=used.reserved_env_steps,
         best=best_of(job),
         best_score=job.best_score,
-        time_to_target=None if job.time_to_target_s is None else seconds_to_duration(job.time_to_target_s),
+        time_to_target=None
+        if job.time_to_target_s is None
+        else seconds_to_duration(job.time_to_target_s),
         eta=None if eta_s is None else seconds_to_duration(eta_s),
     )
 
@@ -205,7 +222,8 @@ def _pod_message(
 
 
 def enum_name(enum: Any, number: int, field: str) -> str:
-    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
+    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number
+    that has none."""
     if number not in enum.values():
         raise wrong_field(field, f"{number} is none of {', '.join(enum.keys())}")
     name: str = enum.Name(number)

@@ -1,7 +1,5 @@
 """PodService: work for pods. Decodes, asks the domain, encodes."""
 
-# ruff: noqa: N802 - gRPC names the methods
-
 from __future__ import annotations
 
 import math
@@ -38,17 +36,25 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     """Answers learners."""
 
     def __init__(
-        self, dispatcher: Dispatcher, operations: LeaseOperations, deadlines: LeaseDeadlines, clock: Clock
+        self,
+        dispatcher: Dispatcher,
+        operations: LeaseOperations,
+        deadlines: LeaseDeadlines,
+        clock: Clock,
     ) -> None:
         self._dispatcher = dispatcher
         self._operations = operations
         self._deadlines = deadlines
         self._clock = clock
 
-    async def LeaseWork(self, request: pod_pb2.LeaseWorkRequest, context: Context) -> pod_pb2.LeaseWorkResponse:
+    async def LeaseWork(
+        self, request: pod_pb2.LeaseWorkRequest, context: Context
+    ) -> pod_pb2.LeaseWorkResponse:
         return pod_pb2.LeaseWorkResponse(lease=await self._lease(request))
 
-    async def RenewLease(self, request: pod_pb2.RenewLeaseRequest, context: Context) -> pod_pb2.RenewLeaseResponse:
+    async def RenewLease(
+        self, request: pod_pb2.RenewLeaseRequest, context: Context
+    ) -> pod_pb2.RenewLeaseResponse:
         if not 0.0 <= request.env_steps_per_second < math.inf:
             raise names.wrong_field("env_steps_per_second", "expected a number of 0 or more")
         live = LiveReport(
@@ -56,7 +62,9 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             request.env_steps_per_second,
             self._clock.now(),
         )
-        action = await self._operations.renew(_holder(request), live, request.evaluations, request.breaks)
+        action = await self._operations.renew(
+            _holder(request), live, request.evaluations, request.breaks
+        )
         return pod_pb2.RenewLeaseResponse(
             action=action,
             term=seconds_to_duration(self._deadlines.term_s),
@@ -72,7 +80,9 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     async def CommitCheckpoint(
         self, request: pod_pb2.CommitCheckpointRequest, context: Context
     ) -> pod_pb2.CommitCheckpointResponse:
-        await self._operations.commit(_holder(request), [member_commit(member) for member in request.members])
+        await self._operations.commit(
+            _holder(request), [member_commit(member) for member in request.members]
+        )
         return pod_pb2.CommitCheckpointResponse(commit_time=timestamp(self._clock.now()))
 
     async def CompleteWork(
@@ -82,7 +92,9 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         if kind is None:
             raise names.wrong_field("result", "expected train, evaluate, inspect or problem")
         holder = _holder(request)
-        if request.HasField("next") and request.next.pod != (pod := await self._operations.pod_of(holder)):
+        if request.HasField("next") and request.next.pod != (
+            pod := await self._operations.pod_of(holder)
+        ):
             message = f"the lease is {pod}'s, the next work is asked for {request.next.pod}"
             raise PermissionRefused(message, reason="WRONG_POD")
         await self._operations.complete(holder, getattr(request, kind))
@@ -114,8 +126,8 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
     if request.HasField("build") and not is_compatible(request.build):
         own = own_build()
         raise PreconditionFailed(
-            f"this orchestrator is build {own.version}, the pod {request.pod} is {request.build.version or 'unknown'}; "
-            "they may be one minor version apart",
+            f"this orchestrator is build {own.version}, the pod {request.pod} is "
+            f"{request.build.version or 'unknown'}; they may be one minor version apart",
             reason="BUILD_MISMATCH",
         )
     layout = enum_name(job_pb2.PodLayout, request.capabilities.layout, "capabilities.layout")
@@ -142,8 +154,8 @@ def _holder(
     lease_id = name.id
     if (caller.lease_id, caller.fence) != (lease_id, request.fence):
         raise PermissionRefused(
-            f"this token is for lease {caller.lease_id} with fence {caller.fence}, not for {lease_id} with fence "
-            f"{request.fence}",
+            f"this token is for lease {caller.lease_id} with fence {caller.fence}, not for "
+            f"{lease_id} with fence {request.fence}",
             reason="WRONG_LEASE",
         )
     return Holder(lease_id, request.fence, name.project)

@@ -1,4 +1,5 @@
-"""WatchJob and WatchJobs: snapshots and events of a job, or of all jobs of a project, without a gap."""
+"""WatchJob and WatchJobs: snapshots and events of a job, or of all jobs of a project, without a
+gap."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ PROJECT_PAUSE_S = 0.25
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_PODS_PAUSE_S = 10.0
 MOST_LOAD = 0.1
-"""The most of one core that all snapshots may use, and as much again for the pods in them, which may be hundreds.
-Beyond it they become rarer."""
+"""The most of one core that all snapshots may use, and as much again for the pods in them, which
+may be hundreds. Beyond it they become rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """The time of a reading of a job, and the numbers of its changes and its pods' reports before."""
+    """The time of a reading of a job, and the numbers of its changes and its pods' reports
+    before."""
 
     version: int
     reports: int
@@ -102,11 +104,11 @@ class Watcher:
     async def watch(
         self, job_uid: str, after_position: int, min_interval_s: float
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        """Updates of a job until it has ended and every event was sent, or until this server drains.
+        """Updates of a job until it has ended and every event was sent, or until this server
+        drains.
 
-        Events come at once, unless snapshots have to become rarer. Snapshots without an event come at most every
-        `min_interval_s`. Raises NotFound if the job is deleted meanwhile.
-        """
+        Events come at once, unless snapshots have to become rarer. Snapshots without an event come
+        at most every `min_interval_s`. Raises NotFound if the job is deleted meanwhile."""
         with self._keeping(job_uid):
             async for message in self._watch(job_uid, after_position, min_interval_s):
                 yield message
@@ -114,14 +116,17 @@ class Watcher:
     async def watch_project(
         self, project: str, after_positions: Mapping[str, int]
     ) -> AsyncIterator[service_pb2.WatchJobsResponse]:
-        """Updates of a project's jobs with new events, from these positions (by uid) on, until this server drains.
+        """Updates of a project's jobs with new events, from these positions (by uid) on, until this
+        server drains.
 
         Without positions every job comes first as it is now, without its former events.
         """
         positions, is_new_here = dict(after_positions), not after_positions
         while not self._draining:
             version = self._changes.version(project_topic(project))
-            newest = await self._transactions.read(lambda session: jobs.event_positions(session, project))
+            newest = await self._transactions.read(
+                lambda session: jobs.event_positions(session, project)
+            )
             for uid in positions.keys() - newest.keys():
                 del positions[uid]
                 yield service_pb2.WatchJobsResponse(deleted=uid)
@@ -133,7 +138,8 @@ class Watcher:
                 with self._keeping(uid), suppress(NotFound):  # it is deleted meanwhile
                     found = await self._response(await self._look(uid), after)
                     positions[uid] = max([after, *(event.position for event in found.events)])
-                    if found.events or not is_known:  # else a snapshot that was read just before is not new enough
+                    # else a snapshot that was read just before is not new enough
+                    if found.events or not is_known:
                         yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
             is_new_here = False
             await self._changes.wait(DRAINING, self._changes.version(DRAINING), PROJECT_PAUSE_S)
@@ -201,7 +207,9 @@ class Watcher:
                     return known
             moment = _Moment(version, reports, began)
             known_pods = _Pods() if known is None else known.pods
-            found = await self._transactions.read(lambda session: self._read(session, job_uid, moment, known_pods))
+            found = await self._transactions.read(
+                lambda session: self._read(session, job_uid, moment, known_pods)
+            )
             self._cost_s += 0.1 * (found.cost_s - self._cost_s)
             self._snapshots[job_uid] = found
             return found
@@ -212,21 +220,33 @@ class Watcher:
         if response is None:
             found: Sequence[job_pb2.Event] = ()
             if snapshot.job.event_position > after:
-                found = await self._transactions.read(lambda session: _events(session, snapshot, after))
-            response = service_pb2.WatchJobResponse(job=snapshot.job, events=found, pods=snapshot.pods.found)
+                found = await self._transactions.read(
+                    lambda session: _events(session, snapshot, after)
+                )
+            response = service_pb2.WatchJobResponse(
+                job=snapshot.job, events=found, pods=snapshot.pods.found
+            )
             snapshot.responses[after] = response
         return response
 
     async def _await_news(self, snapshot: _Snapshot, due_at: float, until: float) -> None:
-        """Wait until the job has changed, or is due and one of its pods has reported, but not longer than `until`."""
+        """Wait until the job has changed, or is due and one of its pods has reported, but not
+        longer than `until`."""
         topic, uid = job_topic(snapshot.job.uid), snapshot.job.uid
         while (left_s := until - self._clock.monotonic()) > 0.0:
-            if await self._changes.wait(topic, snapshot.moment.version, min(left_s, max(REPORTS_S, self._pause_s))):
+            if await self._changes.wait(
+                topic, snapshot.moment.version, min(left_s, max(REPORTS_S, self._pause_s))
+            ):
                 return
-            if self._clock.monotonic() >= due_at and self._deadlines.reports(uid) != snapshot.moment.reports:
+            if (
+                self._clock.monotonic() >= due_at
+                and self._deadlines.reports(uid) != snapshot.moment.reports
+            ):
                 return
 
-    def _read(self, session: Session, job_uid: str, moment: _Moment, pods_before: _Pods) -> _Snapshot:
+    def _read(
+        self, session: Session, job_uid: str, moment: _Moment, pods_before: _Pods
+    ) -> _Snapshot:
         began = time.thread_time()
         job = jobs.get_by_uid(session, job_uid)
         message = job_message(session, job, self._deadlines, self._clock.now())

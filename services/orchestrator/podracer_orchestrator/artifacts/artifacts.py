@@ -42,7 +42,8 @@ class Found:
 
 
 def find(session: Session, text: str) -> Found:
-    """The artifact of a name. Raises InvalidInput for a malformed name, NotFound if there is none."""
+    """The artifact of a name. Raises InvalidInput for a malformed name, NotFound if there is
+    none."""
     name = names.parse_any(KINDS, text)
     if name.kind == "artifact":
         row = session.get(ArtifactRow, (name.project, name.id))
@@ -51,7 +52,9 @@ def find(session: Session, text: str) -> Found:
         return uploaded(row)
     job = jobs.get(session, name.project, name.job)
     is_best = name.kind == "best checkpoint"
-    return checkpoint(job, _best(session, job) if is_best else checkpoints.find_checkpoint(session, job, name))
+    return checkpoint(
+        job, _best(session, job) if is_best else checkpoints.find_checkpoint(session, job, name)
+    )
 
 
 def checkpoint(job: JobRow, row: CheckpointRow) -> Found:
@@ -66,20 +69,24 @@ def uploaded(row: ArtifactRow) -> Found:
     return Found(name, row.kind, row.key, row.sha256, row.size_bytes, row.create_time)
 
 
-def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -> Sequence[ManifestFile]:
+def files_of(
+    found: Found, manifest: Manifest | None, manifest_bytes: int = 0
+) -> Sequence[ManifestFile]:
     """The files of an artifact; with a manifest, itself comes last."""
     if manifest is None:
         return [ManifestFile(found.uri.rpartition("/")[2], found.size_bytes, found.sha256)]
     return [*manifest.files, ManifestFile(FILE_NAME, manifest_bytes, found.sha256)]
 
 
-def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> Found:
-    """Record an upload whose bytes are in the store. Repeating the request or the content changes nothing.
+def store_upload(
+    session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = ""
+) -> Found:
+    """Record an upload whose bytes are in the store. Repeating the request or the content changes
+    nothing.
 
-    Raises InvalidInput if the request had other content; AlreadyExists if the name has other content and the upload is
-    not to `replace` it, or is of another kind; Fenced if it is to replace `replaced_sha256` and the name has another
-    content.
-    """
+    Raises InvalidInput if the request had other content; AlreadyExists if the name has other
+    content and the upload is not to `replace` it, or is of another kind; Fenced if it is to replace
+    `replaced_sha256` and the name has another content."""
     if (former := _of_request(session, row)) is not None:
         return uploaded(former)
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
@@ -94,7 +101,9 @@ def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, r
     return uploaded(present)
 
 
-def is_there(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> bool:
+def is_there(
+    session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = ""
+) -> bool:
     """Whether the name has this content. Raises as `store_upload`, before anything is stored."""
     if _of_request(session, row) is not None:
         return True
@@ -111,10 +120,18 @@ def _of_request(session: Session, row: ArtifactRow) -> ArtifactRow | None:
     """What the same request has stored before. Raises InvalidInput if it had other content."""
     if row.request_id is None:
         return None
-    query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
+    query = select(ArtifactRow).where(
+        ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id
+    )
     former = session.scalar(query)
-    if former is not None and (former.key, former.sha256, former.kind) != (row.key, row.sha256, row.kind):
-        raise InvalidInput.of("header.request_id", "was used for other content", reason="REQUEST_ID_REUSED")
+    if former is not None and (former.key, former.sha256, former.kind) != (
+        row.key,
+        row.sha256,
+        row.kind,
+    ):
+        raise InvalidInput.of(
+            "header.request_id", "was used for other content", reason="REQUEST_ID_REUSED"
+        )
     return former
 
 
@@ -138,11 +155,13 @@ def _require_replaceable(present: ArtifactRow, row: ArtifactRow, replace: bool) 
 def remove_upload(session: Session, text: str) -> Found:
     """Delete an uploaded artifact's record.
 
-    Raises PreconditionFailed (ARTIFACT_IN_USE) for a checkpoint, which its job owns, and for what a job needs.
-    """
+    Raises PreconditionFailed (ARTIFACT_IN_USE) for a checkpoint, which its job owns, and for what a
+    job needs."""
     name = names.parse_any(KINDS, text)
     if name.kind != "artifact":
-        raise PreconditionFailed(f"{text} belongs to its job: delete the job", reason="ARTIFACT_IN_USE")
+        raise PreconditionFailed(
+            f"{text} belongs to its job: delete the job", reason="ARTIFACT_IN_USE"
+        )
     row = session.get(ArtifactRow, (name.project, name.id))
     if row is None:
         raise NotFound(f"there is no artifact {text}", name=text)
@@ -152,15 +171,22 @@ def remove_upload(session: Session, text: str) -> Found:
 
 
 def listed(session: Session, parent: Name, kind: str, first: int, limit: int) -> Sequence[Found]:
-    """The artifacts of a project (uploads) or a job (checkpoints), newest first, from `first` on."""
+    """The artifacts of a project (uploads) or a job (checkpoints), newest first, from `first`
+    on."""
     if parent.kind == "job":
         job = jobs.get(session, parent.project, parent.id)
         if kind not in ("", CHECKPOINT):
             return []
-        query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid).offset(first).limit(limit)
-        rows = session.scalars(query.order_by(CheckpointRow.create_time.desc(), CheckpointRow.prefix)).all()
+        query = (
+            select(CheckpointRow).where(CheckpointRow.job_uid == job.uid).offset(first).limit(limit)
+        )
+        rows = session.scalars(
+            query.order_by(CheckpointRow.create_time.desc(), CheckpointRow.prefix)
+        ).all()
         return [checkpoint(job, row) for row in rows]
-    uploads = select(ArtifactRow).where(ArtifactRow.project == parent.project).offset(first).limit(limit)
+    uploads = (
+        select(ArtifactRow).where(ArtifactRow.project == parent.project).offset(first).limit(limit)
+    )
     if kind:
         uploads = uploads.where(ArtifactRow.kind == kind)
     ordered = uploads.order_by(ArtifactRow.create_time.desc(), ArtifactRow.artifact_id)
@@ -168,7 +194,8 @@ def listed(session: Session, parent: Name, kind: str, first: int, limit: int) ->
 
 
 def _best(session: Session, job: JobRow) -> CheckpointRow:
-    """The checkpoint of a job's final policy, or of a continuous job's champion, which belongs to another job."""
+    """The checkpoint of a job's final policy, or of a continuous job's champion, which belongs to
+    another job."""
     if job.is_continuous:
         champion = promotions.champion(session, job)
         if champion is None:
@@ -182,6 +209,10 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
 
 def _row(session: Session, job: JobRow, prefix: str) -> CheckpointRow:
     row = session.get(CheckpointRow, prefix)
-    if row is None or (row.job_uid != job.uid and not job.is_continuous) or not of_project(prefix, job.project):
+    if (
+        row is None
+        or (row.job_uid != job.uid and not job.is_continuous)
+        or not of_project(prefix, job.project)
+    ):
         raise NotFound(f"the checkpoint {prefix} is gone: its job is being deleted", prefix=prefix)
     return row

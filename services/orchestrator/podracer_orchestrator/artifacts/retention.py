@@ -1,11 +1,11 @@
 """Retention: deletes checkpoints that are no longer needed, and the leftovers of writers that died.
 
-A checkpoint stays while any of these needs it: a place on the leaderboard, an alias, a living agent's best or newest
-few, a held lease, waiting work, a challenge, the job's own best and ensemble, the best few of the job, a fork; and in
-other jobs an alias that points at it or can be rolled back to it, a contest, a founder. Others are deleted once they
-have not been written to for an hour. Only the orchestrator deletes: it removes a checkpoint from its database before it
-touches the objects. Files that the manifest of another checkpoint shares (parts of transitions) stay.
-"""
+A checkpoint stays while any of these needs it: a place on the leaderboard, an alias, a living
+agent's best or newest few, a held lease, waiting work, a challenge, the job's own best and
+ensemble, the best few of the job, a fork; and in other jobs an alias that points at it or can be
+rolled back to it, a contest, a founder. Others are deleted once they have not been written to for
+an hour. Only the orchestrator deletes: it removes a checkpoint from its database before it touches
+the objects. Files that the manifest of another checkpoint shares (parts of transitions) stay."""
 
 from __future__ import annotations
 
@@ -37,8 +37,21 @@ from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.quotas import FORKED
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
-from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    ensemble_of,
+    order_of,
+    proposal_of,
+    retrained_of,
+)
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    JobRow,
+    MemberRow,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import checkpoints
 
@@ -70,8 +83,8 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Pins:
-    """The leaderboard's data: the checkpoints that it needs, the living agents, and by score the agents with a judged
-    checkpoint."""
+    """The leaderboard's data: the checkpoints that it needs, the living agents, and by score the
+    agents with a judged checkpoint."""
 
     prefixes: frozenset[str] = frozenset()
     living: frozenset[str] = frozenset()
@@ -111,7 +124,9 @@ class RetentionTask:
                 logger.warning("cannot collect checkpoints, retrying: %s", error)
                 continue
             if found.prefixes:
-                logger.info("collected %d checkpoints, %d bytes", len(found.prefixes), found.size_bytes)
+                logger.info(
+                    "collected %d checkpoints, %d bytes", len(found.prefixes), found.size_bytes
+                )
 
     async def collect(self, project: str | None = None, *, dry_run: bool = False) -> Collected:
         """Delete unneeded checkpoints of one project or of all; with `dry_run` only list them.
@@ -129,7 +144,9 @@ class RetentionTask:
                     logger.exception("unexpected error while collecting checkpoints of job %s", uid)
             if not dry_run:
                 latest = self._clock.now() - self._age
-                await versions.collect_uploads(self._transactions, self._store, self._uploads, latest, project)
+                await versions.collect_uploads(
+                    self._transactions, self._store, self._uploads, latest, project
+                )
         return found
 
     async def _collect(self, uid: str, dry_run: bool) -> Collected:
@@ -146,7 +163,8 @@ class RetentionTask:
         await self._delivery.flush(board)  # the leaderboard cannot pin agents that it does not know
         pins = await self._ask(uid, board)
         run = self._transactions.read if dry_run else self._transactions.write
-        # Also of leases that have ended since: the leaderboard may have got theirs after its answer.
+        # Also of leases that have ended since: the leaderboard may have got theirs after its
+        # answer.
         others = [each for each in stored if CheckpointPlace.parse(each).fence not in held]
         doomed = await run(lambda session: self._doom(session, uid, board, others, pins, dry_run))
         named = await asyncio.to_thread(self._named_by_others, everything, set(doomed))
@@ -168,8 +186,8 @@ class RetentionTask:
         return found
 
     def _named_by_others(self, stored: Mapping[str, _Stored], doomed: Collection[str]) -> set[str]:
-        """Files of doomed checkpoints that the manifests of others name; all parts of transitions of an agent with a
-        manifest that cannot be read."""
+        """Files of doomed checkpoints that the manifests of others name; all parts of transitions
+        of an agent with a manifest that cannot be read."""
         parts: dict[str, set[str]] = defaultdict(set)  # by agent
         for each in doomed:
             keys = {key for key in stored[each].sizes if key.startswith(f"{each}{REPLAY_FOLDER}")}
@@ -194,7 +212,8 @@ class RetentionTask:
             return _Pins()
         for candidate in (await self._board.get(board)).candidates:
             needed.add(candidate.evaluation.checkpoint.prefix)
-            needed.add(candidate.agent.best_evaluation.checkpoint.prefix)  # where children of it start
+            # where children of it start
+            needed.add(candidate.agent.best_evaluation.checkpoint.prefix)
         for change in await self._board.alias_changes(board):
             needed.add(change.checkpoint.prefix)
         for agent in await self._board.agents(board):
@@ -204,27 +223,51 @@ class RetentionTask:
             if agent.state == leaderboard_pb2.AGENT_STATE_RETIRED:
                 continue
             living.add(agent.name)
-            needed |= {agent.best_evaluation.checkpoint.prefix, agent.latest_evaluation.checkpoint.prefix}
+            needed |= {
+                agent.best_evaluation.checkpoint.prefix,
+                agent.latest_evaluation.checkpoint.prefix,
+            }
             needed |= _of_spec(agent.spec)
         best_first = [prefix for _, prefix in sorted(scores, reverse=True)]
         return _Pins(frozenset(needed), frozenset(living), best_first[: self._config.keep_best])
 
     def _doom(
-        self, session: Session, uid: str, board: str, stored: Collection[str], pins: _Pins, dry_run: bool
+        self,
+        session: Session,
+        uid: str,
+        board: str,
+        stored: Collection[str],
+        pins: _Pins,
+        dry_run: bool,
     ) -> Sequence[str]:
         """The stored checkpoints that are not needed; removes them from the database."""
         job = session.get(JobRow, uid)
         if job is None or outbox.has_news(session, board):
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
-        needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
-        needed |= promotions.pointed_at(session).keys() | founders.needed(session).keys() | _in_contests(session)
+        needed = (
+            pins.prefixes
+            | set(pins.best)
+            | _needed(session, job)
+            | self._newest(session, uid, pins.living)
+        )
+        needed |= (
+            promotions.pointed_at(session).keys()
+            | founders.needed(session).keys()
+            | _in_contests(session)
+        )
         needed |= checkpoints.in_place_of(session, uid, needed)
         held = set(leases.fences(session, uid))
-        doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
+        doomed = [
+            each
+            for each in stored
+            if each not in needed and CheckpointPlace.parse(each).fence not in held
+        ]
         if not dry_run:
             for first in range(0, len(doomed), 500):
                 some = doomed[first : first + 500]
-                session.execute(update(MemberRow).where(MemberRow.checkpoint.in_(some)).values(checkpoint=None))
+                session.execute(
+                    update(MemberRow).where(MemberRow.checkpoint.in_(some)).values(checkpoint=None)
+                )
                 session.execute(delete(CheckpointRow).where(CheckpointRow.prefix.in_(some)))
         return doomed
 
@@ -234,13 +277,16 @@ class RetentionTask:
             CheckpointRow.job_uid == uid, CheckpointRow.refused.is_(False)
         )
         newest: dict[str, list[str]] = defaultdict(list)
-        for agent, prefix in session.execute(rows.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc())):
+        for agent, prefix in session.execute(
+            rows.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc())
+        ):
             if agent in agents and len(newest[agent]) < self._config.keep_last:
                 newest[agent].append(prefix)
         return {prefix for prefixes in newest.values() for prefix in prefixes}
 
     def _delete(self, doomed: Iterable[Collection[str]]) -> None:
-        """Delete manifests first: without one a checkpoint does not exist, even if this process dies here."""
+        """Delete manifests first: without one a checkpoint does not exist, even if this process
+        dies here."""
         for keys in doomed:
             for key in sorted(keys, key=lambda key: not key.endswith(FILE_NAME)):
                 self._store.delete(key)
@@ -248,7 +294,9 @@ class RetentionTask:
 
 def _job_uids(session: Session, project: str | None) -> Sequence[str]:
     query = select(JobRow.uid).order_by(JobRow.create_time, JobRow.uid)
-    return session.scalars(query if project is None else query.where(JobRow.project == project)).all()
+    return session.scalars(
+        query if project is None else query.where(JobRow.project == project)
+    ).all()
 
 
 def _place(session: Session, uid: str) -> tuple[str, str] | None:
@@ -264,11 +312,17 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     policies.append(checkpoints.unjudged_policy(session, job))
     needed = {each.checkpoint.prefix for each in policies if each is not None}
     needed |= {details["checkpoint"] for details in events.details(session, job, FORKED)}
-    challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))
+    challenged = select(WorkRow.checkpoint).where(
+        WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None)
+    )
     needed |= {prefix for prefix in session.scalars(challenged) if prefix}
-    for work in session.scalars(select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))):
+    for work in session.scalars(
+        select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))
+    ):
         needed |= {each.checkpoint.prefix for each in order_of(work).policies}
-        needed |= {prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)}
+        needed |= {
+            prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)
+        }
         members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
         needed |= {prefix for prefix in session.scalars(members) if prefix}
     return needed
@@ -283,4 +337,7 @@ def _in_contests(session: Session) -> set[str]:
 
 def _of_spec(spec: agent_pb2.AgentSpec) -> set[str]:
     """The checkpoints that an agent starts from."""
-    return {spec.resume.prefix, *(parent.checkpoint.prefix for parent in spec.initialization.parents)}
+    return {
+        spec.resume.prefix,
+        *(parent.checkpoint.prefix for parent in spec.initialization.parents),
+    }

@@ -1,4 +1,5 @@
-"""Uploads in progress: what they reserve, and what of them may lie in the folder for temporary files at a time.
+"""Uploads in progress: what they reserve, and what of them may lie in the folder for temporary
+files at a time.
 
 They are in memory alone: one process serves, and no upload outlives it.
 """
@@ -18,11 +19,13 @@ from podracer_core.errors import Exhausted
 Message = TypeVar("Message")
 
 PROJECT_BYTES, ALL_BYTES = MAX_DATA_BYTES, MAX_DATA_BYTES * 7 // 4
-"""The most bytes of a project's drafts, and of all drafts: of the 2 GiB that deploy/k8s has for them."""
+"""The most bytes of a project's drafts, and of all drafts: of the 2 GiB that deploy/k8s has for
+them."""
 PROJECT_UPLOADS, MOST_WAITING, WAIT_S = 8, 100, 60.0
 """The most uploads of a project at a time; others wait, so many and for so long."""
 IDLE_S = 30.0
-"""The longest time between two messages of an upload; all of them may take this, and as long as a slow client needs."""
+"""The longest time between two messages of an upload; all of them may take this, and as long as a
+slow client needs."""
 SLOWEST_BYTES_PER_S = 1 << 18
 
 
@@ -36,11 +39,13 @@ class Uploads:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def in_progress(self, project: str) -> tuple[int, int]:
-        """The bytes and the number of a project's uploads that have been announced and not ended."""
+        """The bytes and the number of a project's uploads that have been announced and not
+        ended."""
         return sum(self._reserved[project]), len(self._reserved[project])
 
     def storing(self, key: str) -> asyncio.Lock:
-        """The lock that is held from storing an object until recording it, and while deleting it."""
+        """The lock that is held from storing an object until recording it, and while deleting
+        it."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     @asynccontextmanager
@@ -49,9 +54,8 @@ class Uploads:
     ) -> AsyncIterator[None]:
         """Reserve the bytes of an upload, and wait for room for its draft.
 
-        `require` raises unless the project may also have this one, besides that many bytes and uploads in progress.
-        Raises Exhausted if there is no room.
-        """
+        `require` raises unless the project may also have this one, besides that many bytes and
+        uploads in progress. Raises Exhausted if there is no room."""
         other_bytes, others = self.in_progress(project)
         if others >= MOST_WAITING:
             raise _busy(f"the project {project} has {others} uploads in progress")

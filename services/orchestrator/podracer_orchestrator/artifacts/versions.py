@@ -1,10 +1,9 @@
 """Earlier versions of uploaded artifacts, kept for jobs that use them.
 
-A name's newest content is always the artifact of that name. When it is replaced, the former content becomes its own
-artifact, named `NAME.` and the beginning of its SHA-256, with the same object, and jobs that need it refer to that. It
-is deleted once it has not been the newest for an hour and no job needs it. Uploads cannot have such a name, as it has
-a dot.
-"""
+A name's newest content is always the artifact of that name. When it is replaced, the former content
+becomes its own artifact, named `NAME.` and the beginning of its SHA-256, with the same object, and
+jobs that need it refer to that. It is deleted once it has not been the newest for an hour and no
+job needs it. Uploads cannot have such a name, as it has a dot."""
 
 from __future__ import annotations
 
@@ -58,27 +57,41 @@ def replace_content(session: Session, present: ArtifactRow, new: ArtifactRow) ->
 
 
 def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
-    """Let jobs that use the content of `former` need that version; jobs that use only the name still need the name."""
+    """Let jobs that use the content of `former` need that version; jobs that use only the name
+    still need the name."""
     there = JobFileRow.project == former.project
     query = select(JobFileRow).where(there, JobFileRow.artifact_id == name)
-    has = set(session.scalars(select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)))
+    has = set(
+        session.scalars(
+            select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)
+        )
+    )
     for user in session.scalars(query).all():
         if former.key not in job_files.keys(spec_of(session.get_one(JobRow, user.job_uid))):
             continue
         if user.job_uid not in has:
-            session.add(JobFileRow(job_uid=user.job_uid, project=former.project, artifact_id=former.artifact_id))
+            session.add(
+                JobFileRow(
+                    job_uid=user.job_uid, project=former.project, artifact_id=former.artifact_id
+                )
+            )
         session.delete(user)
 
 
 def forget_unneeded(session: Session, before: datetime) -> int:
-    """Delete the records of earlier versions that no job needs and that were replaced before then; returns their
-    number."""
+    """Delete the records of earlier versions that no job needs and that were replaced before then;
+    returns their number."""
     needed = (
         select(JobFileRow.job_uid)
-        .where(JobFileRow.project == ArtifactRow.project, JobFileRow.artifact_id == ArtifactRow.artifact_id)
+        .where(
+            JobFileRow.project == ArtifactRow.project,
+            JobFileRow.artifact_id == ArtifactRow.artifact_id,
+        )
         .exists()
     )
-    query = select(ArtifactRow).where(ArtifactRow.artifact_id.contains("."), ArtifactRow.create_time < before, ~needed)
+    query = select(ArtifactRow).where(
+        ArtifactRow.artifact_id.contains("."), ArtifactRow.create_time < before, ~needed
+    )
     rows = session.scalars(query).all()
     for row in rows:
         session.delete(row)
@@ -86,14 +99,20 @@ def forget_unneeded(session: Session, before: datetime) -> int:
 
 
 async def collect_uploads(
-    transactions: Transactions, store: ObjectStore, uploads: Uploads, before: datetime, project: str | None
+    transactions: Transactions,
+    store: ObjectStore,
+    uploads: Uploads,
+    before: datetime,
+    project: str | None,
 ) -> None:
-    """Run `forget_unneeded`, and delete objects without an artifact that were written before then: those of deleted
-    versions, and of uploads that were cut off between the store and the database.
+    """Run `forget_unneeded`, and delete objects without an artifact that were written before then:
+    those of deleted versions, and of uploads that were cut off between the store and the database.
     """
     await transactions.write(lambda session: forget_unneeded(session, before))
     for each in [project] if project is not None else await transactions.read(_projects):
-        old = await asyncio.to_thread(_old_objects, store, f"projects/{each}/{UPLOADS_FOLDER}", before)
+        old = await asyncio.to_thread(
+            _old_objects, store, f"projects/{each}/{UPLOADS_FOLDER}", before
+        )
         for key in old:
             async with uploads.storing(key):
                 await delete_unless_recorded(transactions, store, key, before)
@@ -102,7 +121,8 @@ async def collect_uploads(
 async def delete_unless_recorded(
     transactions: Transactions, store: ObjectStore, key: str, before: datetime | None = None
 ) -> None:
-    """Delete an object without an artifact, written before then; another version of its name may have the same one."""
+    """Delete an object without an artifact, written before then; another version of its name may
+    have the same one."""
     if await transactions.read(lambda session: is_recorded(session, key)):
         return
     with contextlib.suppress(NotFound):
@@ -113,7 +133,10 @@ async def delete_unless_recorded(
 
 def is_recorded(session: Session, key: str) -> bool:
     """Whether the object of that key is the content of an artifact."""
-    return session.scalar(select(ArtifactRow.artifact_id).where(ArtifactRow.key == key).limit(1)) is not None
+    return (
+        session.scalar(select(ArtifactRow.artifact_id).where(ArtifactRow.key == key).limit(1))
+        is not None
+    )
 
 
 def _projects(session: Session) -> Sequence[str]:

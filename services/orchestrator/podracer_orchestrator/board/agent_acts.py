@@ -1,8 +1,7 @@
 """Users' acts on the agents of a running job: fork, pin and stop.
 
-Each act is first checked with the leaderboard, then stored together with its event. The leaderboard carries it out when
-the outbox delivers it. No cohort is proposed in between.
-"""
+Each act is first checked with the leaderboard, then stored together with its event. The leaderboard
+carries it out when the outbox delivers it. No cohort is proposed in between."""
 
 from __future__ import annotations
 
@@ -60,16 +59,22 @@ class AgentActs:
             if agent.name:
                 return agent.name  # the same request before
             changed = hyperparameters_from_message(request.hyperparameters)
-            told = ", ".join(f"{name} {changed[name]}" for name in sorted(changed)) or "nothing changed"
+            told = (
+                ", ".join(f"{name} {changed[name]}" for name in sorted(changed))
+                or "nothing changed"
+            )
             prefix = agent.spec.initialization.parents[0].checkpoint.prefix
             message = f"is forked by {by}: {told}"
-            await self._write(board, request, FORKED, message, by=by, checkpoint=prefix, changed=told)
+            await self._write(
+                board, request, FORKED, message, by=by, checkpoint=prefix, changed=told
+            )
             with contextlib.suppress(PodracerError):
                 return (await self._board.fork(request)).name
             return ""
 
     async def pin(self, name: str, by: str, *, pinned: bool) -> None:
-        """Pin or unpin an agent; repeating it changes nothing. Raises NotFound, PreconditionFailed."""
+        """Pin or unpin an agent; repeating it changes nothing. Raises NotFound,
+        PreconditionFailed."""
         async with self._turn(name) as board:
             agent = await self._board.agent(name)
             if agent.pinned == pinned:
@@ -88,19 +93,26 @@ class AgentActs:
                 return
             _require_alive(agent)
             request = leaderboard_pb2.StopAgentRequest(name=name)
-            ends = " once its round has ended" if agent.state == leaderboard_pb2.AGENT_STATE_TRAINING else ""
+            ends = (
+                " once its round has ended"
+                if agent.state == leaderboard_pb2.AGENT_STATE_TRAINING
+                else ""
+            )
             await self._write(board, request, "AGENT_STOPPED", f"is stopped by {by}{ends}", by=by)
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent: str) -> AsyncIterator[str]:
-        """Hold the job's turn, so that nothing is proposed; yields its leaderboard's name once that is up to date."""
+        """Hold the job's turn, so that nothing is proposed; yields its leaderboard's name once that
+        is up to date."""
         job = await self._transactions.read(lambda session: _living_job(session, agent))
         board = outbox.board_of(job)
         async with self._proposer.turn(job.uid):
             await self._delivery.flush(board)
             yield board
 
-    async def _write(self, board: str, request: outbox.AgentAct, kind: str, message: str, **details: str) -> None:
+    async def _write(
+        self, board: str, request: outbox.AgentAct, kind: str, message: str, **details: str
+    ) -> None:
         """Store the act, and deliver it to the leaderboard now if possible, else later."""
         name, prefix = request.name, details.get("checkpoint")
 
@@ -120,11 +132,14 @@ class AgentActs:
 
 
 def _living_job(session: Session, agent: str) -> JobRow:
-    """The job of an agent. Raises InvalidInput, NotFound, and PreconditionFailed if it has ended."""
+    """The job of an agent. Raises InvalidInput, NotFound, and PreconditionFailed if it has
+    ended."""
     name = names.parse("agent", agent, "name")
     job = jobs.get(session, name.project, name.job)
     if JobState(job.state) in FINAL_STATES:
-        raise PreconditionFailed(f"the job has ended ({job.state}): its agents stay as they are", reason="JOB_ENDED")
+        raise PreconditionFailed(
+            f"the job has ended ({job.state}): its agents stay as they are", reason="JOB_ENDED"
+        )
     return job
 
 

@@ -53,9 +53,16 @@ Cohort: TypeAlias = leaderboard_pb2.ProposeCohortResponse
 
 
 class Delivery:
-    """The task that delivers the outbox (`run`), or one leaderboard's part of it at once (`flush`)."""
+    """The task that delivers the outbox (`run`), or one leaderboard's part of it at once
+    (`flush`)."""
 
-    def __init__(self, transactions: Transactions, board: LeaderboardClient, changes: ChangeFeed, clock: Clock) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        board: LeaderboardClient,
+        changes: ChangeFeed,
+        clock: Clock,
+    ) -> None:
         self._transactions = transactions
         self._board = board
         self._changes = changes
@@ -70,7 +77,11 @@ class Delivery:
             failures = await self._flush_all()
             if failures:
                 wait_s = next(backoff)
-                logger.warning("cannot deliver to the leaderboard (%s), retrying in %.1f s", failures[0], wait_s)
+                logger.warning(
+                    "cannot deliver to the leaderboard (%s), retrying in %.1f s",
+                    failures[0],
+                    wait_s,
+                )
                 await asyncio.sleep(wait_s)
             else:
                 backoff.reset()
@@ -78,20 +89,25 @@ class Delivery:
                 await asyncio.sleep(_GATHER_S)
 
     async def flush(self, board: str) -> None:
-        """Deliver all rows for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
+        """Deliver all rows for a leaderboard. Raises what the leaderboard raised; the rest stays
+        for later."""
         await self._exchange(board)
 
     async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> Cohort:
-        """The next cohort of a leaderboard, after its rows in the outbox, which go in the same call. Raises what the
-        leaderboard raised."""
+        """The next cohort of a leaderboard, after its rows in the outbox, which go in the same
+        call. Raises what the leaderboard raised."""
         proposed = await self._exchange(request.leaderboard, request)
         assert proposed is not None, "it was asked for"
         return proposed
 
-    async def _exchange(self, board: str, wanted: leaderboard_pb2.ProposeCohortRequest | None = None) -> Cohort | None:
+    async def _exchange(
+        self, board: str, wanted: leaderboard_pb2.ProposeCohortRequest | None = None
+    ) -> Cohort | None:
         async with self._delivering[board]:
             while True:
-                waiting = await self._transactions.read(functools.partial(outbox.pending, board=board))
+                waiting = await self._transactions.read(
+                    functools.partial(outbox.pending, board=board)
+                )
                 is_all = len(waiting) < outbox.ROWS_AT_ONCE
                 proposed = await self._deliver(board, waiting, wanted if is_all else None)
                 if is_all:
@@ -103,7 +119,9 @@ class Delivery:
             boards = await self._transactions.read(outbox.boards_with_pending)
         except PodracerError as error:
             return [error]
-        return [failure for board in boards if (failure := await self._try_flush(board)) is not None]
+        return [
+            failure for board in boards if (failure := await self._try_flush(board)) is not None
+        ]
 
     async def _try_flush(self, board: str) -> PodracerError | None:
         """A leaderboard that does not answer does not block the others."""
@@ -114,22 +132,32 @@ class Delivery:
         return None
 
     async def _deliver(
-        self, board: str, waiting: Sequence[OutboxRow], wanted: leaderboard_pb2.ProposeCohortRequest | None
+        self,
+        board: str,
+        waiting: Sequence[OutboxRow],
+        wanted: leaderboard_pb2.ProposeCohortRequest | None,
     ) -> Cohort | None:
-        """Deliver rows in order, and delete in one transaction those that the leaderboard has answered. Returns the
-        `wanted` cohort."""
+        """Deliver rows in order, and delete in one transaction those that the leaderboard has
+        answered. Returns the `wanted` cohort."""
         answered: Answered = []
         try:
             groups = _together(waiting)
             while groups and not all(rows[0].method in _STEPS for rows in groups):
-                answered += await self._call(groups.pop(0))  # what was answered before a failure counts
+                # what was answered before a failure counts
+                answered += await self._call(groups.pop(0))
             return await self._tell(board, groups, wanted, answered)
         finally:
             # Before the rows are deleted: a job whose budget is used ends once they are.
-            for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
+            for job_uid in {
+                row.job_uid
+                for row, _ in answered
+                if outbox.is_of_challenge(row.method, row.request)
+            }:
                 await self._hear_next_claim(job_uid)
             if any(getattr(answer, "exclusions", ()) for _, answer in answered):
-                for job_uid in await self._transactions.write(lambda session: self._exclude(session, answered)):
+                for job_uid in await self._transactions.write(
+                    lambda session: self._exclude(session, answered)
+                ):
                     await self._hear_next_claim(job_uid)  # which names another best
             if answered:
                 await self._transactions.write(lambda session: self._settle(session, answered))
@@ -141,9 +169,11 @@ class Delivery:
         wanted: leaderboard_pb2.ProposeCohortRequest | None,
         answered: Answered,
     ) -> Cohort | None:
-        """Deliver groups of rows, which are added to `answered`, and request a cohort: in one call, or one by one if
-        that call is refused."""
-        calls: list[dict[str, Any]] = [{_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups]
+        """Deliver groups of rows, which are added to `answered`, and request a cohort: in one call,
+        or one by one if that call is refused."""
+        calls: list[dict[str, Any]] = [
+            {_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups
+        ]
         steps = [leaderboard_pb2.ExchangeRequest.Step(**call) for call in calls]
         if wanted is not None:
             steps.append(leaderboard_pb2.ExchangeRequest.Step(cohort=wanted))
@@ -154,7 +184,9 @@ class Delivery:
             except (Unavailable, DeadlineExpired):
                 raise
             except PodracerError as error:
-                logger.info("the leaderboard refused an exchange, sending its parts one by one: %s", error)
+                logger.info(
+                    "the leaderboard refused an exchange, sending its parts one by one: %s", error
+                )
             else:
                 for rows, answer in zip(groups, answers, strict=False):
                     DELIVERED.add(len(rows), method=rows[0].method, result="taken")
@@ -165,7 +197,8 @@ class Delivery:
         return None if wanted is None else await self._board.propose(wanted)
 
     async def _hear_next_claim(self, job_uid: str) -> None:
-        """Challenge the next claim: another candidate may have the best score after a challenge, and be untested."""
+        """Challenge the next claim: another candidate may have the best score after a challenge,
+        and be untested."""
 
         def claim(session: Session, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
             job = session.get(JobRow, job_uid)
@@ -192,17 +225,28 @@ class Delivery:
             if len(rows) > 1:
                 return [answered for row in rows for answered in await self._call([row])]
             DELIVERED.add(method=first.method, result="refused")
-            logger.error("the leaderboard refused %s of job %s: %s", first.method, first.job_uid, error)
+            logger.error(
+                "the leaderboard refused %s of job %s: %s", first.method, first.job_uid, error
+            )
             return [(first, error)]
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
     def _exclude(self, session: Session, answered: Answered) -> set[str]:
-        """Keep the last answer's word on who cannot be first. Returns the jobs that have lost their best."""
-        found = {row.job_uid: answer.exclusions for row, answer in answered if hasattr(answer, "exclusions")}
+        """Keep the last answer's word on who cannot be first. Returns the jobs that have lost their
+        best."""
+        found = {
+            row.job_uid: answer.exclusions
+            for row, answer in answered
+            if hasattr(answer, "exclusions")
+        }
         jobs_found = [(session.get(JobRow, uid), exclusions) for uid, exclusions in found.items()]
         now = self._clock.now()
-        return {job.uid for job, each in jobs_found if job and broken_worlds.exclude(session, job, each, now)}
+        return {
+            job.uid
+            for job, each in jobs_found
+            if job and broken_worlds.exclude(session, job, each, now)
+        }
 
     def _settle(self, session: Session, answered: Answered) -> None:
         outbox.delivered(session, [row.id for row, _ in answered])
@@ -217,12 +261,24 @@ class Delivery:
         job = session.get(JobRow, row.job_uid)
         if job is not None and job.excluded and not getattr(answer, "exclusions", True):
             broken_worlds.exclude(session, job, (), self._clock.now())  # it has ended
-        if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
+        if (
+            job is None
+            or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse)
+            or not answer.admitted
+        ):
             return
         request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)
         message = f"{last_part(request.agent)} is number {answer.rank} of the leaderboard"
         now = self._clock.now()
-        events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=request.agent, rank=answer.rank)
+        events.record(
+            session,
+            job,
+            "CANDIDATE_ADMITTED",
+            message,
+            now=now,
+            subject=request.agent,
+            rank=answer.rank,
+        )
         if answer.challenge:
             objective.hear_claim(session, job, request.candidate, now)
 
@@ -257,4 +313,6 @@ def _together(waiting: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
 def _board_of(session: Session, job_uid: str) -> str | None:
     """The leaderboard of a job that trains; None for any other."""
     job = session.get(JobRow, job_uid)
-    return outbox.board_of(job) if job is not None and JobState(job.state) in TRAINING_STATES else None
+    return (
+        outbox.board_of(job) if job is not None and JobState(job.state) in TRAINING_STATES else None
+    )

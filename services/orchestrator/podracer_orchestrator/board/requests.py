@@ -1,5 +1,5 @@
-"""Requests to the leaderboard: a job's next cohort, exactly once per work despite failures, and the candidates of its
-final and its ensemble."""
+"""Requests to the leaderboard: a job's next cohort, exactly once per work despite failures, and the
+candidates of its final and its ensemble."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 """How long before the leaderboard is asked again, if it had nothing or did not answer."""
 MAX_ASKED = 20
-"""Failed requests to a leaderboard, over a minute in all, before a job ends without its final or ensemble."""
+"""Failed requests to a leaderboard, over a minute in all, before a job ends without its final or
+ensemble."""
 _IDLE_S = 60.0
 
 Rounds = tuple[int, int]
-"""The number of ended rounds of a job; after a request in vain the next one waits for another round."""
+"""The number of ended rounds of a job; after a request in vain the next one waits for another
+round."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToPropose:
-    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same.
+    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is
+    always the same.
 
     `rounds`: those that had ended when it was decided to ask; `traceparent`: the job's.
     """
@@ -61,7 +64,11 @@ class ToPropose:
 
 
 def to_propose(
-    job: JobRow, work: WorkRow, left: Remainder, budget_used: float | None, algorithms: Sequence[str]
+    job: JobRow,
+    work: WorkRow,
+    left: Remainder,
+    budget_used: float | None,
+    algorithms: Sequence[str],
 ) -> ToPropose:
     """The request for a work. The round that comes back is cut to the budget when it is leased."""
     request = leaderboard_pb2.ProposeCohortRequest(
@@ -89,9 +96,14 @@ class CohortProposer:
         """The last one of each job whose leaderboard is full."""
 
     def may_ask(self, job: JobRow) -> bool:
-        """Whether a job may be requested now: not too soon after a request in vain, unless another round ended."""
+        """Whether a job may be requested now: not too soon after a request in vain, unless another
+        round ended."""
         former = self._asked_in_vain.get(job.uid)
-        if former is not None and former.rounds == _rounds(job) and former.again_s > self._clock.monotonic():
+        if (
+            former is not None
+            and former.rounds == _rounds(job)
+            and former.again_s > self._clock.monotonic()
+        ):
             return False
         self._asked_in_vain.pop(job.uid, None)
         return True
@@ -104,12 +116,13 @@ class CohortProposer:
         return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
     def turn(self, job_uid: str) -> asyncio.Lock:
-        """Hold it while calling `propose` for a job, so that cohorts of its pods are proposed one by one."""
+        """Hold it while calling `propose` for a job, so that cohorts of its pods are proposed one
+        by one."""
         return self._asking[job_uid]
 
     async def propose(self, what: ToPropose, then: Callable[[Session], Found]) -> Found:
-        """Fill a work, if that is possible now; returns the result of `then` in the same transaction. Call it only in
-        the job's `turn`."""
+        """Fill a work, if that is possible now; returns the result of `then` in the same
+        transaction. Call it only in the job's `turn`."""
         try:
             with span("propose", what.traceparent, places=what.request.places):
                 answer = await self._delivery.propose(what.request)
@@ -126,7 +139,9 @@ class CohortProposer:
             self.admission_scores[what.job_uid] = answer.admission_score
         return await self._finish(lambda session: self._store(session, what, answer), then)
 
-    async def _finish(self, change: Callable[[Session], None], then: Callable[[Session], Found]) -> Found:
+    async def _finish(
+        self, change: Callable[[Session], None], then: Callable[[Session], Found]
+    ) -> Found:
         def operation(session: Session) -> Found:
             change(session)
             session.flush()
@@ -134,11 +149,15 @@ class CohortProposer:
 
         return await self._transactions.write(operation)
 
-    def _store(self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
+    def _store(
+        self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse
+    ) -> None:
         work = session.get(WorkRow, what.work_id)
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
-        works.store_proposal(session, jobs.get_by_uid(session, what.job_uid), work, answer, self._clock.now())
+        works.store_proposal(
+            session, jobs.get_by_uid(session, what.job_uid), work, answer, self._clock.now()
+        )
 
     def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
         job = session.get(JobRow, what.job_uid)
@@ -151,7 +170,8 @@ class CohortProposer:
 
 @dataclass(frozen=True, slots=True)
 class _InVain:
-    """A request in vain for a job: the number of rounds then, and when the next request may be made."""
+    """A request in vain for a job: the number of rounds then, and when the next request may be
+    made."""
 
     rounds: Rounds
     again_s: float
@@ -215,11 +235,15 @@ class EnsembleMaker:
         self._asked.pop(work_id, None)
         return True
 
-    def _settle(self, session: Session, work_id: str, board: leaderboard_pb2.Leaderboard | None, why: str) -> None:
+    def _settle(
+        self, session: Session, work_id: str, board: leaderboard_pb2.Leaderboard | None, why: str
+    ) -> None:
         work = session.get(WorkRow, work_id)
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
-        change = Change(session, jobs.get_by_uid(session, work.job_uid), work, "", self._clock.now())
+        change = Change(
+            session, jobs.get_by_uid(session, work.job_uid), work, "", self._clock.now()
+        )
         if board is None:
             ensembles.give_up(change, why)
         else:
@@ -230,4 +254,6 @@ class EnsembleMaker:
 def _awaiting(session: Session) -> dict[str, str]:
     """The leaderboard of each work that waits for its candidates."""
     works_found = ensembles.awaiting(session)
-    return {work.id: outbox.board_of(jobs.get_by_uid(session, work.job_uid)) for work in works_found}
+    return {
+        work.id: outbox.board_of(jobs.get_by_uid(session, work.job_uid)) for work in works_found
+    }

@@ -1,9 +1,9 @@
-"""The contest at the end of a generation: the champion and the challenger, which is the generation's best, are both
-evaluated in the generation's environment, with the arguments that the continuous job has for it and by the same seeds.
+"""The contest at the end of a generation: the champion and the challenger, which is the
+generation's best, are both evaluated in the generation's environment, with the arguments that the
+continuous job has for it and by the same seeds.
 
-It is the last stage of the generation's job, which then ends in any case. The decision is made when the job has ended
-(`generations`).
-"""
+It is the last stage of the generation's job, which then ends in any case. The decision is made when
+the job has ended (`generations`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from podracer_orchestrator.works import evaluation_works, works
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 _CONFIDENCE = 0.975
-"""Confidence of the one-sided bound of the mean difference: the same bound as in a two-sided 95 % interval."""
+"""Confidence of the one-sided bound of the mean difference: the same bound as in a two-sided 95 %
+interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
         events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
         touch(session, WORK)
 
-    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(
+        self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult
+    ) -> None:
         """Store the evaluation of one side."""
         super().complete(change, lease, result)
         change.work.result = encode(result.evaluation)
@@ -115,28 +118,40 @@ def outcome(session: Session, job: JobRow) -> Contest | None:
     return Contest(prefix, result_of(sides[CHAMPION]), result_of(sides[CHALLENGER]))
 
 
-def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
+def is_won(
+    champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float
+) -> tuple[bool, str]:
     """Whether the challenger replaces the champion, and the reason as text.
 
-    Its mean has to be above the champion's by more than `margin`. If episodes differ, the lower end of the 95 %
-    interval of the mean difference, paired by seed, has to be so too: chance alone must not promote a policy. If
-    evaluation is deterministic, the mean is the environment's own statistic, and only that is compared.
-    """
+    Its mean has to be above the champion's by more than `margin`. If episodes differ, the lower end
+    of the 95 % interval of the mean difference, paired by seed, has to be so too: chance alone must
+    not promote a policy. If evaluation is deterministic, the mean is the environment's own
+    statistic, and only that is compared."""
     if not (evaluation_works.is_finite(champion) and evaluation_works.is_finite(challenger)):
         return False, "an evaluation is not a finite number"
     compared = f"{challenger.mean:.6g} against the champion's {champion.mean:.6g}"
     if challenger.mean - champion.mean <= margin:
-        return False, f"{compared}, it takes more than {margin:g} above" if margin else f"{compared}, which is not more"
+        return (
+            False,
+            f"{compared}, it takes more than {margin:g} above"
+            if margin
+            else f"{compared}, which is not more",
+        )
     if champion.deterministic and challenger.deterministic:
         return True, compared
     bound = paired_lower_bound(champion.returns, challenger.returns)
     if bound <= margin:
-        return False, f"{compared}, but with 95 % confidence only {bound:.6g} above, it takes more than {margin:g}"
+        return (
+            False,
+            f"{compared}, but with 95 % confidence only {bound:.6g} above, it takes more than "
+            f"{margin:g}",
+        )
     return True, f"{compared}, with 95 % confidence at least {bound:.6g} above"
 
 
 def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float:
-    """Lower end of the two-sided 95 % interval (Student's t) of the mean of `second - first`, episode by episode.
+    """Lower end of the two-sided 95 % interval (Student's t) of the mean of `second - first`,
+    episode by episode.
 
     Minus infinity where there are less than two pairs.
     """
@@ -144,7 +159,10 @@ def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float
     if len(differences) < 2:
         return -math.inf
     error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return statistics.fmean(differences) - student_t_quantile(_CONFIDENCE, len(differences) - 1) * error
+    return (
+        statistics.fmean(differences)
+        - student_t_quantile(_CONFIDENCE, len(differences) - 1) * error
+    )
 
 
 def can_act(session: Session, job: JobRow, prefix: str) -> bool:

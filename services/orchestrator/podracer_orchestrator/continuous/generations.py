@@ -1,9 +1,8 @@
 """Continuous jobs: each makes one ordinary job per generation, and decides about its best policy.
 
-`advance` does one step in one transaction, and returns whether there may be another one. It depends on stored data
-only, so an orchestrator that was killed before or after a step continues there: a generation is neither lost nor made
-twice.
-"""
+`advance` does one step in one transaction, and returns whether there may be another one. It depends
+on stored data only, so an orchestrator that was killed before or after a step continues there: a
+generation is neither lost nor made twice."""
 
 from __future__ import annotations
 
@@ -39,7 +38,13 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
-from podracer_orchestrator.transactions import GENERATION, ChangeFeed, Transactions, job_topic, touch
+from podracer_orchestrator.transactions import (
+    GENERATION,
+    ChangeFeed,
+    Transactions,
+    job_topic,
+    touch,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +82,12 @@ class GenerationTask:
                 logger.error("cannot advance the continuous job %s, retrying: %s", uid, error)
 
     async def _advance(self, uid: str) -> None:
-        while await self._transactions.read(lambda session: needs_step(session, uid, self._clock.now())):
-            if not await self._transactions.write(lambda session: advance(session, uid, self._clock.now())):
+        while await self._transactions.read(
+            lambda session: needs_step(session, uid, self._clock.now())
+        ):
+            if not await self._transactions.write(
+                lambda session: advance(session, uid, self._clock.now())
+            ):
                 return
 
 
@@ -124,10 +133,18 @@ def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: dateti
     rows = job_files.named(session, job.project, spec)
     if len(rows) < len(spec.data_sets):
         return None
-    watched = [rows[spec.continuous.data_set]] if spec.continuous.data_set else [rows[name] for name in sorted(rows)]
+    watched = (
+        [rows[spec.continuous.data_set]]
+        if spec.continuous.data_set
+        else [rows[name] for name in sorted(rows)]
+    )
     hashes = [row.sha256 for row in watched]
     data_sha256 = (
-        hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else ""
+        hashes[0]
+        if len(hashes) == 1
+        else hashlib.sha256("".join(hashes).encode()).hexdigest()
+        if hashes
+        else ""
     )
     has_passed = stand.next_time is not None and now >= stand.next_time
     is_due = stand.generation == 0 or data_sha256 != stand.data_sha256 or has_passed
@@ -150,7 +167,9 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
     job_id = _numbered(job.job_id, number)
     if jobs.is_taken(session, job.project, job_id):
         job_id = _numbered(job.job_id, number, f"-{job.uid[:6]}")
-    new = NewJob(job.project, job_id, own, built_in_description(own), parent_uid=job.uid, generation=number)
+    new = NewJob(
+        job.project, job_id, own, built_in_description(own), parent_uid=job.uid, generation=number
+    )
     child = jobs.create(session, new, now)
     stand.generation, stand.child_uid, stand.data_sha256 = number, child.uid, data_sha256
     if spec.continuous.HasField("interval"):
@@ -159,10 +178,14 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
     name = job_name(child.project, child.job_id)
     given = f", data {data_sha256[:12]}" if data_sha256 else ""
     message = f"generation {number} is {name}{given}, from {len(beginnings)} founders"
-    events.record(session, job, "GENERATION_STARTED", message, now=now, subject=name, data_sha256=data_sha256)
+    events.record(
+        session, job, "GENERATION_STARTED", message, now=now, subject=name, data_sha256=data_sha256
+    )
 
 
-def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child: JobRow | None, now: datetime) -> None:
+def _end_generation(
+    session: Session, job: JobRow, stand: ContinuationRow, child: JobRow | None, now: datetime
+) -> None:
     """Decide about the generation's best policy; then the next generation may begin."""
     number, stand.child_uid = stand.generation, None
     job.revision += 1
@@ -174,29 +197,39 @@ def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child
     generation = Generation(number, name, stand.data_sha256)
     if JobState(child.state) is not JobState.SUCCEEDED:
         problem = problem_of(child)
-        reason = f"{name} is {child.state}" + (f": {problem.message}" if problem and problem.message else "")
+        reason = f"{name} is {child.state}" + (
+            f": {problem.message}" if problem and problem.message else ""
+        )
         promotions.keep(session, job, Decision.FAILED, generation, reason, now)
         return
     if child.best is None:
-        promotions.keep(session, job, Decision.KEPT, generation, f"{name} has brought no candidate", now)
+        promotions.keep(
+            session, job, Decision.KEPT, generation, f"{name} has brought no candidate", now
+        )
         return
     _judge(session, job, child, generation, now)
 
 
-def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation, now: datetime) -> None:
+def _judge(
+    session: Session, job: JobRow, child: JobRow, generation: Generation, now: datetime
+) -> None:
     final = final_policy(child)
     assert final is not None, "it has a candidate"
     present, contest = promotions.champion(session, job), contests.outcome(session, child)
-    judged = best_of(child) if child.retrained is None else None  # what was trained once more is not judged
+    # what was trained once more is not judged
+    judged = best_of(child) if child.retrained is None else None
     challenger = judged if contest is None else contest.challenger
     champion = None if contest is None else contest.champion
-    generation = Generation(generation.number, generation.child, generation.data_sha256, champion, challenger)
+    generation = Generation(
+        generation.number, generation.child, generation.data_sha256, champion, challenger
+    )
     if present is None:
         is_better, reason = True, "the first candidate"
     elif contest is None and present.prefix == final.checkpoint.prefix:
         is_better, reason = False, "its best policy was promoted by hand already"
     elif contest is None and not contests.can_act(session, child, present.prefix):
-        is_better, reason = True, "the champion cannot act in the environment any more: its spaces are others"
+        is_better = True
+        reason = "the champion cannot act in the environment any more: its spaces are others"
     elif contest is None or contest.champion_prefix != present.prefix:
         is_better, reason = False, "the champion has been changed by hand meanwhile"
     elif champion is None or challenger is None:
@@ -213,12 +246,12 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
-    """The champion and the best policy of the newest generation that has one; not one that was rolled back, or whose
-    algorithm the job does not search: the generation's leaderboard would refuse it.
+    """The champion and the best policy of the newest generation that has one; not one that was
+    rolled back, or whose algorithm the job does not search: the generation's leaderboard would
+    refuse it.
 
-    For a retrained policy it is the selected candidate: the retrained one has seen the data that select, also for the
-    next generation.
-    """
+    For a retrained policy it is the selected candidate: the retrained one has seen the data that
+    select, also for the next generation."""
     found, avoided = [], promotions.rolled_back(session, job)
     present, newest = promotions.champion(session, job), newest_best(session, job)
     if present is not None:
@@ -227,7 +260,11 @@ def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
         found.append((final.agent, final.checkpoint.prefix))
     selected = _selected(jobs.children(session, job))
     unique = [selected.get(each, each) for each in dict.fromkeys(found) if each[1] not in avoided]
-    known = [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
+    known = [
+        founder
+        for each in unique
+        if (founder := founders.of_checkpoint(session, *each)) is not None
+    ]
     return [founder for founder in known if founder.algorithm in _searched(job)]
 
 
@@ -242,7 +279,11 @@ def _selected(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str,
 
 
 def _searched(job: JobRow) -> set[str]:
-    space = space_from_message(description_of(job).action_space) if job.description is not None else None
+    space = (
+        space_from_message(description_of(job).action_space)
+        if job.description is not None
+        else None
+    )
     search = Search.from_message(spec_of(job).search)
     return {share.algorithm for share in search.shares(space)}
 

@@ -1,8 +1,7 @@
 """The aliases of a job: promotion, rollback and history.
 
-An alias is a stack: a promotion pushes a policy, a rollback pops the newest one. The decision's transaction writes the
-leaderboard's update to the outbox.
-"""
+An alias is a stack: a promotion pushes a policy, a rollback pops the newest one. The decision's
+transaction writes the leaderboard's update to the outbox."""
 
 from __future__ import annotations
 
@@ -79,10 +78,13 @@ def champion(session: Session, job: JobRow) -> PromotionRow | None:
 
 
 def rolled_back(session: Session, job: JobRow) -> set[str]:
-    """Prefixes of policies that the job's own alias was rolled back from and has not been promoted to again."""
+    """Prefixes of policies that the job's own alias was rolled back from and has not been promoted
+    to again."""
     alias = default_alias(job)
     query = select(PromotionRow.prefix).where(
-        PromotionRow.job_uid == job.uid, PromotionRow.alias == alias, PromotionRow.decision == Decision.PROMOTED
+        PromotionRow.job_uid == job.uid,
+        PromotionRow.alias == alias,
+        PromotionRow.decision == Decision.PROMOTED,
     )
     return set(session.scalars(query)) - {row.prefix for row in stack(session, job.uid, alias)}
 
@@ -106,23 +108,37 @@ def promote(
     if former is not None:
         return former
     if not is_there(session, job.project, policy.prefix):
-        message = f"the checkpoint {policy.prefix} of {policy.agent} is not there any more, or damaged"
+        message = (
+            f"the checkpoint {policy.prefix} of {policy.agent} is not there any more, or damaged"
+        )
         raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=policy.agent)
     checkpoint = session.get_one(CheckpointRow, policy.prefix)
     _require_board(session, job, checkpoint, now)
     if generation is None and policy.evaluation is not None:
         generation = Generation(0, "", "", challenger=policy.evaluation)
-    row = _row(session, job, alias or default_alias(job), Decision.PROMOTED, reason, now, generation)
+    row = _row(
+        session, job, alias or default_alias(job), Decision.PROMOTED, reason, now, generation
+    )
     row.agent, row.prefix, row.request_id = policy.agent, policy.prefix, request_id or None
     row.checkpoint = encode(checkpoint_reference(checkpoint))
     _tell(session, job, row)
-    message = f"{row.alias} is {policy.agent}: {reason}" if reason else f"{row.alias} is {policy.agent}"
-    events.record(session, job, "CHAMPION_PROMOTED", message, now=now, subject=policy.agent, **_details(row))
+    message = (
+        f"{row.alias} is {policy.agent}: {reason}" if reason else f"{row.alias} is {policy.agent}"
+    )
+    events.record(
+        session, job, "CHAMPION_PROMOTED", message, now=now, subject=policy.agent, **_details(row)
+    )
     return row
 
 
 def rollback(
-    session: Session, job: JobRow, now: datetime, *, alias: str = "", reason: str = "", request_id: str = ""
+    session: Session,
+    job: JobRow,
+    now: datetime,
+    *,
+    alias: str = "",
+    reason: str = "",
+    request_id: str = "",
 ) -> PromotionRow:
     """Point an alias back at its former policy; repeating the request changes nothing.
 
@@ -135,20 +151,37 @@ def rollback(
     found = stack(session, job.uid, alias)
     if len(found) < 2:
         state = "was never promoted to" if not found else "has pointed at one policy only"
-        message = f"the alias {alias} of {job.job_id} {state}: there is none before it to go back to"
+        message = (
+            f"the alias {alias} of {job.job_id} {state}: there is none before it to go back to"
+        )
         raise PreconditionFailed(message, reason="NO_FORMER_POLICY")
     target, left = found[-2], found[-1]
     row = _row(session, job, alias, Decision.ROLLED_BACK, reason, now)
     row.agent, row.prefix, row.checkpoint = target.agent, target.prefix, target.checkpoint
     row.request_id = request_id or None
     _tell(session, job, row)
-    message = f"{alias} is {target.agent} again, no longer {left.agent}" + (f": {reason}" if reason else "")
-    events.record(session, job, "CHAMPION_ROLLED_BACK", message, now=now, subject=target.agent, **_details(row))
+    message = f"{alias} is {target.agent} again, no longer {left.agent}" + (
+        f": {reason}" if reason else ""
+    )
+    events.record(
+        session,
+        job,
+        "CHAMPION_ROLLED_BACK",
+        message,
+        now=now,
+        subject=target.agent,
+        **_details(row),
+    )
     return row
 
 
 def keep(
-    session: Session, job: JobRow, decision: Decision, generation: Generation, reason: str, now: datetime
+    session: Session,
+    job: JobRow,
+    decision: Decision,
+    generation: Generation,
+    reason: str,
+    now: datetime,
 ) -> PromotionRow:
     """Record that the job's own alias stays unchanged (KEPT or FAILED), and why."""
     row = _row(session, job, default_alias(job), decision, reason, now, generation)
@@ -161,7 +194,9 @@ def keep(
     return row
 
 
-def before(session: Session, job: JobRow, alias: str, token: str, limit: int) -> Sequence[PromotionRow]:
+def before(
+    session: Session, job: JobRow, alias: str, token: str, limit: int
+) -> Sequence[PromotionRow]:
     """Decisions before a page's token, newest first."""
     query = select(PromotionRow).where(PromotionRow.job_uid == job.uid)
     if alias:
@@ -169,13 +204,16 @@ def before(session: Session, job: JobRow, alias: str, token: str, limit: int) ->
     if token:
         if not (token.isascii() and token.isdecimal() and len(token) <= 18):
             message = "is not a page token of this server: list again from the first page"
-            raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
+            raise InvalidInput(
+                f"page_token {message}", violations=[FieldViolation("page_token", message)]
+            )
         query = query.where(PromotionRow.position < int(token))
     return session.scalars(query.order_by(PromotionRow.position.desc()).limit(limit)).all()
 
 
 def pointed_at(session: Session, *, besides: Collection[str] = ()) -> dict[str, JobRow]:
-    """The job whose alias points at, or may roll back to, each checkpoint prefix; without jobs in `besides` (uids)."""
+    """The job whose alias points at, or may roll back to, each checkpoint prefix; without jobs in
+    `besides` (uids)."""
     rows = session.execute(select(PromotionRow.job_uid, PromotionRow.alias).distinct()).all()
     found: dict[str, JobRow] = {}
     for job_uid, alias in rows:
@@ -188,7 +226,9 @@ def pointed_at(session: Session, *, besides: Collection[str] = ()) -> dict[str, 
 def _by_request(session: Session, job: JobRow, request_id: str) -> PromotionRow | None:
     if not request_id:
         return None
-    query = select(PromotionRow).where(PromotionRow.job_uid == job.uid, PromotionRow.request_id == request_id)
+    query = select(PromotionRow).where(
+        PromotionRow.job_uid == job.uid, PromotionRow.request_id == request_id
+    )
     return session.scalar(query)
 
 
@@ -201,7 +241,9 @@ def _row(
     now: datetime,
     generation: Generation | None = None,
 ) -> PromotionRow:
-    newest = session.scalar(select(func.max(PromotionRow.position)).where(PromotionRow.job_uid == job.uid))
+    newest = session.scalar(
+        select(func.max(PromotionRow.position)).where(PromotionRow.job_uid == job.uid)
+    )
     row = PromotionRow(
         job_uid=job.uid,
         position=(newest or 0) + 1,
@@ -213,7 +255,11 @@ def _row(
         create_time=now,
     )
     if generation is not None:
-        row.generation, row.child, row.data_sha256 = generation.number, generation.child, generation.data_sha256
+        row.generation, row.child, row.data_sha256 = (
+            generation.number,
+            generation.child,
+            generation.data_sha256,
+        )
         row.champion = generation.champion and encode(generation.champion)
         row.challenger = generation.challenger and encode(generation.challenger)
     session.add(row)
@@ -223,11 +269,14 @@ def _row(
 def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
     job.revision += 1
     session.flush()
-    outbox.set_alias(session, job, row.alias, policy_of(row), row.reason, f"promotion-{row.position}")
+    outbox.set_alias(
+        session, job, row.alias, policy_of(row), row.reason, f"promotion-{row.position}"
+    )
 
 
 def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow, now: datetime) -> None:
-    """A continuous job's environment is not inspected; its leaderboard takes that of the first promoted policy."""
+    """A continuous job's environment is not inspected; its leaderboard takes that of the first
+    promoted policy."""
     if job.description is not None:
         return
     if not job.is_continuous:
@@ -246,7 +295,10 @@ def _details(row: PromotionRow) -> dict[str, object]:
         details |= {"generation": row.generation, "data_sha256": row.data_sha256}
     for name, evaluation in (("champion", champion_of(row)), ("challenger", challenger_of(row))):
         if evaluation is not None:
-            details |= {f"{name}_{key}": value for key, value in evaluation_works.numbers(evaluation).items()}
+            details |= {
+                f"{name}_{key}": value
+                for key, value in evaluation_works.numbers(evaluation).items()
+            }
     return details
 
 

@@ -53,14 +53,20 @@ class Capabilities:
         plan, spec = plan_of(job), read_spec(job.spec)
         environment, evaluator = spec.environment, spec.evaluation.evaluator
         if environment.entry_point and not self.allows_user_code:
-            ways = "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)"
+            ways = (
+                "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with "
+                "Landlock)"
+            )
             return f"it does not run user code; {ways}"
         if environment.id not in self.environments and _is_installed(environment.id):
             return f"the environment {environment.id} is not installed there"
         if evaluator and evaluator not in self.evaluators | _BUILT_IN_EVALUATORS:
             return f"the evaluator {evaluator} is not installed there"
         if not _searched(job.spec) & self.algorithms:
-            return f"none of the job's algorithms is installed there: {', '.join(sorted(_searched(job.spec)))}"
+            return (
+                "none of the job's algorithms is installed there: "
+                f"{', '.join(sorted(_searched(job.spec)))}"
+            )
         if pod.kind:  # the pool has made it for jobs like this one
             return ""
         if plan.kind.gpus > self.gpus:
@@ -80,15 +86,25 @@ class Capabilities:
         if _searched(job.spec) <= self.algorithms:
             return True
         agents = [policy.agent for policy in order_of(work).policies]
-        trained = select(WorkRow).join(MemberRow, MemberRow.work_id == WorkRow.id).where(MemberRow.agent.in_(agents))
-        proposals = (proposal_of(each).proposals for each in [work, *session.scalars(trained.distinct())])
+        trained = (
+            select(WorkRow)
+            .join(MemberRow, MemberRow.work_id == WorkRow.id)
+            .where(MemberRow.agent.in_(agents))
+        )
+        proposals = (
+            proposal_of(each).proposals for each in [work, *session.scalars(trained.distinct())]
+        )
         return {each.agent.algorithm for found in proposals for each in found} <= self.algorithms
 
 
 def note_passed_over(session: Session, job: JobRow, pod: str, obstacle: str, now: datetime) -> None:
     """Record once in a job's log why pods get none of its work."""
-    if not any(message.endswith(obstacle) for message in events.messages(session, job, PASSED_OVER)):
-        events.record(session, job, PASSED_OVER, f"{pod} gets no work: {obstacle}", now=now, subject=pod)
+    if not any(
+        message.endswith(obstacle) for message in events.messages(session, job, PASSED_OVER)
+    ):
+        events.record(
+            session, job, PASSED_OVER, f"{pod} gets no work: {obstacle}", now=now, subject=pod
+        )
 
 
 @functools.lru_cache(maxsize=256)

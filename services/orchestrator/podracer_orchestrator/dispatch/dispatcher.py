@@ -28,7 +28,16 @@ from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.stored_messages import as_problem
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import (
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    PodRow,
+    PodState,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
 from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
 from podracer_orchestrator.works import works
 from podracer_orchestrator.works.works import Change
@@ -84,12 +93,13 @@ class Dispatcher:
         self._changes.notify([WORK])
 
     def admission_score(self, fence: int) -> float | None:
-        """The score that a candidate of the lease's job now needs, as far as the job's last cohort has told."""
+        """The score that a candidate of the lease's job now needs, as far as the job's last cohort
+        has told."""
         return self._proposer.admission_scores.get(self._deadlines.job_of(fence))
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended. A pod's
-        next request ends the wait for its former one."""
+        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it
+        has ended. A pod's next request ends the wait for its former one."""
         pod = ask.report.name
         self._asking[pod] = ask.request_id
         try:
@@ -102,7 +112,9 @@ class Dispatcher:
     async def _lease(self, ask: Ask, deadline: float) -> pod_pb2.Lease | None:
         looked_at_ns = time.time_ns()
         version = self._changes.version(WORK)
-        is_repeated, found = await self._transactions.write(lambda session: self._check_in_and_find(session, ask))
+        is_repeated, found = await self._transactions.write(
+            lambda session: self._check_in_and_find(session, ask)
+        )
         if is_repeated:
             return found if isinstance(found, pod_pb2.Lease) else None
         while not self._draining:
@@ -123,11 +135,12 @@ class Dispatcher:
         return await self._transactions.write(lambda session: self._find_again(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
-        """Request a job's next cohort when it is this pod's turn; returns the work that the pod then finds.
+        """Request a job's next cohort when it is this pod's turn; returns the work that the pod
+        then finds.
 
-        A pod that has waited for its turn first checks for work again, and takes its own proposal before the next turn
-        begins. Otherwise every waiting pod would check again after each proposal for another pod.
-        """
+        A pod that has waited for its turn first checks for work again, and takes its own proposal
+        before the next turn begins. Otherwise every waiting pod would check again after each
+        proposal for another pod."""
         turn = self._proposer.turn(what.job_uid)
         has_waited = turn.locked()
         async with turn:
@@ -135,21 +148,25 @@ class Dispatcher:
             if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
                 return found
             # If that found nothing, there may be a lead to follow.
-            return await self._proposer.propose(found, lambda session: self._find_again(session, ask, what.job_uid))
+            return await self._proposer.propose(
+                found, lambda session: self._find_again(session, ask, what.job_uid)
+            )
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
         is_repeated, former = self._check_in(session, ask)
         return is_repeated, former if is_repeated or self._draining else self._find(session, ask)
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
-        """Record the pod. Returns whether the same request has had a lease, and that lease while it is held."""
+        """Record the pod. Returns whether the same request has had a lease, and that lease while it
+        is held."""
         now = self._clock.now()
         pod = pods.check_in(session, ask.report, now)
         former, held = leases.of_asker(session, ask.asker)
         if former is not None:
             return True, self._granted_before(session, ask, former)
         for lease in held:
-            # A learner works on one lease at a time: one that asks again has lost, or forgotten, its former lease.
+            # A learner works on one lease at a time: one that asks again has lost, or forgotten,
+            # its former lease.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was restarted" if restarted else "its learner asked for other work"
             problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
@@ -163,7 +180,9 @@ class Dispatcher:
     def _granted_before(self, session: Session, ask: Ask, former: LeaseRow) -> pod_pb2.Lease | None:
         """The lease that the same request has had, while it is held."""
         if former.pod != ask.report.name:
-            raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
+            raise InvalidInput(
+                f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID"
+            )
         if former.state != LeaseState.HELD or not self._deadlines.is_running(former.fence):
             return None
         self._deadlines.renew(former.fence)
@@ -174,7 +193,8 @@ class Dispatcher:
         return self._asking.get(ask.report.name) == ask.request_id
 
     def _find_again(self, session: Session, ask: Ask, turn: str = "") -> Found:
-        """`_find` for a call that has waited: meanwhile a repetition of it may have got the lease."""
+        """`_find` for a call that has waited: meanwhile a repetition of it may have got the
+        lease."""
         former, _ = leases.of_asker(session, ask.asker)
         if former is not None:
             return self._granted_before(session, ask, former)
@@ -183,10 +203,11 @@ class Dispatcher:
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
         """A lease if there is work; else what has to be proposed; else None.
 
-        The job whose `turn` this is comes first, as the request was mostly made for it. Jobs in which the pod would
-        have to wait for its turn come last, as another job may have work at once.
-        """
-        with session.no_autoflush:  # all is stored before; what is changed here is not asked for again
+        The job whose `turn` this is comes first, as the request was mostly made for it. Jobs in
+        which the pod would have to wait for its turn come last, as another job may have work at
+        once."""
+        # all is stored before; what is changed here is not asked for again
+        with session.no_autoflush:
             pod = session.get_one(PodRow, ask.report.name)
             if pod.state in (PodState.DRAINING, PodState.STOPPED):
                 return _exit_message("the pod is no longer needed")
@@ -220,7 +241,10 @@ class Dispatcher:
             return None
         ready = [work for work in ready if can.can_do(session, job, work)]
         for work in ready:
-            if work.kind != WorkKind.TRAIN and (lease := self._grant(session, job, work, ask)) is not None:
+            if (
+                work.kind != WorkKind.TRAIN
+                and (lease := self._grant(session, job, work, ask)) is not None
+            ):
                 return lease
         if JobState(job.state) not in TRAINING_STATES or job.time_to_target_s is not None:
             return None  # it only waits for what pods do already
@@ -228,13 +252,18 @@ class Dispatcher:
         left = remainder(plan_of(job).budget, leases.usage(session, job, now))
         if plan_of(job).learners > 1:
             return self._find_in_team(session, job, round_, left, ask)
-        return self._grant(session, job, round_, ask, left) or self._propose(session, job, left, ask)
+        return self._grant(session, job, round_, ask, left) or self._propose(
+            session, job, left, ask
+        )
 
-    def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
-        """Lead a team while there are fewer teams than the pods suffice for, else follow a lead, else lead after all.
+    def _find_in_team(
+        self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask
+    ) -> Found:
+        """Lead a team while there are fewer teams than the pods suffice for, else follow a lead,
+        else lead after all.
 
-        A lead begins at once and alone; followers join it later. Work that another lead has lost comes first.
-        """
+        A lead begins at once and alone; followers join it later. Work that another lead has lost
+        comes first."""
         pod, now, plan = ask.report, self._clock.now(), plan_of(job)
         can_fuse = ask.capabilities.can_fuse
         if not can_fuse or not pod.address:
@@ -245,36 +274,47 @@ class Dispatcher:
             )
             followers.note_unfit(session, job, pod.name, why, now)
             return None
-        leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
+        leads = [
+            lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN
+        ]
         found: Found = None
         if len(leads) < plan.max_teams:
             found = self._grant(session, job, work, ask, left)
-        if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):
+        if found is None and len(leads) < min(
+            plan.max_teams, plan.teams(self._shares.expected(session, job))
+        ):
             found = self._propose(session, job, left, ask)
-        if found is None and len(leads) <= plan.max_teams:  # else the job has shrunk, and one of them will be released
+        # else the job has shrunk, and one of them will be released
+        if found is None and len(leads) <= plan.max_teams:
             found = self._follow(session, job, leads, left, ask)
         if found is None and len(leads) < plan.max_teams:
             found = self._propose(session, job, left, ask)
         return found
 
-    def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
+    def _propose(
+        self, session: Session, job: JobRow, left: Remainder, ask: Ask
+    ) -> ToPropose | None:
         """The request to the leaderboard for another cohort."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
-        of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)  # of now, or from before a crash
+        # of now, or from before a crash
+        of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)
         if of_before:
             work = of_before[0]
         else:
             plan = plan_of(job)
             places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
-            work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
+            work = jobs.add_work(
+                session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places
+            )
         used = used_part(plan_of(job).budget, leases.usage(session, job, self._clock.now()))
         return to_propose(job, work, left, used, ask.capabilities.trainable(job))
 
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask
     ) -> pod_pb2.Lease | None:
-        """Lease a place in a team, if the remaining cost pays for it until the end of the lead's round."""
+        """Lease a place in a team, if the remaining cost pays for it until the end of the lead's
+        round."""
         now = self._clock.now()
         place = followers.open_place(session, leads, ask.report.name, plan_of(job).learners, now)
         if place is None:
@@ -287,7 +327,12 @@ class Dispatcher:
         return self._message(session, lease)
 
     def _grant(
-        self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask, left: Remainder | None = None
+        self,
+        session: Session,
+        job: JobRow,
+        work: WorkRow | None,
+        ask: Ask,
+        left: Remainder | None = None,
     ) -> pod_pb2.Lease | None:
         """Lease a waiting work, if it may begin now. `left`: the remaining budget, if known."""
         if work is None:
@@ -309,7 +354,8 @@ class Dispatcher:
         return self._message(session, lease)
 
     def _message(self, session: Session, lease: LeaseRow) -> pod_pb2.Lease:
-        change, kind = lease_ends.change_of(session, lease, self._clock.now()), lease_ends.work_of(lease.kind)
+        change = lease_ends.change_of(session, lease, self._clock.now())
+        kind = lease_ends.work_of(lease.kind)
         return lease_message(change, lease, kind, self._tokens, self._deadlines.term_s)
 
     def _split(self, session: Session, job: JobRow) -> BudgetSplit:
@@ -328,4 +374,6 @@ class Dispatcher:
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:
-    return pod_pb2.Lease(exit=pod_pb2.ExitWork(reason=reason), term=duration_pb2.Duration(seconds=0))
+    return pod_pb2.Lease(
+        exit=pod_pb2.ExitWork(reason=reason), term=duration_pb2.Duration(seconds=0)
+    )

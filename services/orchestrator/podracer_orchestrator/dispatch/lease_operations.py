@@ -43,7 +43,8 @@ _SHORTEST_S = 0.05
 
 
 class LeaseOperations:
-    """Carries out the calls of lease holders. Each raises Fenced, and changes nothing, unless the lease is held."""
+    """Carries out the calls of lease holders. Each raises Fenced, and changes nothing, unless the
+    lease is held."""
 
     def __init__(
         self,
@@ -61,7 +62,8 @@ class LeaseOperations:
         self.access = StoreAccess(transactions, deadlines, store, clock)
         self.orders = Orders(self._actions, deadlines, changes)
         self._batcher = EvaluationBatcher(transactions, deadlines, clock)
-        self._told: set[tuple[str, bool]] = set()  # the breaks of jobs, by kind, that need no further transaction
+        # the breaks of jobs, by kind, that need no further transaction
+        self._told: set[tuple[str, bool]] = set()
 
     async def renew(
         self,
@@ -85,13 +87,16 @@ class LeaseOperations:
         LEASES.add(event="renewed")
         return action
 
-    def _tell(self, session: Session, holder: Holder, breaks: Sequence[agent_pb2.WorldBreak]) -> None:
+    def _tell(
+        self, session: Session, holder: Holder, breaks: Sequence[agent_pb2.WorldBreak]
+    ) -> None:
         lease = self._held(session, holder)
         job, work = jobs.get_by_uid(session, lease.job_uid), session.get_one(WorkRow, lease.work_id)
         broken_worlds.hear_training(session, job, work.members, breaks, self._clock.now())
 
     async def commit(self, holder: Holder, commits: Sequence[MemberCommit]) -> None:
-        """Commit checkpoints, which must be complete in the store. Raises DataCorrupted if one is not."""
+        """Commit checkpoints, which must be complete in the store. Raises DataCorrupted if one is
+        not."""
         await self._verify([each.checkpoint for each in commits])
 
         def operation(session: Session) -> None:
@@ -117,7 +122,9 @@ class LeaseOperations:
             self._require_held(lease)
             # A round is stored at once at its end, not bit by bit before each query.
             with session.no_autoflush if is_round else nullcontext():
-                lease_ends.complete(session, lease, result, self._clock.now(), sound_here=sound_here)
+                lease_ends.complete(
+                    session, lease, result, self._clock.now(), sound_here=sound_here
+                )
             return True
 
         if await self._transactions.write(operation):
@@ -134,7 +141,9 @@ class LeaseOperations:
             self._require_held(lease)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
-            lease_ends.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
+            lease_ends.lose(
+                session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem
+            )
             return True
 
         if await self._transactions.write(operation):
@@ -149,7 +158,8 @@ class LeaseOperations:
                 self._deadlines.end(fence)
 
     async def lose_pod(self, pod: str, problem: cohort_pb2.Problem | None, why: str) -> None:
-        """End the leases of a pod whose learner is known to be gone. `problem`: counts as a failure of the work."""
+        """End the leases of a pod whose learner is known to be gone. `problem`: counts as a failure
+        of the work."""
 
         def operation(session: Session) -> list[int]:
             return pods.lose(session, pod, problem, why, self._clock.now())
@@ -180,13 +190,14 @@ class LeaseOperations:
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:
-        """Expire a lease. Returns whether it was held until now. Its deadline then stays until this is durable, else
-        no sweep would see the lease again."""
+        """Expire a lease. Returns whether it was held until now. Its deadline then stays until this
+        is durable, else no sweep would see the lease again."""
         lease = session.get(LeaseRow, fence)
         if fence not in self._deadlines.expired():
             return False  # renewed while this transaction waited for its turn
         if lease is None or lease.state != LeaseState.HELD:
-            self._deadlines.end(fence)  # at once: the number of a grant that failed is another's soon
+            # at once: the number of a grant that failed is another's soon
+            self._deadlines.end(fence)
             return False
         why = f"{lease.pod} did not renew its lease for {self._deadlines.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
@@ -201,7 +212,8 @@ class LeaseOperations:
         return pod_pb2.LEASE_ACTION_CONTINUE
 
     async def _is_sound(self, holder: Holder, problem: cohort_pb2.Problem) -> bool:
-        """Whether the checkpoint of its job that a pod could not read is in the store as it was committed."""
+        """Whether the checkpoint of its job that a pod could not read is in the store as it was
+        committed."""
         place = CheckpointPlace.of_object(problem.subject)
         if place is None:
             return False
@@ -220,9 +232,13 @@ class LeaseOperations:
         return True
 
     async def _verify(self, checkpoints: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """Raise DataCorrupted unless each manifest, which is written last, is in the store as committed."""
+        """Raise DataCorrupted unless each manifest, which is written last, is in the store as
+        committed."""
         await asyncio.gather(
-            *(asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256) for each in checkpoints)
+            *(
+                asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256)
+                for each in checkpoints
+            )
         )
 
 
@@ -240,7 +256,11 @@ class Sweep:
     """The task for time: it expires leases, counts active time, and notes silent pods."""
 
     def __init__(
-        self, transactions: Transactions, deadlines: LeaseDeadlines, operations: LeaseOperations, clock: Clock
+        self,
+        transactions: Transactions,
+        deadlines: LeaseDeadlines,
+        operations: LeaseOperations,
+        clock: Clock,
     ) -> None:
         self._transactions = transactions
         self._deadlines = deadlines
@@ -260,7 +280,8 @@ class Sweep:
                 logger.error("cannot expire overdue leases, retrying: %s", error)
 
     def tidy(self, session: Session) -> None:
-        """Count active time and the followers' cost, end jobs with a used budget, and note pods that are gone."""
+        """Count active time and the followers' cost, end jobs with a used budget, and note pods
+        that are gone."""
         now = self._clock.now()
         followers.count_costs(session, now)
         for job in jobs.in_states(session, ACTIVE_STATES):

@@ -25,11 +25,19 @@ _PRESENT = [state for state in PodState if state not in (PodState.LOST, PodState
 
 
 def granted(lease: pod_pb2.Lease, looked_at_ns: int) -> pod_pb2.Lease:
-    """A lease that a pod gets, with the span of the granting, which has begun when it was looked for."""
+    """A lease that a pod gets, with the span of the granting, which has begun when it was looked
+    for."""
     work = lease.WhichOneof("work") or ""
     if work != "exit":
         metrics.LEASES.add(event="granted")
-    own = span("grant", lease.traceparent, start_ns=looked_at_ns, job=lease.job, lease=lease.name, work=work)
+    own = span(
+        "grant",
+        lease.traceparent,
+        start_ns=looked_at_ns,
+        job=lease.job,
+        lease=lease.name,
+        work=work,
+    )
     lease.traceparent = own.traceparent
     own.end()
     return lease

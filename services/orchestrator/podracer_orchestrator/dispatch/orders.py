@@ -1,4 +1,5 @@
-"""Sends orders to lease holders as soon as they change: the next renewal may be most of a minute away."""
+"""Sends orders to lease holders as soon as they change: the next renewal may be most of a minute
+away."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ WORD_S = 60.0
 
 
 class Orders:
-    """Streams of orders. A job's actions are read once for all of its leases, once a second at most."""
+    """Streams of orders. A job's actions are read once for all of its leases, once a second at
+    most."""
 
-    def __init__(self, actions: LeaseActions, deadlines: LeaseDeadlines, changes: ChangeFeed) -> None:
+    def __init__(
+        self, actions: LeaseActions, deadlines: LeaseDeadlines, changes: ChangeFeed
+    ) -> None:
         self._actions = actions
         self._deadlines = deadlines
         self._changes = changes
@@ -35,7 +39,8 @@ class Orders:
         self._draining = False
 
     async def watch(self, fence: int) -> AsyncIterator[Action]:
-        """Stream orders until the lease ends, or this server drains. Raises Fenced if it has ended before."""
+        """Stream orders until the lease ends, or this server drains. Raises Fenced if it has ended
+        before."""
         job_uid = self._deadlines.job_of(fence)
         with self._listening(job_uid):
             while self._deadlines.is_running(fence) and not self._draining:
@@ -71,7 +76,11 @@ class Orders:
             except PodracerError as error:
                 logger.warning("cannot read the orders of a job, retrying: %s", error)
             else:
-                orders = {fence: each for fence, each in found.items() if each != pod_pb2.LEASE_ACTION_CONTINUE}
+                orders = {
+                    fence: each
+                    for fence, each in found.items()
+                    if each != pod_pb2.LEASE_ACTION_CONTINUE
+                }
                 if orders != self._orders.get(job_uid, {}):
                     self._orders[job_uid] = orders
                     self._changes.notify([_topic(job_uid)])

@@ -1,5 +1,5 @@
-"""Renewals of leases: the orders for pods, read once for all leases of a job, and the pods' evaluations, which are
-stored together."""
+"""Renewals of leases: the orders for pods, read once for all leases of a job, and the pods'
+evaluations, which are stored together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class LeaseActions:
             version, now = self._changes.version(job_topic(job_uid)), self._clock.monotonic()
             known = self._known.get(job_uid)
             if known is None or known.version != version or now - known.time >= FRESH_S:
-                found = await self._transactions.read(lambda session: actions(session, job_uid, self._clock.now()))
+                found = await self._transactions.read(
+                    lambda session: actions(session, job_uid, self._clock.now())
+                )
                 known = self._known[job_uid] = _Known(version, now, found)
         self._forget_old(now)
         return known.actions
@@ -81,9 +83,12 @@ class LeaseActions:
 
 
 def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Action]:
-    """The action for the holder of each lease of a job. Evaluations that take too long are left out."""
+    """The action for the holder of each lease of a job. Evaluations that take too long are left
+    out."""
     query = (
-        select(LeaseRow.fence, LeaseRow.lead_fence, LeaseRow.kind, LeaseRow.grant_time, PodRow.state)
+        select(
+            LeaseRow.fence, LeaseRow.lead_fence, LeaseRow.kind, LeaseRow.grant_time, PodRow.state
+        )
         .outerjoin(PodRow, PodRow.name == LeaseRow.pod)
         .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
     )
@@ -92,7 +97,11 @@ def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Actio
         return {}
     job = session.get_one(JobRow, job_uid)
     others = _of_job(job, now)
-    released = _too_many(job, held) if JobState(job.state) in ACTIVE_STATES else {each.fence for each in held}
+    released = (
+        _too_many(job, held)
+        if JobState(job.state) in ACTIVE_STATES
+        else {each.fence for each in held}
+    )
     found: dict[int, Action] = {}
     for each in held:
         if work_of(each.kind).is_overdue(each.grant_time, now):
@@ -102,7 +111,9 @@ def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Actio
         elif each.fence in released:
             found[each.fence] = pod_pb2.LEASE_ACTION_RELEASE
         else:
-            found[each.fence] = others if each.kind == WorkKind.TRAIN else pod_pb2.LEASE_ACTION_CONTINUE
+            found[each.fence] = (
+                others if each.kind == WorkKind.TRAIN else pod_pb2.LEASE_ACTION_CONTINUE
+            )
     return found
 
 
@@ -128,7 +139,8 @@ def _of_job(job: JobRow, now: datetime) -> Action:
 
 
 def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
-    """The leases to end if the job wants fewer pods or teams than hold leases: the newest, teams with all followers."""
+    """The leases to end if the job wants fewer pods or teams than hold leases: the newest, teams
+    with all followers."""
     plan = plan_of(job)
     leads = sum(each.kind == WorkKind.TRAIN for each in held)
     if len(held) <= plan.max_pods and leads <= plan.max_teams:
@@ -159,8 +171,8 @@ class EvaluationBatcher:
     async def store(self, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
         """Returns once they are durable. A repeated evaluation is recorded once, by its id.
 
-        Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of its cohort.
-        """
+        Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of
+        its cohort."""
         received = _Received(holder, evaluations, asyncio.get_running_loop().create_future())
         self._waiting.append(received)
         if self._storing is None or self._storing.done():
@@ -200,7 +212,9 @@ class EvaluationBatcher:
         sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
         for each in batch:
             try:
-                lease = leases.require_held(leases.named(loaded.get(each.holder.fence), each.holder))
+                lease = leases.require_held(
+                    leases.named(loaded.get(each.holder.fence), each.holder)
+                )
                 self._deadlines.check(lease.fence)
                 checkpoints.require_lead(lease)
                 check_evaluations(each.evaluations, agents.get(lease.work_id, []))

@@ -12,7 +12,8 @@ _CRUMB = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a job; None: no limit. Cost is in device seconds, of a pod's processors or of its GPU."""
+    """The limits of a job; None: no limit. Cost is in device seconds, of a pod's processors or of
+    its GPU."""
 
     env_steps: int | None = None
     active_time_s: float | None = None
@@ -26,7 +27,8 @@ class Budget:
 
     @property
     def can_be_reserved(self) -> bool:
-        """Whether there is a limit of which leases reserve a part. They reserve no time: it passes for all at once."""
+        """Whether there is a limit of which leases reserve a part. They reserve no time: it passes
+        for all at once."""
         return self.env_steps is not None or self.cost_s is not None
 
 
@@ -61,13 +63,15 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """Length of a round: steps of each member (0: no limit), seconds of the pod (None: no limit)."""
+    """Length of a round: steps of each member (0: no limit), seconds of the pod (None: no
+    limit)."""
 
     member_env_steps: int = 0
     time_s: float | None = None
 
     def after(self, member_env_steps: int, time_s: float) -> RoundLimits:
-        """The rest of the round after that much; never zero, so that the work can still be completed."""
+        """The rest of the round after that much; never zero, so that the work can still be
+        completed."""
         return RoundLimits(
             max(1, self.member_env_steps - member_env_steps) if self.member_env_steps else 0,
             max(0.1, self.time_s - time_s) if self.time_s is not None else None,
@@ -97,8 +101,8 @@ def remainder(budget: Budget, usage: Usage) -> Remainder:
 
 
 def used_part(budget: Budget, usage: Usage) -> float | None:
-    """The part of a budget that committed checkpoints have used, 0 to 1; the largest of several limits, None without
-    one."""
+    """The part of a budget that committed checkpoints have used, 0 to 1; the largest of several
+    limits, None without one."""
     used = (usage.env_steps, usage.active_time_s, usage.cost_s)
     limits = (budget.env_steps, budget.active_time_s, budget.cost_s)
     parts = [spent / limit for spent, limit in zip(used, limits, strict=True) if limit is not None]
@@ -113,8 +117,8 @@ def _seconds_left(limit_s: float | None, used_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """The number of teams that share the remaining budget, a pod's steps per second so far and their cost (0: unknown),
-    and the number of pods in a team."""
+    """The number of teams that share the remaining budget, a pod's steps per second so far and
+    their cost (0: unknown), and the number of pods in a team."""
 
     teams: int = 1
     env_steps_per_second: float = 0.0
@@ -122,13 +126,15 @@ class BudgetSplit:
     cost_per_second: float = 0.0
 
 
-def cut_round(round_: RoundLimits, left: Remainder, members: int, split: BudgetSplit) -> Grant | None:
+def cut_round(
+    round_: RoundLimits, left: Remainder, members: int, split: BudgetSplit
+) -> Grant | None:
     """Cut a round to the remaining budget; None if it is used.
 
-    A round reserves what it is known to use. If that is unknown (steps in a round of seconds, and cost always), it
-    reserves a team's share, and at most twice its expected use, so that other teams of the job get some. Each pod of
-    the team has its part of the cost, and ends its round with it. Every member gets at least one step.
-    """
+    A round reserves what it is known to use. If that is unknown (steps in a round of seconds, and
+    cost always), it reserves a team's share, and at most twice its expected use, so that other
+    teams of the job get some. Each pod of the team has its part of the cost, and ends its round
+    with it. Every member gets at least one step."""
     if left.is_empty:
         return None
     steps, time_s = round_.member_env_steps, round_.time_s
@@ -140,12 +146,16 @@ def cut_round(round_: RoundLimits, left: Remainder, members: int, split: BudgetS
         cost_s = min(cost_s, 2.0 * time_s * split.cost_per_second)
     if left.active_time_s is not None:
         time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
-    is_cut = steps < round_.member_env_steps or (round_.time_s is not None and (time_s or 0.0) < round_.time_s)
+    is_cut = steps < round_.member_env_steps or (
+        round_.time_s is not None and (time_s or 0.0) < round_.time_s
+    )
     return Grant(
         RoundLimits(steps, time_s),
         reserved_env_steps=steps * members if left.env_steps is not None else 0,
         reserved_cost_s=cost_s,
-        is_cut=is_cut or left.cost_s is not None or (left.env_steps is not None and not round_.member_env_steps),
+        is_cut=is_cut
+        or left.cost_s is not None
+        or (left.env_steps is not None and not round_.member_env_steps),
     )
 
 

@@ -1,4 +1,5 @@
-"""Founders, the agents of other jobs that a job's first agents start from: lookup, checks, retention."""
+"""Founders, the agents of other jobs that a job's first agents start from: lookup, checks,
+retention."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from podracer_core.catalogue.spaces import Space, form_of
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_orchestrator.jobs.job_files import is_uploaded
 from podracer_orchestrator.jobs.state import LIVE_STATES
-from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
+from podracer_orchestrator.stored_messages import (
+    checkpoint_reference,
+    description_of,
+    proposal_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow, MemberRow, WorkRow
 
 
@@ -27,34 +33,53 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
     for place, founder in enumerate(result.founders):
         if is_uploaded(founder):
             key = founder.checkpoint.prefix
-            query = select(ArtifactRow.size_bytes).where(ArtifactRow.project == project, ArtifactRow.key == key)
+            query = select(ArtifactRow.size_bytes).where(
+                ArtifactRow.project == project, ArtifactRow.key == key
+            )
             founder.checkpoint.size_bytes = session.scalar(query) or 0
             continue  # `job_files` requires it
         row = session.get(CheckpointRow, founder.checkpoint.prefix)
         owner = None if row is None else session.get(JobRow, row.job_uid)
         known = (founder.agent, founder.checkpoint.manifest_sha256)
-        if row is None or owner is None or owner.project != project or (row.agent, row.manifest_sha256) != known:
-            message = f"projects/{project} has no such checkpoint of {founder.agent!r}, with this manifest"
+        if (
+            row is None
+            or owner is None
+            or owner.project != project
+            or (row.agent, row.manifest_sha256) != known
+        ):
+            message = (
+                f"projects/{project} has no such checkpoint of {founder.agent!r}, with this "
+                "manifest"
+            )
             violations.append(FieldViolation(f"founders[{place}]", message))
         else:
             founder.checkpoint.CopyFrom(checkpoint_reference(row))
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER"
+        )
     return result
 
 
 def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
-    """The founders of a job that can act in its environment, which is known; of uploaded ones a learner finds out."""
+    """The founders of a job that can act in its environment, which is known; of uploaded ones a
+    learner finds out."""
     found = spec_of(job).founders
-    return [each for each in found if is_uploaded(each) or fits(session, job, each.checkpoint.prefix)]
+    return [
+        each for each in found if is_uploaded(each) or fits(session, job, each.checkpoint.prefix)
+    ]
 
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
-    """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if it is gone."""
+    """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if
+    it is gone."""
     trained, own = trained_in(session, prefix), description_of(job)
     if trained is None:
         return False
-    is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    is_same = (trained.observation_space, trained.action_space) == (
+        own.observation_space,
+        own.action_space,
+    )
     return is_same or _forms(trained) == _forms(own)
 
 
@@ -71,7 +96,8 @@ def _forms(description: environment_pb2.EnvironmentDescription) -> list[Space]:
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
-    """An agent as a founder; None if its checkpoint is gone or damaged, or its specification is unknown."""
+    """An agent as a founder; None if its checkpoint is gone or damaged, or its specification is
+    unknown."""
     row = session.get(CheckpointRow, prefix)
     if row is None or row.refused:
         return None

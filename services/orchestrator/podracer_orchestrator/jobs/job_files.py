@@ -18,29 +18,45 @@ CODE, DATA_SET, POLICY = "CODE", "DATA_SET", "POLICY"
 
 
 def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[ArtifactRow]:
-    """The files of a spec. Raises InvalidInput that names each file which was not uploaded like this."""
+    """The files of a spec. Raises InvalidInput that names each file which was not uploaded like
+    this."""
     found, violations = [], []
     for field, reference, kind in _references(spec):
-        query = select(ArtifactRow).where(ArtifactRow.project == project, ArtifactRow.key == reference.key)
+        query = select(ArtifactRow).where(
+            ArtifactRow.project == project, ArtifactRow.key == reference.key
+        )
         row = session.scalar(query)
-        if row is None or (row.sha256, row.size_bytes, row.kind) != (reference.sha256, reference.size_bytes, kind):
-            message = f"no {kind} artifact of projects/{project} has this key, SHA-256 and size: upload it first"
+        if row is None or (row.sha256, row.size_bytes, row.kind) != (
+            reference.sha256,
+            reference.size_bytes,
+            kind,
+        ):
+            message = (
+                f"no {kind} artifact of projects/{project} has this key, SHA-256 and size: "
+                "upload it first"
+            )
             violations.append(FieldViolation(field, message))
         else:
             found.append(row)
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED"
+        )
     return found
 
 
 def named(session: Session, project: str, spec: job_pb2.JobSpec) -> dict[str, ArtifactRow]:
     """The current contents of a spec's named data sets, by argument; without missing ones."""
-    found = {name: session.get(ArtifactRow, (project, data_set)) for name, data_set in spec.data_sets.items()}
+    found = {
+        name: session.get(ArtifactRow, (project, data_set))
+        for name, data_set in spec.data_sets.items()
+    }
     return {name: row for name, row in found.items() if row is not None and row.kind == DATA_SET}
 
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
-    """The spec with the newest versions of its data sets by name; a continuous one keeps the names only.
+    """The spec with the newest versions of its data sets by name; a continuous one keeps the names
+    only.
 
     Raises InvalidInput that names each missing one.
     """
@@ -53,7 +69,9 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
         if row is None:
             ways = f"upload it under this name, or name a file: data: {{{name}: FILE}}"
             violations.append(
-                FieldViolation(f"data.{name}", f"projects/{project} has no data set {data_set!r}: {ways}")
+                FieldViolation(
+                    f"data.{name}", f"projects/{project} has no data set {data_set!r}: {ways}"
+                )
             )
         elif not spec.HasField("continuous"):
             reference = tensor_pb2.ObjectReference(
@@ -61,7 +79,9 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
             )
             result.data[name].CopyFrom(reference)
     if violations:
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED")
+        raise InvalidInput(
+            "; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED"
+        )
     return result
 
 
@@ -95,8 +115,8 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, the origin of observations,
-    and the isolation of worlds that share state or whose steps wait."""
+    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, the
+    origin of observations, and the isolation of worlds that share state or whose steps wait."""
     spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     description = description_of(job)
@@ -105,7 +125,9 @@ def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
     environment.evaluation_steps = description.evaluation_steps
-    environment.observation_origin[:] = description.observation_origin or environment.observation_origin
+    environment.observation_origin[:] = (
+        description.observation_origin or environment.observation_origin
+    )
     return environment
 
 
@@ -123,5 +145,6 @@ def _references(spec: job_pb2.JobSpec) -> Iterator[tuple[str, tensor_pb2.ObjectR
 
 
 def is_uploaded(founder: evolution_pb2.Founder) -> bool:
-    """Whether it is the checkpoint of a user's folder, stored as one artifact, whose key has no `/` at its end."""
+    """Whether it is the checkpoint of a user's folder, stored as one artifact, whose key has no `/`
+    at its end."""
     return bool(founder.checkpoint.prefix) and not founder.checkpoint.prefix.endswith("/")

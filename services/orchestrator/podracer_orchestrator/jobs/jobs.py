@@ -23,7 +23,13 @@ from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
+from podracer_orchestrator.jobs.state import (
+    FINAL_STATES,
+    JobOutcome,
+    JobSignal,
+    JobState,
+    next_state,
+)
 from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic, touch
@@ -31,8 +37,9 @@ from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A checked request for a job. `description` is None if the environment has to be inspected first; `warnings` are
-    for the user. A generation has its continuous job's uid as `parent_uid`, and a number."""
+    """A checked request for a job. `description` is None if the environment has to be inspected
+    first; `warnings` are for the user. A generation has its continuous job's uid as `parent_uid`,
+    and a number."""
 
     project: str
     job_id: str
@@ -48,15 +55,18 @@ class NewJob:
 def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
     """Store a job, or return the one that the same request made before.
 
-    Looks up data sets by name; those of a continuous job only have to exist. Raises AlreadyExists for a taken id,
-    InvalidInput for files that were not uploaded and for a request_id that another request had, Exhausted if one of the
-    project's quotas is used.
-    """
+    Looks up data sets by name; those of a continuous job only have to exist. Raises AlreadyExists
+    for a taken id, InvalidInput for files that were not uploaded and for a request_id that another
+    request had, Exhausted if one of the project's quotas is used."""
     if new.request_id:
-        query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
+        query = select(JobRow).where(
+            JobRow.project == new.project, JobRow.request_id == new.request_id
+        )
         if (former := session.scalar(query)) is not None:
             if former.request_digest not in ("", new.request_digest):
-                raise InvalidInput.of("request_id", "was used for another job", reason="REQUEST_ID_REUSED")
+                raise InvalidInput.of(
+                    "request_id", "was used for another job", reason="REQUEST_ID_REUSED"
+                )
             return former
     if _find(session, new.project, new.job_id) is not None:
         name = job_name(new.project, new.job_id)
@@ -83,7 +93,9 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     session.add(job)
     session.flush()
     job_files.keep(session, job, spec)
-    events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
+    events.record(
+        session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now
+    )
     for warning in new.warnings:
         message = f"{warning}: the round is shortened to it, and no agent is replaced"
         events.record(session, job, "ROUND_SHORTENED", message, now=now)
@@ -106,30 +118,49 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
     return founders.resolved(session, project, job_files.resolved(session, project, spec))
 
 
-def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime) -> None:
-    """Store the description of the job's environment, with its first founder's origin; create its leaderboard."""
+def describe(
+    session: Session,
+    job: JobRow,
+    description: environment_pb2.EnvironmentDescription,
+    now: datetime,
+) -> None:
+    """Store the description of the job's environment, with its first founder's origin; create its
+    leaderboard."""
     job.description = encode(description)
     fitting = founders.fitting(session, job)
-    if fitting and (trained := founders.trained_in(session, fitting[0].checkpoint.prefix)) is not None:
+    if (
+        fitting
+        and (trained := founders.trained_in(session, fitting[0].checkpoint.prefix)) is not None
+    ):
         description.observation_origin[:] = trained.observation_origin
         job.description = encode(description)
     for left_out in (each for each in spec_of(job).founders if each not in fitting):
-        message = f"no agent starts from {left_out.agent}: it was trained with other observations or actions"
+        message = (
+            f"no agent starts from {left_out.agent}: it was trained with other observations "
+            "or actions"
+        )
         events.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)
     outbox.create_leaderboard(session, job, fitting)
 
 
 def cut_episodes(
-    session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime
+    session: Session,
+    job: JobRow,
+    description: environment_pb2.EnvironmentDescription,
+    now: datetime,
 ) -> None:
-    """Write into the description where evaluation cuts the episodes of an environment without a time limit: by the
-    budget of the job, or of a round if that is shorter."""
+    """Write into the description where evaluation cuts the episodes of an environment without a
+    time limit: by the budget of the job, or of a round if that is shorter."""
     if description.max_episode_steps:
         return
     plan, environment = plan_of(job), spec_of(job).environment
-    seconds = [limit for limit in (plan.budget.active_time_s, plan.round.time_s) if limit is not None]
+    seconds = [
+        limit for limit in (plan.budget.active_time_s, plan.round.time_s) if limit is not None
+    ]
     step_s = seconds_from_duration(description.step_time)
-    steps = evaluation_steps(plan.episodes, plan.budget.env_steps, min(seconds, default=None), step_s)
+    steps = evaluation_steps(
+        plan.episodes, plan.budget.env_steps, min(seconds, default=None), step_s
+    )
     description.evaluation_steps = steps
     message = cut_warning(environment.id or environment.entry_point, steps)
     events.record(session, job, "NO_TIME_LIMIT", message, now=now)
@@ -139,7 +170,9 @@ def add_work(
     session: Session, job: JobRow, kind: WorkKind, state: WorkState, now: datetime, places: int = 0
 ) -> WorkRow:
     """Store a new piece of work."""
-    work = WorkRow(id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, create_time=now)
+    work = WorkRow(
+        id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, create_time=now
+    )
     work.attempts = 0
     session.add(work)
     session.flush()
@@ -152,7 +185,9 @@ def get(session: Session, project: str, job_id: str) -> JobRow:
     if job is None:
         name = job_name(project, job_id)
         # What people remember is the name in their file; the job's own has a random ending.
-        same = select(JobRow.job_id).where(JobRow.project == project, JobRow.job_id.like(f"{job_id}-______"))
+        same = select(JobRow.job_id).where(
+            JobRow.project == project, JobRow.job_id.like(f"{job_id}-______")
+        )
         newest = session.scalar(same.order_by(JobRow.create_time.desc()).limit(1))
         hint = f"; the newest whose file says {job_id} is {newest}" if newest is not None else ""
         raise NotFound(f"there is no job {name}{hint}", job=name)
@@ -168,16 +203,21 @@ def children(session: Session, job: JobRow) -> Sequence[JobRow]:
     """The generations of a continuous job, oldest first."""
     if not job.is_continuous:
         return []
-    return session.scalars(select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)).all()
+    return session.scalars(
+        select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)
+    ).all()
 
 
 def newest_best(session: Session, job: JobRow) -> JobRow | None:
     """The newest generation that has a candidate."""
-    return next((child for child in reversed(children(session, job)) if child.best is not None), None)
+    return next(
+        (child for child in reversed(children(session, job)) if child.best is not None), None
+    )
 
 
 def get_by_uid(session: Session, uid: str) -> JobRow:
-    """The job of a uid that the caller has from the database. Raises NotFound if it was deleted since."""
+    """The job of a uid that the caller has from the database. Raises NotFound if it was deleted
+    since."""
     job = session.get(JobRow, uid)
     if job is None:
         raise NotFound(f"the job with uid {uid} is gone", uid=uid)
@@ -203,14 +243,18 @@ _IN_STATES = (
 
 
 def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
-    """The jobs in any of `states` that pods work for, oldest first: none works for a continuous job itself."""
+    """The jobs in any of `states` that pods work for, oldest first: none works for a continuous job
+    itself."""
     return session.scalars(_IN_STATES, {"states": [str(state) for state in states]}).all()
 
 
 def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:
-    """Take a job to its next state; True if the state changes. Raises PreconditionFailed if the signal is invalid."""
+    """Take a job to its next state; True if the state changes. Raises PreconditionFailed if the
+    signal is invalid."""
     is_described = job.is_continuous or job.description is not None
-    state = next_state(JobState(job.state), what, described=is_described, started=job.start_time is not None)
+    state = next_state(
+        JobState(job.state), what, described=is_described, started=job.start_time is not None
+    )
     if state == job.state:
         return False
     job.state = state
@@ -221,7 +265,9 @@ def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> boo
     return True
 
 
-def succeed(session: Session, job: JobRow, outcome: JobOutcome, message: str, now: datetime) -> None:
+def succeed(
+    session: Session, job: JobRow, outcome: JobOutcome, message: str, now: datetime
+) -> None:
     """End a job successfully."""
     signal(session, job, JobSignal.SUCCEED, now)
     job.outcome = outcome

@@ -30,7 +30,9 @@ _RESTRICTION = re.compile(
 )
 _EQUALITY = {"=": operator.eq, "!=": operator.ne}
 _ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_FIELDS = dict.fromkeys(("state", "display_name", "environment", "labels"), _EQUALITY) | {"create_time": _ORDER}
+_FIELDS = dict.fromkeys(("state", "display_name", "environment", "labels"), _EQUALITY) | {
+    "create_time": _ORDER
+}
 _EXPECTED = "state, display_name, environment, labels.KEY or create_time"
 
 
@@ -50,14 +52,19 @@ class JobFilter:
 
 
 def parse_filter(text: str) -> JobFilter:
-    """Parse a filter. Raises InvalidInput with the place of a mistake and what is expected there."""
+    """Parse a filter. Raises InvalidInput with the place of a mistake and what is expected
+    there."""
     found, place, goes_on = JobFilter(), 0, bool(text.strip())
     if len(text) > MAX_LENGTH:
         _refuse(MAX_LENGTH, f"expected at most {MAX_LENGTH:,} characters")
     while goes_on:
         match = _RESTRICTION.match(text, place)
         if match is None:
-            _refuse(place, f"expected a field, an operator and a value, as in state=RUNNING, not {text[place:][:30]!r}")
+            _refuse(
+                place,
+                "expected a field, an operator and a value, as in state=RUNNING, not "
+                f"{text[place:][:30]!r}",
+            )
         _add(found, match)
         place, goes_on = match.end(), match["and"] is not None
     if text[place:].strip():
@@ -99,7 +106,9 @@ def _add(found: JobFilter, match: re.Match[str]) -> None:
         found.columns.append(compare(JobRow.create_time, _time(value, match.start("value"))))
     elif name == "state":
         if value not in list(JobState):
-            _refuse(match.start("value"), f"expected one of {', '.join(JobState)}, not {value[:30]!r}")
+            _refuse(
+                match.start("value"), f"expected one of {', '.join(JobState)}, not {value[:30]!r}"
+            )
         found.columns.append(compare(JobRow.state, value))
     elif name == "labels":
         found.checks.append(lambda spec: compare(spec.labels.get(key, ""), value))
@@ -125,4 +134,8 @@ def _time(text: str, place: int) -> datetime:
 
 def _refuse(place: int, problem: str) -> NoReturn:
     message = f"at character {place + 1}: {problem}"
-    raise InvalidInput(f"filter, {message}", violations=[FieldViolation("filter", message)], reason="INVALID_FILTER")
+    raise InvalidInput(
+        f"filter, {message}",
+        violations=[FieldViolation("filter", message)],
+        reason="INVALID_FILTER",
+    )

@@ -19,7 +19,11 @@ class OperatorFile(Generic[Entry]):
     """The file's entries by name, read again whenever it changes; empty without a file."""
 
     def __init__(
-        self, what: str, path: Path | None, fields: Sequence[str], parse: Callable[[str, Mapping[str, Any]], Entry]
+        self,
+        what: str,
+        path: Path | None,
+        fields: Sequence[str],
+        parse: Callable[[str, Mapping[str, Any]], Entry],
     ) -> None:
         """`parse` makes an entry of its name and its fields; it raises ValueError for invalid ones.
 
@@ -31,7 +35,8 @@ class OperatorFile(Generic[Entry]):
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """The current entries. A file that has become invalid is logged once and changes nothing."""
+        """The current entries. A file that has become invalid is logged once and changes
+        nothing."""
         stamp = _stamp(self._path)
         if self._path is not None and stamp != self._stamp:
             self._stamp = stamp
@@ -48,9 +53,15 @@ class OperatorFile(Generic[Entry]):
                 raise ValueError("expected an object with an entry for each name")
             return {name: self._entry(name, fields) for name, fields in found.items()}
         except (OSError, ValueError) as error:
-            problem = f"is not valid JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+            problem = (
+                f"is not valid JSON: {error}"
+                if isinstance(error, json.JSONDecodeError)
+                else str(error)
+            )
             problem = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else problem
-            raise InvalidInput(f"{self._what} {path}: {problem}", reason="INVALID_SETTING") from error
+            raise InvalidInput(
+                f"{self._what} {path}: {problem}", reason="INVALID_SETTING"
+            ) from error
 
     def _entry(self, name: str, fields: Any) -> Entry:
         known = ", ".join(self._fields)

@@ -1,4 +1,5 @@
-"""The parts of a job's spec that the orchestrator uses, with defaults filled in; and kinds of pods."""
+"""The parts of a job's spec that the orchestrator uses, with defaults filled in; and kinds of
+pods."""
 
 from __future__ import annotations
 
@@ -22,21 +23,24 @@ from podracer_orchestrator.tables import JobRow
 MIB = 1 << 20
 _FUSED_BYTES = 400 * MIB
 _PROCESS_BYTES = 250 * MIB
-"""First estimates: of a fused learner, and of each process of a split pod (measured: 240 to 330 MiB)."""
+"""First estimates: of a fused learner, and of each process of a split pod (measured: 240 to 330
+MiB)."""
 
 _NAME = re.compile(
     r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?(?:-of-(?P<owner>[0-9a-f]{8}))?(?:-on-(?P<profile>.+))?"
 )
 
 MAX_AUTOMATIC_MEMBERS = 16
-"""The most agents of an automatic cohort: beyond it a pod gains little, and the tournament waits for its slowest."""
+"""The most agents of an automatic cohort: beyond it a pod gains little, and the tournament waits
+for its slowest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """The processes of a pod. `workers` is 0 in the fused layout; `threads` of each process, 0: chosen by the machine;
-    `profile`: one of the operator's pod profiles, "": anywhere; `owner`: stands for the project that it serves, "":
-    the default one. A pod serves no other, as users' code runs in it."""
+    """The processes of a pod. `workers` is 0 in the fused layout; `threads` of each process, 0:
+    chosen by the machine; `profile`: one of the operator's pod profiles, "": anywhere; `owner`:
+    stands for the project that it serves, "": the default one. A pod serves no other, as users'
+    code runs in it."""
 
     is_fused: bool = True
     workers: int = 0
@@ -47,7 +51,8 @@ class PodKind:
 
     @property
     def name(self) -> str:
-        """`fused`, `split2`, `fused-gpu1-on-a100`, `split1-threads4`: the beginning of its pods' names."""
+        """`fused`, `split2`, `fused-gpu1-on-a100`, `split1-threads4`: the beginning of its pods'
+        names."""
         words = ["fused" if self.is_fused else f"split{self.workers}"]
         words += [f"gpu{self.gpus}"] if self.gpus else []
         words += [f"threads{self.threads}"] if self.threads else []
@@ -62,7 +67,14 @@ class PodKind:
         if match is None:
             return cls()
         workers, gpus, threads = (int(match[word] or 0) for word in ("workers", "gpus", "threads"))
-        return cls(match["workers"] is None, workers, gpus, threads, match["profile"] or "", match["owner"] or "")
+        return cls(
+            match["workers"] is None,
+            workers,
+            gpus,
+            threads,
+            match["profile"] or "",
+            match["owner"] or "",
+        )
 
     @property
     def layout(self) -> str:
@@ -70,9 +82,10 @@ class PodKind:
 
     @property
     def busy_processes(self) -> int:
-        """The number of processes that compute at the same time. A split pod's learner and workers take turns, or one
-        of them has time to spare, and its evaluator mostly waits. On two cores Ant-v5 with a worker of two threads
-        takes 6,700 steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
+        """The number of processes that compute at the same time. A split pod's learner and workers
+        take turns, or one of them has time to spare, and its evaluator mostly waits. On two cores
+        Ant-v5 with a worker of two threads takes 6,700 steps/s in lock-step and 7,500 ahead, with
+        one thread each 4,200 and 6,000."""
         return max(self.workers, 1)
 
     @property
@@ -85,9 +98,9 @@ class PodKind:
 class JobPlan:
     """The orchestrator's view of a spec. `members` 0: automatic; `target_return` None: no target.
 
-    `cpu` (cores) and `memory_bytes` (0: unset) are the needs of a pod of `kind`. A team of `learners` pods trains a
-    cohort; its lead alone is enough. At least `min_pods` and at most `max_teams` pods lead.
-    """
+    `cpu` (cores) and `memory_bytes` (0: unset) are the needs of a pod of `kind`. A team of
+    `learners` pods trains a cohort; its lead alone is enough. At least `min_pods` and at most
+    `max_teams` pods lead."""
 
     budget: Budget
     round: RoundLimits
@@ -115,7 +128,9 @@ class JobPlan:
 
     def places(self, teams: int) -> int:
         """The agents that a pod trains at once if `teams` share the population."""
-        return self.members or min(MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams)))
+        return self.members or min(
+            MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams))
+        )
 
 
 def plan_of(job: JobRow) -> JobPlan:
@@ -147,7 +162,8 @@ def _plan(stored: bytes, project: str) -> JobPlan:
 
 
 def _kind(pod: Pod, is_built_in: bool, project: str) -> PodKind:
-    """The kind of a job's pods. If the job sets the cores, each pod has that many threads, whatever runs beside it."""
+    """The kind of a job's pods. If the job sets the cores, each pod has that many threads, whatever
+    runs beside it."""
     is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
     kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu, profile=pod.profile)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0

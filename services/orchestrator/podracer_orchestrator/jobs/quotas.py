@@ -1,8 +1,7 @@
 """Quotas of projects: a file of the operator, read again whenever it changes.
 
-```json
-{"projects/research": {"jobs": 20, "pods": 32, "upload_bytes": 100000000000}, "*": {"jobs": 5, "pods": 8}}
-```
+```json {"projects/research": {"jobs": 20, "pods": 32, "upload_bytes": 100000000000}, "*": {"jobs":
+5, "pods": 8}} ```
 
 `*` is for all other projects; a missing limit means no limit.
 """
@@ -85,7 +84,10 @@ def require(session: Session, project: str, quota: Quota, what: str, more: int =
         return
     count, (things, advice) = _count(session, project, what), _WHAT[what]
     if count + more > limit:
-        message = f"the project {project} has {count} {things}; {more} more exceed its limit of {limit:g}: {advice}"
+        message = (
+            f"the project {project} has {count} {things}; {more} more exceed its limit of "
+            f"{limit:g}: {advice}"
+        )
         raise Exhausted(message, reason="QUOTA_EXCEEDED", project=project)
 
 
@@ -103,9 +105,13 @@ def _count(session: Session, project: str, what: str) -> int:
         "jobs": select(func.count()).where(own, live),
         "ended_jobs": select(func.count()).where(own, ~live),
         "upload_bytes": uploads,
-        "stored_bytes": select(func.sum(CheckpointRow.size_bytes)).where(own, CheckpointRow.job_uid == JobRow.uid),
+        "stored_bytes": select(func.sum(CheckpointRow.size_bytes)).where(
+            own, CheckpointRow.job_uid == JobRow.uid
+        ),
         "artifacts": select(func.count()).where(ArtifactRow.project == project),
-        "forks": select(func.count()).where(own, EventRow.job_uid == JobRow.uid, EventRow.kind == FORKED),
+        "forks": select(func.count()).where(
+            own, EventRow.job_uid == JobRow.uid, EventRow.kind == FORKED
+        ),
         "aliases": select(aliases).where(own, PromotionRow.job_uid == JobRow.uid),
     }
     count = int(session.scalar(queries[what]) or 0)
@@ -121,8 +127,12 @@ def pods_of(session: Session) -> dict[str, int]:
 
 def _quota(project: str, limits: Mapping[str, Any]) -> Quota:
     if project != OTHERS and not project.startswith("projects/"):
-        raise ValueError(f"{project!r} is not a project: expected projects/…, or * for all other projects")
+        raise ValueError(
+            f"{project!r} is not a project: expected projects/…, or * for all other projects"
+        )
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{project}: {name} is {value!r}, expected a whole number of 0 or more")
+            raise ValueError(
+                f"{project}: {name} is {value!r}, expected a whole number of 0 or more"
+            )
     return Quota(**limits)

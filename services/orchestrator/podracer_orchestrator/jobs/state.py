@@ -48,21 +48,29 @@ _TRANSITIONS: Mapping[tuple[JobState, JobSignal], JobState] = {
     (JobState.SUSPENDED, JobSignal.INSPECTED): JobState.SUSPENDED,
     (JobState.PENDING, JobSignal.LEASED): JobState.RUNNING,
     (JobState.RUNNING, JobSignal.LEASED): JobState.RUNNING,
-    **{(state, JobSignal.SUSPEND): JobState.SUSPENDED for state in ACTIVE_STATES | {JobState.SUSPENDED}},
+    **{
+        (state, JobSignal.SUSPEND): JobState.SUSPENDED
+        for state in ACTIVE_STATES | {JobState.SUSPENDED}
+    },
     **{(state, JobSignal.RESUME): state for state in ACTIVE_STATES},
     # A pod that is told to stop may still bring the result that ends its suspended job.
-    **{(state, JobSignal.SUCCEED): JobState.SUCCEEDED for state in TRAINING_STATES | {JobState.SUSPENDED}},
+    **{
+        (state, JobSignal.SUCCEED): JobState.SUCCEEDED
+        for state in TRAINING_STATES | {JobState.SUSPENDED}
+    },
     **{(state, JobSignal.FAIL): JobState.FAILED for state in LIVE_STATES},
     **{(state, JobSignal.CANCEL): JobState.CANCELLED for state in LIVE_STATES},
 }
 
 
-def next_state(state: JobState, signal: JobSignal, *, described: bool = True, started: bool = False) -> JobState:
+def next_state(
+    state: JobState, signal: JobSignal, *, described: bool = True, started: bool = False
+) -> JobState:
     """The state after `signal`.
 
-    A resumed job gets the state that it would have without the pause: VALIDATING until its environment is `described`,
-    PENDING until it has `started`, RUNNING from then on. Raises PreconditionFailed for an invalid signal.
-    """
+    A resumed job gets the state that it would have without the pause: VALIDATING until its
+    environment is `described`, PENDING until it has `started`, RUNNING from then on. Raises
+    PreconditionFailed for an invalid signal."""
     if state is JobState.SUSPENDED and signal is JobSignal.RESUME:
         if not described:
             return JobState.VALIDATING

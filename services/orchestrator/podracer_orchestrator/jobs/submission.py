@@ -24,19 +24,22 @@ from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.stored_messages import encode
 
 MAX_REQUEST_ID = 64
-_ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another
+# without those that are read as one another
+_ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 _EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
 
 _CHANGEABLE = (
-    "labels", "objective.max_cost", "objective.max_duration", "objective.max_env_steps", "objective.target_return",
-    "pod.max_count", "pod.min_count", "weight",
+    "labels", "objective.max_cost", "objective.max_duration", "objective.max_env_steps",
+    "objective.target_return", "pod.max_count", "pod.min_count", "weight",
 )  # fmt: skip
 
 
-def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = (), *, has_gpus: bool = False) -> NewJob:
-    """Check a request and fill in its defaults; `profiles`: pod profiles; `has_gpus`: pods that do not ask for a GPU
-    find one, too. Raises InvalidInput with every mistake."""
+def new_job(
+    request: service_pb2.CreateJobRequest, profiles: Collection[str] = (), *, has_gpus: bool = False
+) -> NewJob:
+    """Check a request and fill in its defaults; `profiles`: pod profiles; `has_gpus`: pods that do
+    not ask for a GPU find one, too. Raises InvalidInput with every mistake."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
     decoded = _decoded(request.spec)
@@ -74,18 +77,22 @@ def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
     if decoded.pod.fusion is not None:
         _check_installed("fusion", decoded.pod.fusion.name, fusion_names(), "pod.fusion.name")
     if decoded.evaluation.evaluator:
-        _check_installed("evaluator", decoded.evaluation.evaluator, evaluator_names(), "evaluation.evaluator")
+        _check_installed(
+            "evaluator", decoded.evaluation.evaluator, evaluator_names(), "evaluation.evaluator"
+        )
     return decoded
 
 
 def _with_recipe(spec: JobSpec, *, has_gpus: bool) -> JobSpec:
-    """With the hyperparameters that are usual for the task where a pod will train it: on a GPU, if it has one that
-    steps the environments."""
+    """With the hyperparameters that are usual for the task where a pod will train it: on a GPU, if
+    it has one that steps the environments."""
     info = BUILT_IN.get(spec.environment.id)
     is_stepped = info is not None and "cuda" in info.devices and spec.pod.layout != "split"
     device = "cuda" if is_stepped and (has_gpus or spec.pod.resources.gpu) else "cpu"
     action_space = None if info is None else info.action_space
-    return replace(spec, search=spec.search.filled(find_recipe(spec.environment, device), action_space))
+    return replace(
+        spec, search=spec.search.filled(find_recipe(spec.environment, device), action_space)
+    )
 
 
 def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
@@ -107,17 +114,22 @@ def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDe
 
 
 def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -> job_pb2.JobSpec:
-    """`spec` with the fields at `paths` as in `new`. Raises InvalidInput for a path that may not change."""
+    """`spec` with the fields at `paths` as in `new`. Raises InvalidInput for a path that may not
+    change."""
     result = job_pb2.JobSpec()
     result.CopyFrom(spec)
     for path in paths:
         if path not in _CHANGEABLE:
-            raise names.wrong_field("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
+            raise names.wrong_field(
+                "update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}"
+            )
     source = job_pb2.JobSpec()
     source.CopyFrom(new)
     source.pod.SetInParent()  # keys that a section omits are unset, even without the section
     source.objective.SetInParent()
-    FieldMask(paths=paths).MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
+    FieldMask(paths=paths).MergeMessage(
+        source, result, replace_message_field=True, replace_repeated_field=True
+    )
     result = checked(result)
     del result.founders[:]
     result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
@@ -127,9 +139,9 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
 def _check_extensions(evolution: Evolution) -> None:
     """Refuse a missing generator or updater.
 
-    If the leaderboard is installed beside the orchestrator, as on one machine, its extensions are known here. Otherwise
-    the leaderboard refuses the name when its board is created, and the job fails.
-    """
+    If the leaderboard is installed beside the orchestrator, as on one machine, its extensions are
+    known here. Otherwise the leaderboard refuses the name when its board is created, and the job
+    fails."""
     for kind, group in _EXTENSIONS.items():
         name, known = getattr(evolution, kind), set(entry_points(group=group).names)
         if name is not None and known and name not in known:
@@ -140,13 +152,20 @@ def _check_extensions(evolution: Evolution) -> None:
 def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> None:
     """Refuse a missing extension. Only its name is checked: loading it may need torch."""
     if name not in known:
-        raise names.wrong_field(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
+        raise names.wrong_field(
+            field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}"
+        )
 
 
 def _check_profile(name: str, known: Collection[str]) -> None:
-    """Refuse a profile that the operator has not defined. The local pool has none: all pods run on this machine."""
+    """Refuse a profile that the operator has not defined. The local pool has none: all pods run on
+    this machine."""
     if name and name not in known:
-        there_are = f"there are: {', '.join(sorted(known))}" if known else "this server has none: leave it out"
+        there_are = (
+            f"there are: {', '.join(sorted(known))}"
+            if known
+            else "this server has none: leave it out"
+        )
         raise names.wrong_field("pod.profile", f"no pod profile {name!r}; {there_are}")
 
 

@@ -31,9 +31,8 @@ class _Term:
 class LeaseDeadlines:
     """The deadlines of the held leases, by fence.
 
-    A lease without a deadline here is refused. Only `begin` adds one, so an ended lease is never renewed. Thread-safe:
-    each call is atomic, or reads a copy.
-    """
+    A lease without a deadline here is refused. Only `begin` adds one, so an ended lease is never
+    renewed. Thread-safe: each call is atomic, or reads a copy."""
 
     def __init__(self, clock: Clock, term_s: float) -> None:
         self.term_s = term_s

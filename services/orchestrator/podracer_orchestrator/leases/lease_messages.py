@@ -14,18 +14,25 @@ from podracer_core.rpc.resource_names import job_name, lease_name
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
+from podracer_orchestrator.stored_messages import (
+    checkpoint_reference,
+    description_of,
+    proposal_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.works.checkpoints import begin_soundly, load_checkpoints
 from podracer_orchestrator.works.works import Change, Work
 
 CALM_EVALUATION_FRACTION = 0.15
-"""Part of a round without a target that evaluation may take; the rest of a fifth of the cost pays for challenges of the
-best (`challenges`). A round with a target ends the job as soon as the target is seen to be reached, so it keeps
-EVALUATION_FRACTION."""
+"""Part of a round without a target that evaluation may take; the rest of a fifth of the cost pays
+for challenges of the best (`challenges`). A round with a target ends the job as soon as the target
+is seen to be reached, so it keeps EVALUATION_FRACTION."""
 
 
-def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseTokens, term_s: float) -> pod_pb2.Lease:
+def lease_message(
+    change: Change, lease: LeaseRow, kind: Work, tokens: LeaseTokens, term_s: float
+) -> pod_pb2.Lease:
     """The message of a held lease for its pod. It stays the same until something is committed."""
     job = change.job
     message = pod_pb2.Lease(
@@ -41,8 +48,11 @@ def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseToke
     return message
 
 
-def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, followers: int = 0) -> pod_pb2.TrainWork:
-    """The work for a pod: the proposed agents, each at its last committed checkpoint of this work."""
+def train_work(
+    session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, followers: int = 0
+) -> pod_pb2.TrainWork:
+    """The work for a pod: the proposed agents, each at its last committed checkpoint of this
+    work."""
     spec, proposal = spec_of(job), proposal_of(work)
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
@@ -52,7 +62,9 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
         seed=spec.seed,
     )
     begun = [each.agent for each in proposal.proposals]
-    prefixes = [parent.checkpoint.prefix for agent in begun for parent in agent.initialization.parents]
+    prefixes = [
+        parent.checkpoint.prefix for agent in begun for parent in agent.initialization.parents
+    ]
     prefixes += [agent.resume.prefix for agent in begun if agent.HasField("resume")]
     load_checkpoints(session, prefixes)  # one query for all that `begin_soundly` looks up
     for each, member in zip(proposal.proposals, work.members, strict=True):
@@ -60,9 +72,13 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
         agent.CopyFrom(each.agent)
         agent.env_steps += member.env_steps
         if member.cost_s:
-            agent.cost.CopyFrom(seconds_to_duration(seconds_from_duration(agent.cost) + member.cost_s))
+            agent.cost.CopyFrom(
+                seconds_to_duration(seconds_from_duration(agent.cost) + member.cost_s)
+            )
         if member.checkpoint is not None:
-            agent.resume.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
+            agent.resume.CopyFrom(
+                checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint))
+            )
         begin_soundly(session, agent)
     return pod_pb2.TrainWork(
         cohort=cohort,
@@ -75,7 +91,9 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
             cost=seconds_to_duration(lease.reserved_cost_s) if lease.reserved_cost_s else None,
         ),
         objective=spec.objective,
-        evaluation=job_pb2.EvaluationSpec(episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator),
+        evaluation=job_pb2.EvaluationSpec(
+            episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator
+        ),
         checkpoint_interval=seconds_to_duration(CHECKPOINT_INTERVAL_S),
         admission_score=proposal.admission_score if proposal.HasField("admission_score") else None,
         keep_replay=spec.evolution.keep_replay,
@@ -87,7 +105,8 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
 
 
 class FollowWork(Work):
-    """A kind of leases alone: their work is the one that another lease, the lead's, trains (`followers`)."""
+    """A kind of leases alone: their work is the one that another lease, the lead's, trains
+    (`followers`)."""
 
     kind = WorkKind.FOLLOW
 
@@ -97,7 +116,9 @@ class FollowWork(Work):
         lead = session.get_one(LeaseRow, lease.lead_fence)
         message.follow.lead_address = session.get_one(PodRow, lead.pod).address
         message.follow.rank, message.follow.lead_fence = lease.rank or 0, lead.fence
-        message.follow.train.CopyFrom(train_work(session, job, change.work, lead, plan_of(job).learners - 1))
+        message.follow.train.CopyFrom(
+            train_work(session, job, change.work, lead, plan_of(job).learners - 1)
+        )
 
 
 def fusion_spec(asked: job_pb2.Fusion) -> pod_pb2.FusionSpec:

@@ -1,4 +1,5 @@
-"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller (leases/deadlines.py)."""
+"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller
+(leases/deadlines.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from podracer_orchestrator.tables import (
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
 
 _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
-"""A job is active while it has a lease of any other kind: the time of a challenge also counts to the target."""
+"""A job is active while it has a lease of any other kind: the time of a challenge also counts to
+the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ class Holder:
     project: str = ""
 
 
-def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
+def grant(
+    session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime
+) -> LeaseRow:
     """Lease a READY work, with a fence above those of all former leases."""
     accrue(job, now)
     lease = _new(job, work.id, work.kind, asker, now)
@@ -74,14 +78,24 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
         jobs.signal(session, job, JobSignal.LEASED, now)
     _set_pod(session, lease.pod, PodState.WORKING)
     message = f"{work.kind} leased to {asker.pod}"
-    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, fence=lease.fence, work=work.id)
+    events.record(
+        session,
+        job,
+        "LEASE_GRANTED",
+        message,
+        now=now,
+        subject=asker.pod,
+        fence=lease.fence,
+        work=work.id,
+    )
     return lease
 
 
 def follow(
     session: Session, job: JobRow, place: Place, asker: Asker, reserved_cost_s: float, now: datetime
 ) -> LeaseRow:
-    """Lease a place under a lead. Its work stays the lead's; only the pod's time counts to the job."""
+    """Lease a place under a lead. Its work stays the lead's; only the pod's time counts to the
+    job."""
     lease = _new(job, place.lead.work_id, WorkKind.FOLLOW, asker, now)
     lease.lead_fence, lease.rank, lease.cost_since = place.lead.fence, place.rank, now
     lease.reserved_cost_s = reserved_cost_s
@@ -104,18 +118,23 @@ _FIND = (
 )
 _OF_ASKER = (
     select(LeaseRow)
-    .where((LeaseRow.request_id == bindparam("request")) | ((LeaseRow.pod == bindparam("pod")) & _HELD))
+    .where(
+        (LeaseRow.request_id == bindparam("request")) | ((LeaseRow.pod == bindparam("pod")) & _HELD)
+    )
     .order_by(LeaseRow.fence)
 )
 _FENCES = select(LeaseRow.fence).where(_HELD, _IN_JOB)
-_ACTIVE = _FENCES.where(LeaseRow.kind.not_in(_INACTIVE_KINDS), LeaseRow.fence != bindparam("fence")).limit(1)
+_ACTIVE = _FENCES.where(
+    LeaseRow.kind.not_in(_INACTIVE_KINDS), LeaseRow.fence != bindparam("fence")
+).limit(1)
 _PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
     LeaseRow.work_id == bindparam("work"), LeaseRow.kind != WorkKind.FOLLOW
 )
 
 
 def find(session: Session, holder: Holder) -> LeaseRow:
-    """The holder's lease in any state, with its job and work loaded. Raises Fenced if there is none."""
+    """The holder's lease in any state, with its job and work loaded. Raises Fenced if there is
+    none."""
     found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
     if found is not None and found[1].project != (holder.project or found[1].project):
         found = None
@@ -140,17 +159,24 @@ def require_held(lease: LeaseRow) -> LeaseRow:
 
 def load(session: Session, fences: Sequence[int]) -> Mapping[int, LeaseRow]:
     """Several leases at once, by fence."""
-    return {lease.fence: lease for lease in session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences)))}
+    return {
+        lease.fence: lease
+        for lease in session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences)))
+    }
 
 
 def of_asker(session: Session, asker: Asker) -> tuple[LeaseRow | None, Sequence[LeaseRow]]:
     """The lease that the same request got before, and those that the pod holds, oldest first."""
     found = session.scalars(_OF_ASKER, {"request": asker.request_id, "pod": asker.pod}).all()
     former = next((lease for lease in found if lease.request_id == asker.request_id), None)
-    return former, [lease for lease in found if lease.pod == asker.pod and lease.state == LeaseState.HELD]
+    return former, [
+        lease for lease in found if lease.pod == asker.pod and lease.state == LeaseState.HELD
+    ]
 
 
-def held(session: Session, *, job_uid: str | None = None, pod: str | None = None) -> Sequence[LeaseRow]:
+def held(
+    session: Session, *, job_uid: str | None = None, pod: str | None = None
+) -> Sequence[LeaseRow]:
     """The leases that are held, oldest first: all, of a job, of a pod."""
     query = select(LeaseRow).where(LeaseRow.state == LeaseState.HELD)
     if job_uid is not None:
@@ -186,7 +212,8 @@ def held_by(session: Session, pods: Sequence[str]) -> dict[str, PodLease]:
 
 
 def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
-    """The agents that each of `pods` trains, in the order of their cohort; other pods are left out."""
+    """The agents that each of `pods` trains, in the order of their cohort; other pods are left
+    out."""
     query = (
         select(LeaseRow.pod, MemberRow.agent)
         .join(MemberRow, MemberRow.work_id == LeaseRow.work_id)
@@ -199,14 +226,17 @@ def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
 
 
 def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
-    """End a held lease and its followers' leases, and free their reservations. The caller decides about the work."""
+    """End a held lease and its followers' leases, and free their reservations. The caller decides
+    about the work."""
     others = session.scalar(_ACTIVE, {"job": job.uid, "fence": lease.fence})
     following = followers.of_lead(session, lease.fence)
     accrue(job, now)
     for follower in following:
         _close(session, job, follower, LeaseState.RELEASED, now)
         why = f"{follower.pod} is free: what it followed has ended"
-        events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
+        events.record(
+            session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence
+        )
     _close(session, job, lease, state, now)
     if others is None:
         job.active_since = None
@@ -235,7 +265,8 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
     """The use of a job, and the reservations of its leases beyond their commits."""
     if not plan_of(job).budget.can_be_reserved:
         return used(job, now)
-    # One query for all leases: every ask and every completed round of a job asks this, and it may have many pods.
+    # One query for all leases: every ask and every completed round of a job asks this, and it may
+    # have many pods.
     query = (
         select(
             LeaseRow.reserved_env_steps,
@@ -255,34 +286,42 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
 
 
 def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
-    """The number of held leases of each job that has any, and their uncommitted device seconds by the clock."""
+    """The number of held leases of each job that has any, and their uncommitted device seconds by
+    the clock."""
     rows = session.execute(_RUNNING, {"now": UtcTime.microseconds(now)})
     return {job_uid: (count, float(seconds)) for job_uid, count, seconds in rows}
 
 
 def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
-    """For every agent that a job's leases train: the fence, its name, its steps when the lease began, and its committed
-    steps now."""
+    """For every agent that a job's leases train: the fence, its name, its steps when the lease
+    began, and its committed steps now."""
     query = (
         select(LeaseRow.fence, MemberRow.agent, MemberRow.base_env_steps, MemberRow.env_steps)
         .join(MemberRow, trains_members())
         .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
     )
-    return ((fence, agent, begun, committed) for fence, agent, begun, committed in session.execute(query))
+    return (
+        (fence, agent, begun, committed)
+        for fence, agent, begun, committed in session.execute(query)
+    )
 
 
 def trains_members() -> ColumnElement[bool]:
-    """The join of leases with the members that they train: a follower's lease has none of its own."""
+    """The join of leases with the members that they train: a follower's lease has none of its
+    own."""
     return (MemberRow.work_id == LeaseRow.work_id) & (LeaseRow.kind != WorkKind.FOLLOW)
 
 
 def committed_cost_s() -> ColumnElement[float]:
-    """The cost that a lease has added to its job so far, for leases so joined and grouped by their fence."""
+    """The cost that a lease has added to its job so far, for leases so joined and grouped by their
+    fence."""
     return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
 def _running() -> Select[str, int, float]:
-    age_s = (bindparam("now", type_=BigInteger) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
+    age_s = (
+        bindparam("now", type_=BigInteger) - type_coerce(LeaseRow.grant_time, BigInteger)
+    ) / 1e6
     open_s = age_s - committed_cost_s()
     each = (
         select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
@@ -300,7 +339,8 @@ _RUNNING = _running()
 def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
     """The rest of a work's round after the commits of its earlier leases."""
     members = work.members
-    # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
+    # Members train in step; where one stopped early, the others decide. What was not committed is
+    # done once more.
     ended = session.execute(_PASSED, {"work": work.id})
     passed_s = sum((end - begin).total_seconds() for begin, end in ended if end is not None)
     spent_s = min(passed_s, sum(each.cost_s for each in members))
@@ -324,14 +364,19 @@ def _new(job: JobRow, work_id: str, kind: str, asker: Asker, now: datetime) -> L
     )
 
 
-def _close(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
+def _close(
+    session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime
+) -> None:
     followers.count_cost(job, lease, now)
     lease.cost_since = None
     lease.state = state
     lease.end_time = now
-    pod = _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
+    pod = _set_pod(
+        session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE
+    )
     if pod is not None and state is not LeaseState.EXPIRED:
-        pod.last_seen_time = max(pod.last_seen_time, now)  # else, after a long lease, it would pass for a silent one
+        # else, after a long lease, it would pass for a silent one
+        pod.last_seen_time = max(pod.last_seen_time, now)
 
 
 def _set_pod(session: Session, name: str, state: PodState) -> PodRow | None:

@@ -71,7 +71,9 @@ def upgrade() -> None:
     op.create_index("ix_jobs_state", "jobs", ["state"])
     op.create_table(
         "outbox",
-        Column("id", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False),
+        Column(
+            "id", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
         Column("board", String(), nullable=False),
         Column("job_uid", String(), nullable=False),
         Column("method", String(), nullable=False),
@@ -100,7 +102,9 @@ def upgrade() -> None:
         ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_checkpoints_job_uid"),
         PrimaryKeyConstraint("prefix", name="pk_checkpoints"),
     )
-    op.create_index("ix_checkpoints_job_uid_agent_env_steps", "checkpoints", ["job_uid", "agent", "env_steps"])
+    op.create_index(
+        "ix_checkpoints_job_uid_agent_env_steps", "checkpoints", ["job_uid", "agent", "env_steps"]
+    )
     op.create_table(
         "events",
         Column("job_uid", String(), nullable=False),
@@ -151,7 +155,12 @@ def upgrade() -> None:
     op.create_index("ix_works_state", "works", ["state"])
     op.create_table(
         "leases",
-        Column("fence", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False),
+        Column(
+            "fence",
+            BigInteger().with_variant(Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         Column("id", String(), nullable=False),
         Column("work_id", String(), nullable=False),
         Column("job_uid", String(), nullable=False),
@@ -191,7 +200,9 @@ def upgrade() -> None:
         Column("base_cost_s", Double(), nullable=False),
         Column("base_evaluation_cost_s", Double(), nullable=False),
         Column("checkpoint", String(), nullable=True),
-        ForeignKeyConstraint(["checkpoint"], ["checkpoints.prefix"], name="fk_work_members_checkpoint"),
+        ForeignKeyConstraint(
+            ["checkpoint"], ["checkpoints.prefix"], name="fk_work_members_checkpoint"
+        ),
         ForeignKeyConstraint(["work_id"], ["works.id"], name="fk_work_members_work_id"),
         PrimaryKeyConstraint("work_id", "position", name="pk_work_members"),
     )

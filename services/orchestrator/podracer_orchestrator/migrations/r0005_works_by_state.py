@@ -1,4 +1,5 @@
-"""A job's works are looked up by their state, at every ask of a pod: also where it has tens of thousands of them."""
+"""A job's works are looked up by their state, at every ask of a pod: also where it has tens of
+thousands of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leases that follow another one: whom, at which rank, what they have cost, and why they were handed back."""
+"""Leases that follow another one: whom, at which rank, what they have cost, and why they were
+handed back."""
 
 from __future__ import annotations
 

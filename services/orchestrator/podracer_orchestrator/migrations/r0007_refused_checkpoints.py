@@ -10,4 +10,6 @@ revision, down_revision = "r0007", "r0006"
 
 def upgrade() -> None:
     """None has been refused so far."""
-    op.add_column("checkpoints", Column("refused", Boolean(), nullable=False, server_default=false()))
+    op.add_column(
+        "checkpoints", Column("refused", Boolean(), nullable=False, server_default=false())
+    )

@@ -1,4 +1,5 @@
-"""The held leases of a job, and of a pod, are looked up at every call: also where there have been many thousands."""
+"""The held leases of a job, and of a pod, are looked up at every call: also where there have been
+many thousands."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ revision, down_revision = "r0010", "r0009"
 
 def upgrade() -> None:
     """No job is a continuous one so far, and nothing was promoted."""
-    op.add_column("jobs", Column("is_continuous", Boolean(), nullable=False, server_default=false()))
+    op.add_column(
+        "jobs", Column("is_continuous", Boolean(), nullable=False, server_default=false())
+    )
     op.add_column("jobs", Column("parent_uid", String(), nullable=True))
     op.add_column("jobs", Column("generation", BigInteger(), nullable=False, server_default="0"))
     op.create_index("ix_jobs_parent_uid", "jobs", ["parent_uid"])
@@ -39,7 +41,9 @@ def upgrade() -> None:
     )
     op.create_table(
         "promotions",
-        Column("id", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False),
+        Column(
+            "id", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
         Column("job_uid", String(), nullable=False),
         Column("position", BigInteger(), nullable=False),
         Column("alias", String(), nullable=False),

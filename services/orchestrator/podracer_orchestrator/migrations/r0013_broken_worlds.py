@@ -1,4 +1,5 @@
-"""The lowest return of a job's intact episodes, the agents that cannot be first, and the speeds of its algorithms."""
+"""The lowest return of a job's intact episodes, the agents that cannot be first, and the speeds of
+its algorithms."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""The effects of ended leases on their job: results, failures, challenges, the objective, stages after training."""
+"""The effects of ended leases on their job: results, failures, challenges, the objective, stages
+after training."""

@@ -1,5 +1,5 @@
-"""Challenges (CHALLENGE): a candidate that claims the target or the first place is evaluated again, with fresh seeds,
-before it counts."""
+"""Challenges (CHALLENGE): a candidate that claims the target or the first place is evaluated again,
+with fresh seeds, before it counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ChallengeWork(evaluation_works.TimedEvaluationWork):
     kind = WorkKind.CHALLENGE
 
     def grant(self, change: works.Change, budget: works.BudgetLeft) -> Grant | None:
-        """The reservation of its expected cost (0 without a limit of cost); None until it is its turn."""
+        """The reservation of its expected cost (0 without a limit of cost); None until it is its
+        turn."""
         job, work = change.job, change.work
         if ending.next_challenge(change.session, job, change.now) is not work:
             return None
@@ -31,12 +32,19 @@ class ChallengeWork(evaluation_works.TimedEvaluationWork):
         (policy,) = order_of(work).policies
         what = "the target" if work.claims_target else "the first place"
         score = f"{work.claimed_score:.6g}"
-        message = f"{last_part(policy.agent)} claims {what} with {score}: it is evaluated again on {change.pod}"
-        change.record("CHALLENGE_STARTED", message, subject=policy.agent, claimed=work.claimed_score)
+        message = (
+            f"{last_part(policy.agent)} claims {what} with {score}: it is evaluated again "
+            f"on {change.pod}"
+        )
+        change.record(
+            "CHALLENGE_STARTED", message, subject=policy.agent, claimed=work.claimed_score
+        )
         cost_s = 0.0 if plan_of(job).budget.cost_s is None else work.expected_cost_s
         return Grant(RoundLimits(), reserved_cost_s=cost_s)
 
-    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(
+        self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult
+    ) -> None:
         """Report the result to the leaderboard, and decide about the claim and those that wait."""
         super().complete(change, lease, result)
         session, job = change.session, change.job
@@ -57,13 +65,19 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     is_passed = evaluation_works.is_finite(evaluation) and (
         bar is None or (value >= bar if work.claims_target else value > bar)
     )
-    against = "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
+    against = (
+        "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
+    )
     if work.claims_target and not plan.target_is_mean:
         against += f" (claim {number}, at the level {claim_level(number):.2%})"
     message = (
-        f"{last_part(evaluation.agent)} scores {value:.6g} after it claimed {work.claimed_score:.6g}{against}: "
-        f"{evaluation_works.describe(evaluation)}"
+        f"{last_part(evaluation.agent)} scores {value:.6g} after it claimed "
+        f"{work.claimed_score:.6g}{against}: {evaluation_works.describe(evaluation)}"
     )
-    details = {"claimed": work.claimed_score, "score": value, **evaluation_works.numbers(evaluation)}
+    details = {
+        "claimed": work.claimed_score,
+        "score": value,
+        **evaluation_works.numbers(evaluation),
+    }
     kind = "CHALLENGE_PASSED" if is_passed else "CHALLENGE_FAILED"
     change.record(kind, message, subject=evaluation.agent, **details)

@@ -1,4 +1,5 @@
-"""The end of a job: whether it has reached its target or used its budget, and what is still to be done then."""
+"""The end of a job: whether it has reached its target or used its budget, and what is still to be
+done then."""
 
 from __future__ import annotations
 
@@ -25,10 +26,13 @@ _LONGEST_S = 100 * 365 * 86400.0
 
 
 def after_change(session: Session, clock: Clock) -> None:
-    """End each job that a transaction has touched and that is due, or begin its next stage; for `Transactions`."""
+    """End each job that a transaction has touched and that is due, or begin its next stage; for
+    `Transactions`."""
     uids = touched_jobs(session)
     # Several together: the sweep touches every active job, and each would be a query of its own.
-    touched = jobs.load(session, uids) if len(uids) > 1 else [session.get(JobRow, uid) for uid in uids]
+    touched = (
+        jobs.load(session, uids) if len(uids) > 1 else [session.get(JobRow, uid) for uid in uids]
+    )
     for job in touched:
         if job is not None and not job.is_continuous:  # a continuous one ends when its user ends it
             _finish_if_due(session, job, clock.now())
@@ -37,17 +41,18 @@ def after_change(session: Session, clock: Clock) -> None:
 def next_challenge(session: Session, job: JobRow, now: datetime) -> WorkRow | None:
     """The challenge of a job that a pod can take up now, one at a time.
 
-    A claim below the target waits while evaluation has used its part of the cost. Claims that still wait when no other
-    work is left are heard after all, or the job would end with an unconfirmed best. A claim that would make the job
-    end late is not heard.
-    """
+    A claim below the target waits while evaluation has used its part of the cost. Claims that still
+    wait when no other work is left are heard after all, or the job would end with an unconfirmed
+    best. A claim that would make the job end late is not heard."""
     there = works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED)
     left_s = evaluation_works.late_left_s(job, leases.active_time_s(job, now))
     waiting = [work for work in there if work.expected_cost_s <= left_s]
     if not waiting or any(work.state == WorkState.LEASED for work in there):
         return None
     first = min(waiting, key=_precedence)
-    return first if claims.is_affordable(job, first) or _is_idle_for_good(session, job, now) else None
+    return (
+        first if claims.is_affordable(job, first) or _is_idle_for_good(session, job, now) else None
+    )
 
 
 def is_budget_used(job: JobRow, now: datetime) -> bool:
@@ -57,7 +62,9 @@ def is_budget_used(job: JobRow, now: datetime) -> bool:
     return remainder(plan_of(job).budget, leases.used(job, now)).is_empty
 
 
-def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> float | None:
+def expected_end_s(
+    job: JobRow, used: Usage, pods: int, env_steps_per_second: float
+) -> float | None:
     """Seconds until the budget is used at the present speed, with `pods` pods.
 
     None where it cannot be told, or is more than a lifetime away.
@@ -77,15 +84,19 @@ def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: fl
 
 
 def _finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
-    """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
+    """End the job where its target is reached, or where its budget is used and neither a lease nor
+    a challenge is out.
 
-    By then the leaderboard has the result of the last challenge and has named the next claim. A stage after training
-    that is still open comes before the end.
-    """
+    By then the leaderboard has the result of the last challenge and has named the next claim. A
+    stage after training that is still open comes before the end."""
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
         outcome = JobOutcome.TARGET_REACHED
-    elif state in TRAINING_STATES and _is_idle_for_good(session, job, now) and not _has_claims(session, job, now):
+    elif (
+        state in TRAINING_STATES
+        and _is_idle_for_good(session, job, now)
+        and not _has_claims(session, job, now)
+    ):
         outcome = JobOutcome.BUDGET_USED
     else:
         return
@@ -103,8 +114,9 @@ def _nothing_judged(job: JobRow, now: datetime) -> cohort_pb2.Problem:
     cut = description_of(job).evaluation_steps
     less = f"a max_episode_steps below {cut:,}" if cut else "a lower max_episode_steps"
     message = (
-        f"the budget was used before any agent was evaluated: {used}; give the objective or evolution.round more, "
-        f"or the environment {less}, or fewer pod.members. The last policy is kept, without a score"
+        f"the budget was used before any agent was evaluated: {used}; give the objective or "
+        f"evolution.round more, or the environment {less}, or fewer pod.members. The last policy "
+        "is kept, without a score"
     )
     return cohort_pb2.Problem(reason=JobOutcome.NOTHING_JUDGED, message=message)
 
@@ -117,7 +129,10 @@ def _summary(session: Session, job: JobRow, now: datetime) -> str:
     if later:
         message += f", {later:,} of the steps after the selection"
     if limit is not None and job.env_steps - later > limit:
-        message += f"; rollouts are finished, so that is {job.env_steps - later - limit:,} more than max_env_steps"
+        message += (
+            f"; rollouts are finished, so that is {job.env_steps - later - limit:,} more "
+            "than max_env_steps"
+        )
     return message
 
 
@@ -126,8 +141,11 @@ def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
 
 
 def _has_claims(session: Session, job: JobRow, now: datetime) -> bool:
-    """Whether a candidate waits for a challenge, or may once the leaderboard has the last challenge's result."""
-    return next_challenge(session, job, now) is not None or outbox.has_challenge(session, outbox.board_of(job))
+    """Whether a candidate waits for a challenge, or may once the leaderboard has the last
+    challenge's result."""
+    return next_challenge(session, job, now) is not None or outbox.has_challenge(
+        session, outbox.board_of(job)
+    )
 
 
 def _precedence(work: WorkRow) -> tuple[bool, float, str]:

@@ -1,7 +1,8 @@
-"""The ensemble at the end of a job (ENSEMBLE): the evaluation of its best candidates acting together.
+"""The ensemble at the end of a job (ENSEMBLE): the evaluation of its best candidates acting
+together.
 
-Its work is PROPOSING until the leaderboard has named them (`board.requests`). The job ends afterwards in any case.
-"""
+Its work is PROPOSING until the leaderboard has named them (`board.requests`). The job ends
+afterwards in any case."""
 
 from __future__ import annotations
 
@@ -40,14 +41,25 @@ class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
         jobs.add_work(session, job, self.kind, WorkState.PROPOSING, now)
         touch(session, ENSEMBLE)
 
-    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(
+        self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult
+    ) -> None:
         """Store the ensemble's evaluation."""
         super().complete(change, lease, result)
         policies = order_of(change.work).policies
-        ensemble = job_pb2.Ensemble(policies=policies, rule=result.ensemble, evaluation=result.evaluation)
+        ensemble = job_pb2.Ensemble(
+            policies=policies, rule=result.ensemble, evaluation=result.evaluation
+        )
         change.job.ensemble = encode(ensemble)
-        message = f"the {len(policies)} best by {result.ensemble}: {evaluation_works.describe(result.evaluation)}"
-        details = {"rule": result.ensemble, "policies": len(policies), **evaluation_works.numbers(result.evaluation)}
+        message = (
+            f"the {len(policies)} best by {result.ensemble}: "
+            f"{evaluation_works.describe(result.evaluation)}"
+        )
+        details = {
+            "rule": result.ensemble,
+            "policies": len(policies),
+            **evaluation_works.numbers(result.evaluation),
+        }
         change.record("ENSEMBLE_EVALUATED", message, subject="", **details)
 
     def fail(self, change: works.Change, problem: cohort_pb2.Problem) -> None:
@@ -66,12 +78,21 @@ def awaiting(session: Session) -> Sequence[WorkRow]:
 def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
     """Make a PROPOSING work READY with the best of the ordered `candidates`, or give it up."""
     session, job = change.session, change.job
-    known = [each for each in candidates if of_job(session, job.uid, each.evaluation.checkpoint.prefix) is not None]
+    known = [
+        each
+        for each in candidates
+        if of_job(session, job.uid, each.evaluation.checkpoint.prefix) is not None
+    ]
     best = known[: spec_of(job).evolution.ensemble_size]
     if len(best) < SMALLEST:
-        give_up(change, f"{len(best)} candidates on the leaderboard, at least {SMALLEST} are needed")
+        give_up(
+            change, f"{len(best)} candidates on the leaderboard, at least {SMALLEST} are needed"
+        )
         return
-    policies = [agent_pb2.Parent(agent=each.agent.name, checkpoint=each.evaluation.checkpoint) for each in best]
+    policies = [
+        agent_pb2.Parent(agent=each.agent.name, checkpoint=each.evaluation.checkpoint)
+        for each in best
+    ]
     seen = {seed for each in best for seed in each.evaluation.seeds}
     evaluation_works.fill(job, change.work, policies, agent_pb2.EVALUATION_PURPOSE_REQUESTED, seen)
     touch(session, WORK)

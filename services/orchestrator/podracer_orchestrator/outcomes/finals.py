@@ -1,9 +1,9 @@
-"""The final of a job that ends without its target (FINAL): fresh episodes choose among its best candidates, and further
-ones say what the chosen one is worth, which is what the job reports.
+"""The final of a job that ends without its target (FINAL): fresh episodes choose among its best
+candidates, and further ones say what the chosen one is worth, which is what the job reports.
 
-The best of several evaluations promises too much. The leaderboard names the candidates, as those of an ensemble. If
-time or cost does not suffice, there are fewer candidates, then fewer episodes, then no final; the job ends in any case.
-"""
+The best of several evaluations promises too much. The leaderboard names the candidates, as those of
+an ensemble. If time or cost does not suffice, there are fewer candidates, then fewer episodes, then
+no final; the job ends in any case."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from podracer_orchestrator.works import evaluation_works, works
 from podracer_orchestrator.works.checkpoints import of_job
 
 FINALISTS, CHOOSING, REPORTED = 3, 32, 100
-"""The candidates, the episodes of each that choose one, and the episodes of the chosen one that the job reports."""
+"""The candidates, the episodes of each that choose one, and the episodes of the chosen one that the
+job reports."""
 FRACTION = 0.1
-"""Seconds that a final may take, as a part of the job's active time or its cost, whichever is more."""
+"""Seconds that a final may take, as a part of the job's active time or its cost, whichever is
+more."""
 _CHOICE, _REPORT = agent_pb2.EVALUATION_PURPOSE_REQUESTED, agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 """How pods are told to evaluate a finalist, and the chosen one."""
 
@@ -43,8 +45,8 @@ class FinalWork(evaluation_works.TimedEvaluationWork, works.Stage):
     kind = WorkKind.FINAL
 
     def is_wanted(self, session: Session, job: JobRow) -> bool:
-        """Whether there is a best whose episodes differ and whose cost is known, and no claim of the target has passed:
-        that had as many fresh episodes."""
+        """Whether there is a best whose episodes differ and whose cost is known, and no claim of
+        the target has passed: that had as many fresh episodes."""
         best = best_of(job)
         if best is None or best.deterministic or job.time_to_target_s is not None:
             return False
@@ -55,7 +57,9 @@ class FinalWork(evaluation_works.TimedEvaluationWork, works.Stage):
         jobs.add_work(session, job, self.kind, WorkState.PROPOSING, now)
         touch(session, ENSEMBLE)
 
-    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(
+        self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult
+    ) -> None:
         """Report the chosen one, or choose once all finalists are evaluated."""
         super().complete(change, lease, result)
         evaluation, job = result.evaluation, change.job
@@ -66,24 +70,37 @@ class FinalWork(evaluation_works.TimedEvaluationWork, works.Stage):
             objective.report(change.session, job, lease, evaluation, change.now)
             what = f", the job's result{_less(len(evaluation.returns), REPORTED)}"
         message = f"{last_part(evaluation.agent)}: {evaluation_works.describe(evaluation)}{what}"
-        change.record("FINAL_EVALUATED", message, subject=evaluation.agent, **evaluation_works.numbers(evaluation))
+        change.record(
+            "FINAL_EVALUATED",
+            message,
+            subject=evaluation.agent,
+            **evaluation_works.numbers(evaluation),
+        )
         _go_on(change)
 
     def fail(self, change: works.Change, problem: cohort_pb2.Problem) -> None:
         """Go on with the other finalists, or let the job end with the best that it had before."""
         super().fail(change, problem)
         if order_of(change.work).purpose == _REPORT:
-            change.record("FINAL_SKIPPED", f"no final: the chosen one could not be evaluated: {problem.message}")
+            change.record(
+                "FINAL_SKIPPED",
+                f"no final: the chosen one could not be evaluated: {problem.message}",
+            )
         _go_on(change)
 
 
 def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
-    """End a PROPOSING work by ordering those of the first of the ordered `candidates`: as many as can be paid for. If
-    that is only one, it is the chosen one; the job's best if the leaderboard has none."""
+    """End a PROPOSING work by ordering those of the first of the ordered `candidates`: as many as
+    can be paid for. If that is only one, it is the chosen one; the job's best if the leaderboard
+    has none."""
     change.work.state, change.work.end_time = WorkState.DONE, change.now
     best = best_of(change.job)
-    found = [each.evaluation for each in candidates if not each.exclusion] or ([] if best is None else [best])
-    known = [each for each in found if of_job(change.session, change.job.uid, each.checkpoint.prefix)]
+    found = [each.evaluation for each in candidates if not each.exclusion] or (
+        [] if best is None else [best]
+    )
+    known = [
+        each for each in found if of_job(change.session, change.job.uid, each.checkpoint.prefix)
+    ]
     for count in range(min(FINALISTS, len(known)), 1, -1):
         costs_s = [evaluation_works.expected_cost_s(each, 1) for each in known[:count]]
         if CHOOSING * sum(costs_s) + REPORTED * max(costs_s) <= _left_s(change):
@@ -91,32 +108,43 @@ def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]
                 _order(change, evaluation, CHOOSING, _CHOICE)
             names = ", ".join(last_part(each.agent) for each in known[:count])
             less = _less(count, min(FINALISTS, len(known)))
-            change.record("FINAL_STARTED", f"{CHOOSING} fresh episodes each choose among {names}{less}")
+            change.record(
+                "FINAL_STARTED", f"{CHOOSING} fresh episodes each choose among {names}{less}"
+            )
             return
     _report(change, known[0] if known else None)
 
 
 def _go_on(change: works.Change) -> None:
-    """Once no finalist is out: have the best of them evaluated to be reported, unless that is done or has failed. Among
-    equals it is the best that the job has."""
+    """Once no finalist is out: have the best of them evaluated to be reported, unless that is done
+    or has failed. Among equals it is the best that the job has."""
     if JobState(change.job.state) not in LIVE_STATES:
         return
     change.session.flush()
     there = works.of_kind(change.session, change.job, WorkKind.FINAL)
-    if any(work.state in (WorkState.READY, WorkState.LEASED) or order_of(work).purpose == _REPORT for work in there):
+    if any(
+        work.state in (WorkState.READY, WorkState.LEASED) or order_of(work).purpose == _REPORT
+        for work in there
+    ):
         return
-    found = [each for each in map(result_of, there) if each is not None and evaluation_works.is_finite(each)]
+    found = [
+        each
+        for each in map(result_of, there)
+        if each is not None and evaluation_works.is_finite(each)
+    ]
     best = best_of(change.job)
 
     def standing(finalist: agent_pb2.Evaluation) -> tuple[float, bool]:
-        return objective.score(change.job, finalist), best is not None and finalist.checkpoint == best.checkpoint
+        return objective.score(
+            change.job, finalist
+        ), best is not None and finalist.checkpoint == best.checkpoint
 
     _report(change, max(found, key=standing, default=None))
 
 
 def _report(change: works.Change, chosen: agent_pb2.Evaluation | None) -> None:
-    """Have the chosen one evaluated with as many episodes as can be paid for, if they say more than what is known: not
-    fewer than those that have confirmed the job's best."""
+    """Have the chosen one evaluated with as many episodes as can be paid for, if they say more than
+    what is known: not fewer than those that have confirmed the job's best."""
     job, best = change.job, best_of(change.job)
     least = len(best.returns) if best is not None and job.best_is_confirmed else MIN_EPISODES
     most = max(REPORTED, least)
@@ -127,11 +155,16 @@ def _report(change: works.Change, chosen: agent_pb2.Evaluation | None) -> None:
         _order(change, chosen, episodes, _REPORT)
         return
     why = f"{least} episodes would take {cost_s * least / most:.3g} s, {left_s:.3g} s are left"
-    change.record("FINAL_SKIPPED", f"no final: {'no candidate can be evaluated' if chosen is None else why}")
+    change.record(
+        "FINAL_SKIPPED", f"no final: {'no candidate can be evaluated' if chosen is None else why}"
+    )
 
 
 def _order(
-    change: works.Change, chosen: agent_pb2.Evaluation, episodes: int, purpose: agent_pb2.EvaluationPurpose.ValueType
+    change: works.Change,
+    chosen: agent_pb2.Evaluation,
+    episodes: int,
+    purpose: agent_pb2.EvaluationPurpose.ValueType,
 ) -> None:
     work = jobs.add_work(change.session, change.job, WorkKind.FINAL, WorkState.READY, change.now)
     policy = agent_pb2.Parent(agent=chosen.agent, checkpoint=chosen.checkpoint)
@@ -140,7 +173,8 @@ def _order(
 
 
 def _left_s(change: works.Change) -> float:
-    """Seconds that the final may still take: its part of the job, and what the job's limits leave."""
+    """Seconds that the final may still take: its part of the job, and what the job's limits
+    leave."""
     results = map(result_of, works.of_kind(change.session, change.job, WorkKind.FINAL))
     spent_s = sum(seconds_from_duration(each.duration) for each in results if each is not None)
     active_s = leases.active_time_s(change.job, change.now)

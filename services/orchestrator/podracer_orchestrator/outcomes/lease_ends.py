@@ -40,12 +40,14 @@ def change_of(session: Session, lease: LeaseRow, now: datetime) -> Change:
     return Change(session, job, work, lease.pod, now)
 
 
-def complete(session: Session, lease: LeaseRow, result: Result, now: datetime, *, sound_here: bool = False) -> None:
+def complete(
+    session: Session, lease: LeaseRow, result: Result, now: datetime, *, sound_here: bool = False
+) -> None:
     """End a held lease with its result, in one transaction.
 
-    A Problem means that no pod can do the work. `sound_here`: the object that the pod could not read is intact in the
-    store, so the pod is at fault. Raises InvalidInput for the result of another kind of work.
-    """
+    A Problem means that no pod can do the work. `sound_here`: the object that the pod could not
+    read is intact in the store, so the pod is at fault. Raises InvalidInput for the result of
+    another kind of work."""
     change, kind = change_of(session, lease, now), work_of(lease.kind)
     if isinstance(result, cohort_pb2.Problem):
         _give_up(change, kind, lease, result, sound_here)
@@ -66,11 +68,11 @@ def lose(
     *,
     problem: cohort_pb2.Problem | None = None,
 ) -> None:
-    """End a lease whose work is not done; another pod continues from the last committed checkpoints.
+    """End a lease whose work is not done; another pod continues from the last committed
+    checkpoints.
 
-    `problem` is set if the pod, not the pool, is to blame: after several such losses without a commit the work fails.
-    A failure of a follower's pod does not count against its lead.
-    """
+    `problem` is set if the pod, not the pool, is to blame: after several such losses without a
+    commit the work fails. A failure of a follower's pod does not count against its lead."""
     change, follows = change_of(session, lease, now), lease.kind == WorkKind.FOLLOW
     if follows and problem is not None and state is not LeaseState.EXPIRED:
         lease.left_for = problem.reason or "INTERNAL"
@@ -86,7 +88,9 @@ def lose(
         work_of(lease.kind).fail(change, problem)
 
 
-def _give_up(change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Problem, sound_here: bool) -> None:
+def _give_up(
+    change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Problem, sound_here: bool
+) -> None:
     """End a lease whose work cannot be done. A follower only leaves: its lead reports."""
     session, now = change.session, change.now
     if kind.kind == WorkKind.FOLLOW:

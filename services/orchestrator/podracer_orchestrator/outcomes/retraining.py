@@ -1,5 +1,5 @@
-"""The last training of a job (RETRAIN): its best candidate is trained once more, if wanted with other arguments
-of the environment. The result is not evaluated and becomes the job's final policy.
+"""The last training of a job (RETRAIN): its best candidate is trained once more, if wanted with
+other arguments of the environment. The result is not evaluated and becomes the job's final policy.
 
 The job ends afterwards in any case. If retraining fails, it ends with the candidate itself.
 """
@@ -21,7 +21,13 @@ from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.lease_messages import train_work
-from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    checkpoint_reference,
+    encode,
+    proposal_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works.checkpoints import of_job
@@ -48,11 +54,17 @@ class RetrainWork(Stage):
         row = of_job(session, job.uid, best.checkpoint.prefix)
         cohort = [] if row is None else founders.cohort_of(session, row)
         change = Change(
-            session, job, jobs.add_work(session, job, self.kind, WorkState.READY, now, len(cohort)), "", now
+            session,
+            job,
+            jobs.add_work(session, job, self.kind, WorkState.READY, now, len(cohort)),
+            "",
+            now,
         )
         agent = _agent(session, job, best)
         if agent is None:
-            self.fail(change, cohort_pb2.Problem(message=f"{best.agent} has no checkpoint any more"))
+            self.fail(
+                change, cohort_pb2.Problem(message=f"{best.agent} has no checkpoint any more")
+            )
             return
         env_steps = spec_of(job).retrain.env_steps or best.checkpoint.env_steps
         proposal = leaderboard_pb2.ProposeCohortResponse(
@@ -81,7 +93,11 @@ class RetrainWork(Stage):
         super().complete(change, lease, result)
         commit_result(change, lease, result)
         (member,) = change.work.members
-        row = None if member.checkpoint is None else of_job(change.session, change.job.uid, member.checkpoint)
+        row = (
+            None
+            if member.checkpoint is None
+            else of_job(change.session, change.job.uid, member.checkpoint)
+        )
         if JobState(change.job.state) not in LIVE_STATES:
             return
         if result.members[0].HasField("problem"):
@@ -89,7 +105,9 @@ class RetrainWork(Stage):
         elif result.members[0].final.progress.failed or row is None:
             self.fail(change, cohort_pb2.Problem(message=f"{member.agent} has diverged"))
         else:
-            change.job.retrained = encode(agent_pb2.Parent(agent=member.agent, checkpoint=checkpoint_reference(row)))
+            change.job.retrained = encode(
+                agent_pb2.Parent(agent=member.agent, checkpoint=checkpoint_reference(row))
+            )
             message = f"the job ends with {member.agent}, after {member.env_steps:,} steps"
             change.record("RETRAINED", message, subject=member.agent)
 
@@ -100,7 +118,8 @@ class RetrainWork(Stage):
         change.record("RETRAINING_FAILED", message)
 
     def can_go_on(self, change: Change) -> bool:
-        """False if the selected weights are damaged, because another pod would begin from others."""
+        """False if the selected weights are damaged, because another pod would begin from
+        others."""
         (member,) = change.work.members
         (proposal,) = proposal_of(change.work).proposals
         prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]

@@ -26,7 +26,12 @@ from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.lease_messages import train_work
 from podracer_orchestrator.outcomes import broken_worlds, claims, ending, retraining
 from podracer_orchestrator.outcomes.objective import claim_of, consider, is_full
-from podracer_orchestrator.stored_messages import as_problem, checkpoint_reference, proposal_of, spec_of
+from podracer_orchestrator.stored_messages import (
+    as_problem,
+    checkpoint_reference,
+    proposal_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind
 from podracer_orchestrator.works.checkpoints import load_checkpoints
 from podracer_orchestrator.works.train_results import commit_result, evaluations_of
@@ -54,8 +59,8 @@ class InspectWork(Work):
     def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.InspectResult) -> None:
         """Store the environment's description; then agents can be proposed.
 
-        The job fails if one of its algorithms cannot act in the environment, or its search space fits none that can.
-        """
+        The job fails if one of its algorithms cannot act in the environment, or its search space
+        fits none that can."""
         super().complete(change, lease, result)
         session, job = change.session, change.job
         if JobState(job.state) not in LIVE_STATES:
@@ -65,7 +70,9 @@ class InspectWork(Work):
         except PodracerError as error:
             jobs.fail(session, job, as_problem(error), change.now)
             return
-        change.record("ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}")
+        change.record(
+            "ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}"
+        )
         for warning in result.warnings:
             change.record("ENVIRONMENT_WARNING", warning)
         if result.description.shares_state:
@@ -91,12 +98,16 @@ class TrainWork(Work):
         """The round, cut to what is left of the budget."""
         whole = round_of(plan_of(change.job), proposal_of(change.work))
         left, split = budget()
-        return cut_round(leases.round_left(change.session, change.work, whole), left, change.work.places, split)
+        return cut_round(
+            leases.round_left(change.session, change.work, whole), left, change.work.places, split
+        )
 
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
         """The agents, for a lead and its followers."""
         followers = plan_of(change.job).learners - 1
-        message.train.CopyFrom(train_work(change.session, change.job, change.work, lease, followers))
+        message.train.CopyFrom(
+            train_work(change.session, change.job, change.work, lease, followers)
+        )
 
     def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.TrainResult) -> None:
         """Commits, evaluations, the leaderboard's news."""
@@ -107,7 +118,8 @@ class TrainWork(Work):
         found = [each for one in result.members for each in evaluations_of(one)]
         outbox.record_evaluations(session, job, found)
         for evaluation in found:
-            broken_worlds.hear(session, job, evaluation, now)  # the lowest return of all, before any of them counts
+            # the lowest return of all, before any of them counts
+            broken_worlds.hear(session, job, evaluation, now)
         for member, each in zip(members, result.members, strict=True):
             _submit(change, member, each, stand)
             for evaluation in evaluations_of(each):
@@ -128,7 +140,9 @@ class TrainWork(Work):
             change.record("AGENT_FAILED", problem.message, reason=problem.reason)
         if len(problems) == len(members):
             _note_failure(change, problems[0])
-        _hear_last_claims(change, [each.candidate for each in result.members if each.HasField("candidate")])
+        _hear_last_claims(
+            change, [each.candidate for each in result.members if each.HasField("candidate")]
+        )
 
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
         """Fail the work; its agents are reported as failed."""
@@ -146,7 +160,10 @@ class TrainWork(Work):
 
 
 def record_evaluations(
-    session: Session, job: JobRow, received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]], now: datetime
+    session: Session,
+    job: JobRow,
+    received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]],
+    now: datetime,
 ) -> None:
     """Record checked evaluations that came with renewals of a job's leases."""
     looks = [each for _, evaluations in received for each in evaluations]
@@ -165,7 +182,8 @@ def _note_failure(change: Change, problem: cohort_pb2.Problem) -> None:
 
 
 def _hear_last_claims(change: Change, candidates: Sequence[agent_pb2.Evaluation]) -> None:
-    """The budget is used by a round that has brought `candidates`: the best one claims to be the job's.
+    """The budget is used by a round that has brought `candidates`: the best one claims to be the
+    job's.
 
     Most jobs are best at their end, and the leaderboard's word would come after it.
     """
@@ -211,13 +229,18 @@ def _submit(change: Change, member: MemberRow, result: pod_pb2.MemberResult, sta
     if result.final.progress.HasField("training_return"):
         # All that is known where nothing was evaluated: it scores in its rung.
         known, value = request.candidate, result.final.progress.training_return
-        known.purpose, known.agent, known.mean = agent_pb2.EVALUATION_PURPOSE_PROGRESS, member.agent, value
+        known.purpose, known.agent, known.mean = (
+            agent_pb2.EVALUATION_PURPOSE_PROGRESS,
+            member.agent,
+            value,
+        )
         known.lower_bound, known.upper_bound = value, value
         known.returns.append(value)
     if result.HasField("candidate"):
         request.candidate.CopyFrom(result.candidate)
         if not is_full(plan, result.candidate):
-            # It ended early: clearly below admission, which may have come down since, or in too short a round.
+            # It ended early: clearly below admission, which may have come down since, or in too
+            # short a round.
             request.candidate.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
     outbox.submit_candidate(change.session, change.job, request)
 
@@ -232,4 +255,6 @@ def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescripti
     if description.ByteSize() > limits.SPEC_BYTES:
         raise InvalidInput(f"the environment's description has more than {limits.SPEC_BYTES} bytes")
     search = Search.from_message(spec_of(job).search)
-    validate_spaces(search, *map(space_from_message, (description.observation_space, description.action_space)))
+    validate_spaces(
+        search, *map(space_from_message, (description.observation_space, description.action_space))
+    )

@@ -13,8 +13,8 @@ from podracer_orchestrator.pool.scheduling import Growth
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod that is wanted. `name` is its resource name; `threads` is the number for each of its processes, 0: the
-    backend decides.
+    """A pod that is wanted. `name` is its resource name; `threads` is the number for each of its
+    processes, 0: the backend decides.
 
     cpu, memory_bytes   the largest request of a job of this kind; 0 if none has a request
     """
@@ -28,8 +28,9 @@ class PodPlan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The reason why a pod cannot work, as text. `kind` is the kind of the event in the jobs' logs; "": the pod only
-    waits, and no job has an event. `said`: the end of its log, only for the job that it works for."""
+    """The reason why a pod cannot work, as text. `kind` is the kind of the event in the jobs' logs;
+    "": the pod only waits, and no job has an event. `said`: the end of its log, only for the job
+    that it works for."""
 
     kind: str
     message: str
@@ -46,7 +47,8 @@ class Capacity:
     max_pods                       maximum number of pods
     pods                           use of each pod, by name
     growth                         instead of all these, in a cluster whose resources are unknown
-    asked_bytes                    memory requested at the creation of each pod that is limited to it, by name
+    asked_bytes                    memory requested at the creation of each pod that is limited to
+                                   it, by name
     """
 
     cores: float
@@ -78,11 +80,13 @@ class PodObserver(ABC):
 
     @abstractmethod
     async def pod_stranded(self, pod: str, why: str) -> None:
-        """A pod's node is lost, perhaps for good: another pod replaces the pod, which may never come back."""
+        """A pod's node is lost, perhaps for good: another pod replaces the pod, which may never
+        come back."""
 
     @abstractmethod
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
-        """The current reasons why pods cannot work, by name; None for a pod whose trouble is over."""
+        """The current reasons why pods cannot work, by name; None for a pod whose trouble is
+        over."""
 
     @abstractmethod
     async def pod_stopped(self, pod: str) -> None:
@@ -95,12 +99,14 @@ class PoolBackend(ABC):
     name: str
     """See Pod.backend: `local`, `static` or `kubernetes`."""
     dies_with_us = False
-    """Whether its pods end with this process, so that those of a previous process have ended for certain."""
+    """Whether its pods end with this process, so that those of a previous process have ended for
+    certain."""
 
     @property
     @abstractmethod
     def capacity(self) -> Capacity | None:
-        """The pool's capacity; None if unknown: pods are started elsewhere, or it has not been measured yet."""
+        """The pool's capacity; None if unknown: pods are started elsewhere, or it has not been
+        measured yet."""
 
     async def start(self, former: Sequence[str]) -> None:  # noqa: B027 - most have nothing to take up
         """Begin. `former` are the pods of a previous process, if they can have outlived it."""

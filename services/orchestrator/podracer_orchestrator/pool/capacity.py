@@ -26,36 +26,47 @@ _STATIC_LIMIT = "pods: this server starts none; start more pods yourself"
 def capacity_message(
     session: Session, shares: PoolShares, project: str, visible: Collection[str] | None = None
 ) -> service_pb2.GetCapacityResponse:
-    """The message for clients. If the pods are started elsewhere, the machine is unknown and the pods are those of one
-    project.
+    """The message for clients. If the pods are started elsewhere, the machine is unknown and the
+    pods are those of one project.
 
     visible   projects whose jobs the caller may see; None: all
     """
     backend, capacity, demands = shares.backend_name, shares.capacity, shares.demands(session)
     if capacity is None:
         there = pods.of_project(session, project, "", 10_000)
-        demands = [each for each in demands if jobs.get_by_uid(session, each.job_uid).project == project]
+        demands = [
+            each for each in demands if jobs.get_by_uid(session, each.job_uid).project == project
+        ]
         response = service_pb2.GetCapacityResponse(
             backend=backend,
             pod_count=len(there),
             free_pod_count=-1,
             limit=_STATIC_LIMIT if backend == pods.STATIC else "",
         )
-        split = share_pods(demands, Room(max_pods=sum(pod.state not in pods.ABSENT for pod in there)))
+        split = share_pods(
+            demands, Room(max_pods=sum(pod.state not in pods.ABSENT for pod in there))
+        )
         _add_shares(session, response, demands, split.counts)
         return response
     there = pods.of_backend(session, backend)
     split = share_pods(demands, shares.room)
     response = service_pb2.GetCapacityResponse(
-        backend=backend, pod_count=len(there), reserved=_reserved(shares, demands, there), limit=split.limit
+        backend=backend,
+        pod_count=len(there),
+        reserved=_reserved(shares, demands, there),
+        limit=split.limit,
     )
     if capacity.growth is None:
-        total = job_pb2.Resources(cpu=capacity.cores, memory_bytes=capacity.memory_bytes, gpu=capacity.gpus)
+        total = job_pb2.Resources(
+            cpu=capacity.cores, memory_bytes=capacity.memory_bytes, gpu=capacity.gpus
+        )
         response.total.CopyFrom(total)
         response.used.CopyFrom(_used(capacity, there))
     response.free_pod_count = _free_pods(shares, demands, response.reserved, len(there))
     if visible is not None:
-        demands = [each for each in demands if jobs.get_by_uid(session, each.job_uid).project in visible]
+        demands = [
+            each for each in demands if jobs.get_by_uid(session, each.job_uid).project in visible
+        ]
     _add_shares(session, response, demands, split.counts)
     return response
 
@@ -64,15 +75,22 @@ def pod_uses(shares: PoolShares) -> Mapping[str, job_pb2.Resources]:
     """The use of each pod's processes, as last measured."""
     measured = shares.capacity.pods if shares.capacity is not None else {}
     return {
-        name: job_pb2.Resources(cpu=round(use.cores, 3), memory_bytes=use.memory_bytes, gpu=use.gpus)
+        name: job_pb2.Resources(
+            cpu=round(use.cores, 3), memory_bytes=use.memory_bytes, gpu=use.gpus
+        )
         for name, use in measured.items()
     }
 
 
 def _add_shares(
-    session: Session, response: service_pb2.GetCapacityResponse, demands: Sequence[Demand], counts: Mapping[str, int]
+    session: Session,
+    response: service_pb2.GetCapacityResponse,
+    demands: Sequence[Demand],
+    counts: Mapping[str, int],
 ) -> None:
-    for demand in sorted(demands, key=lambda demand: jobs.get_by_uid(session, demand.job_uid).create_time):
+    for demand in sorted(
+        demands, key=lambda demand: jobs.get_by_uid(session, demand.job_uid).create_time
+    ):
         job = jobs.get_by_uid(session, demand.job_uid)
         response.shares.add(
             job=job_name(job.project, job.job_id),
@@ -85,14 +103,18 @@ def _add_shares(
         )
 
 
-def _reserved(shares: PoolShares, demands: Sequence[Demand], there: Sequence[PodRow]) -> job_pb2.Resources:
+def _reserved(
+    shares: PoolShares, demands: Sequence[Demand], there: Sequence[PodRow]
+) -> job_pb2.Resources:
     """The reservations of the existing pods: for each the largest request of a job of its kind."""
     reserved = job_pb2.Resources()
     for pod in there:
         kind = PodKind.parse(pod.kind)
         of_kind = [demand for demand in demands if demand.kind == kind]
         reserved.cpu += max((demand.cpu for demand in of_kind), default=float(kind.threads or 1))
-        reserved.memory_bytes += max((each.memory_bytes for each in of_kind), default=shares.memory_need(kind))
+        reserved.memory_bytes += max(
+            (each.memory_bytes for each in of_kind), default=shares.memory_need(kind)
+        )
         reserved.gpu += kind.gpus
     return reserved
 
@@ -108,9 +130,11 @@ def _used(capacity: Capacity, there: Sequence[PodRow]) -> job_pb2.Resources:
     )
 
 
-def _free_pods(shares: PoolShares, demands: Sequence[Demand], reserved: job_pb2.Resources, count: int) -> int:
-    """The number of additional pods that fit, of the largest shape that jobs request; without a request, of the default
-    shape."""
+def _free_pods(
+    shares: PoolShares, demands: Sequence[Demand], reserved: job_pb2.Resources, count: int
+) -> int:
+    """The number of additional pods that fit, of the largest shape that jobs request; without a
+    request, of the default shape."""
     kind, room = PodKind(), shares.room
     shapes = [(each.cpu, each.memory_bytes, each.kind.gpus) for each in demands]
     shapes = shapes or [(1.0, shares.memory_need(kind), 0)]

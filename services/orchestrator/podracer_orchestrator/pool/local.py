@@ -45,8 +45,11 @@ class LocalPool(PoolBackend):
     name = "local"
     dies_with_us = True
 
-    def __init__(self, config: OrchestratorConfig, orchestrator: str, observer: PodObserver) -> None:
-        """`orchestrator`: its address. Raises InvalidInput if the folders for logs and sockets cannot be written."""
+    def __init__(
+        self, config: OrchestratorConfig, orchestrator: str, observer: PodObserver
+    ) -> None:
+        """`orchestrator`: its address. Raises InvalidInput if the folders for logs and sockets
+        cannot be written."""
         assert config.state_dir is not None and config.run_dir is not None, "a local pool has both"
         self._config, self._state_dir, self._run_dir = config, config.state_dir, config.run_dir
         self._orchestrator = orchestrator
@@ -76,7 +79,10 @@ class LocalPool(PoolBackend):
             available_bytes=reading.available_bytes,
             gpus=len(reading.gpus),
             usable_gpus=taken + len(self._free_gpus(reading)),
-            pods={name: replace(use, gpus=len(self._gpus.get(name, ()))) for name, use in reading.pods.items()},
+            pods={
+                name: replace(use, gpus=len(self._gpus.get(name, ())))
+                for name, use in reading.pods.items()
+            },
         )
 
     async def start(self, former: Sequence[str]) -> None:
@@ -88,7 +94,9 @@ class LocalPool(PoolBackend):
 
     async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
         names = {plan.name for plan in wanted}
-        for name in [name for name in self._pods if name not in names and name not in self._stopping]:
+        for name in [
+            name for name in self._pods if name not in names and name not in self._stopping
+        ]:
             self._begin_to_stop(name)
         for plan in wanted:
             if plan.name not in self._pods:
@@ -123,7 +131,10 @@ class LocalPool(PoolBackend):
         gpus = self._gpus.get(plan.name, ())
         processes = {
             role: PodProcess(
-                module, environment, self._logs / f"{last_part(plan.name)}-{role}.log", has_gpus=bool(gpus)
+                module,
+                environment,
+                self._logs / f"{last_part(plan.name)}-{role}.log",
+                has_gpus=bool(gpus),
             )
             for role, module, environment in self._commands(plan, sockets, gpus)
         }
@@ -152,10 +163,15 @@ class LocalPool(PoolBackend):
         inherited = NATIVE_SETTINGS | {
             key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
         }
-        common = inherited | {"PODRACER_CACHE_DIR": str(self._state_dir / "cache" / kind.owner)}  # one a project
+        # one a project
+        common = inherited | {"PODRACER_CACHE_DIR": str(self._state_dir / "cache" / kind.owner)}
         common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-        common |= {"PODRACER_TOKENS": str(self._config.tokens), "PODRACER_THREADS": str(plan.threads)}
-        # A pod that asks for no GPU sees what we see: its learner uses one where its environment runs on it.
+        common |= {
+            "PODRACER_TOKENS": str(self._config.tokens),
+            "PODRACER_THREADS": str(plan.threads),
+        }
+        # A pod that asks for no GPU sees what we see: its learner uses one where its environment
+        # runs on it.
         common |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
 
         def address(role: str) -> str:

@@ -1,4 +1,5 @@
-"""One local pod: a learner, and in the split layout its workers and its evaluator, each restarted when it ends."""
+"""One local pod: a learner, and in the split layout its workers and its evaluator, each restarted
+when it ends."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ LEARNER_GRACE_S = 3.0
 STOP_GRACE_S = 3.4
 """How long all processes have to end; Ctrl-C must end everything within 5 s."""
 DRAIN_GRACE_S = 30.0
-"""How long the learner of a surplus pod has to end: no user waits for it, and it can finish a long update."""
+"""How long the learner of a surplus pod has to end: no user waits for it, and it can finish a long
+update."""
 _STEADY_S = 20.0
-"""A process that has run for this long had started well: the wait before its next restart is short again."""
+"""A process that has run for this long had started well: the wait before its next restart is short
+again."""
 TAIL_BYTES = 4000
 _MAX_LOG_BYTES = 16 << 20
 
@@ -36,7 +39,9 @@ _MAX_LOG_BYTES = 16 << 20
 class LocalPod:
     """Keeps the processes of a pod running until `stop`."""
 
-    def __init__(self, name: str, processes: Mapping[str, PodProcess], observer: PodObserver) -> None:
+    def __init__(
+        self, name: str, processes: Mapping[str, PodProcess], observer: PodObserver
+    ) -> None:
         """`processes` by role: `learner`, `worker0`, …, `evaluator`."""
         self.name = name
         self._processes = processes
@@ -50,7 +55,9 @@ class LocalPod:
     def start(self) -> None:
         """Start all processes in parallel; they find each other by their sockets."""
         for role, process in self._processes.items():
-            self._keepers[role] = asyncio.create_task(self._keep(role, process), name=f"{self.name}-{role}")
+            self._keepers[role] = asyncio.create_task(
+                self._keep(role, process), name=f"{self.name}-{role}"
+            )
 
     def kill_learner(self) -> None:
         """End the learner at once; it is restarted."""
@@ -68,7 +75,8 @@ class LocalPod:
             self._hurried.set()
 
     async def stop(self) -> None:
-        """The learner first, while its workers still answer; then the others. By force after the grace."""
+        """The learner first, while its workers still answer; then the others. By force after the
+        grace."""
         if self._stop_task is None:
             self._stop_task = asyncio.create_task(self._stop())
         await asyncio.shield(self._stop_task)
@@ -76,10 +84,13 @@ class LocalPod:
     async def _stop(self) -> None:
         self._stopping.set()
         await self._end(LEARNER, DRAIN_GRACE_S, STOP_GRACE_S - LEARNER_GRACE_S)
-        await asyncio.gather(*(self._end(role, STOP_GRACE_S, 0.0) for role in self._processes if role != LEARNER))
+        await asyncio.gather(
+            *(self._end(role, STOP_GRACE_S, 0.0) for role in self._processes if role != LEARNER)
+        )
 
     async def _end(self, role: str, grace_s: float, reserve_s: float) -> None:
-        """`reserve_s`: what a hurried end leaves of its time to the processes that are ended afterwards."""
+        """`reserve_s`: what a hurried end leaves of its time to the processes that are ended
+        afterwards."""
         keeper, process = self._keepers[role], self._processes[role]
         begun = asyncio.get_running_loop().time()
         process.terminate()
@@ -103,7 +114,8 @@ class LocalPod:
             started = loop.time()
             try:
                 await process.start()
-                if self._stopping.is_set():  # it was asked to stop before there was anything to terminate
+                # it was asked to stop before there was anything to terminate
+                if self._stopping.is_set():
                     process.terminate()
                 why = f"the {role} {describe_exit(await process.wait())}"
             except OSError as error:
@@ -122,11 +134,12 @@ class LocalPod:
 class PodProcess:
     """`python -m <module>`: started by `start`, ended by `terminate` or by itself.
 
-    Where this process has a fork server it is forked from that, unless it has GPUs of its own: CUDA's libraries are
-    then loaded with the devices that it may see.
-    """
+    Where this process has a fork server it is forked from that, unless it has GPUs of its own:
+    CUDA's libraries are then loaded with the devices that it may see."""
 
-    def __init__(self, module: str, environment: Mapping[str, str], log: Path, *, has_gpus: bool = False) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], log: Path, *, has_gpus: bool = False
+    ) -> None:
         self._module = module
         self._environment = environment
         self._log = log
@@ -149,17 +162,23 @@ class PodProcess:
             if warm_start.is_running() and not self._has_gpus:
                 with contextlib.suppress(Unavailable):
                     self._process = await asyncio.to_thread(
-                        warm_start.WarmProcess, self._module, self._environment, log.fileno(), log.fileno()
+                        warm_start.WarmProcess,
+                        self._module,
+                        self._environment,
+                        log.fileno(),
+                        log.fileno(),
                     )
                     return
             environment = {**self._environment, PARENT_VARIABLE: str(os.getpid())}
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", self._module,
-                env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
             )  # fmt: skip
 
     async def wait(self) -> int:
-        """Wait for its end; a negative number is the signal that ended it. Nothing of its session is left then."""
+        """Wait for its end; a negative number is the signal that ended it. Nothing of its session
+        is left then."""
         assert self._process is not None, "it is waited for after it has been started"
         code = await self._process.wait()
         self._signal_session(signal.SIGKILL)  # children that it has left behind

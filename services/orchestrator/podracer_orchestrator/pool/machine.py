@@ -19,7 +19,10 @@ _FOREIGN_FRACTION = 0.1
 """A GPU of whose memory other programs use more than this fraction is not used."""
 _CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
 )
 """Limit and use of the container that we run in, version 2 and version 1."""
 
@@ -34,7 +37,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """Resources that a pod takes: cores, averaged since the last look; bytes (shared pages in part); its own GPUs."""
+    """Resources that a pod takes: cores, averaged since the last look; bytes (shared pages in
+    part); its own GPUs."""
 
     cores: float
     memory_bytes: int
@@ -63,7 +67,8 @@ class Machine:
         self._looked_at: float | None = None
 
     def read(self, sessions: Mapping[str, Collection[int]], now_s: float) -> Reading:
-        """`sessions`: for each pod, the sessions (by their first process) that its processes run in."""
+        """`sessions`: for each pod, the sessions (by their first process) that its processes run
+        in."""
         memory_bytes, available_bytes = _memory()
         return Reading(
             cores=self._cores,
@@ -74,7 +79,9 @@ class Machine:
             pods=self._read_pods(sessions, now_s),
         )
 
-    def _read_pods(self, sessions: Mapping[str, Collection[int]], now_s: float) -> Mapping[str, PodUse]:
+    def _read_pods(
+        self, sessions: Mapping[str, Collection[int]], now_s: float
+    ) -> Mapping[str, PodUse]:
         members: dict[int, list[int]] = defaultdict(list)
         for pid in psutil.pids() if sessions else ():
             with contextlib.suppress(OSError):
@@ -96,7 +103,8 @@ class Machine:
 
 
 class Gpus:
-    """The GPUs by NVIDIA's management library; none where it is absent or broken, which is said once."""
+    """The GPUs by NVIDIA's management library; none where it is absent or broken, which is said
+    once."""
 
     def __init__(self) -> None:
         self._is_open = False
@@ -104,7 +112,8 @@ class Gpus:
         self._last: tuple[Gpu, ...] = ()
 
     def read(self) -> tuple[Gpu, ...]:
-        """GPUs that this process may pass on; those of the last successful look if the library fails later."""
+        """GPUs that this process may pass on; those of the last successful look if the library
+        fails later."""
         if self._complained and not self._is_open:
             return ()
         try:
@@ -123,11 +132,14 @@ def _devices() -> Iterator[Gpu]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        yield Gpu(str(pynvml.nvmlDeviceGetUUID(handle)), memory.used > _FOREIGN_FRACTION * memory.total)
+        yield Gpu(
+            str(pynvml.nvmlDeviceGetUUID(handle)), memory.used > _FOREIGN_FRACTION * memory.total
+        )
 
 
 def _visible(gpus: list[Gpu], setting: str | None) -> list[Gpu]:
-    """GPUs that CUDA_VISIBLE_DEVICES lets us use: numbers or beginnings of uuids, up to the first wrong one."""
+    """GPUs that CUDA_VISIBLE_DEVICES lets us use: numbers or beginnings of uuids, up to the first
+    wrong one."""
     if setting is None:
         return gpus
     found: list[Gpu] = []
@@ -143,13 +155,17 @@ def _visible(gpus: list[Gpu], setting: str | None) -> list[Gpu]:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes that there are, and that are available: to the machine, or to our container where that has less."""
+    """Bytes that there are, and that are available: to the machine, or to our container where that
+    has less."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for limit_file, use_file in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):  # no such limit is the usual case; `max` is no number
+        # no such limit is the usual case; `max` is no number
+        with contextlib.suppress(OSError, ValueError):
             limit = int(limit_file.read_text())
-            in_use = int(use_file.read_text()) - _reclaimable_bytes(use_file.with_name("memory.stat"))
+            in_use = int(use_file.read_text()) - _reclaimable_bytes(
+                use_file.with_name("memory.stat")
+            )
             total, available = min(total, limit), min(available, max(0, limit - in_use))
     return total, available
 
@@ -161,7 +177,8 @@ def _reclaimable_bytes(stat: Path) -> int:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """Memory of a process in which pages shared by n count 1/n (PSS); 0 where the system does not tell."""
+    """Memory of a process in which pages shared by n count 1/n (PSS); 0 where the system does not
+    tell."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

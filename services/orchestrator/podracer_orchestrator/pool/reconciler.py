@@ -30,9 +30,11 @@ from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Transacti
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 10
-"""Deaths of a pod's processes in a row, without a commit of those it works for between them, before these fail."""
+"""Deaths of a pod's processes in a row, without a commit of those it works for between them, before
+these fail."""
 FROZEN_S = 30.0
-"""How long a pod that has lost its lease, but whose processes are there, may be silent before it is started again."""
+"""How long a pod that has lost its lease, but whose processes are there, may be silent before it is
+started again."""
 SPARE_S = 5.0
 """How long one idle pod is kept that no job needs: the next job may come at once."""
 _NOTHING = (0.0, 0)
@@ -55,14 +57,16 @@ class PoolReconciler(PodObserver):
         changes: ChangeFeed,
         clock: Clock,
     ) -> None:
-        """`lose_pod` ends the leases of a pod whose learner is gone (`LeaseOperations.lose_pod`)."""
+        """`lose_pod` ends the leases of a pod whose learner is gone
+        (`LeaseOperations.lose_pod`)."""
         self._transactions = transactions
         self._lose_pod = lose_pod
         self._shares = shares
         self._changes = changes
         self._clock = clock
         self._backend: PoolBackend | None = None
-        self._deaths: dict[str, tuple[int, Collection[tuple[str, int]]]] = {}  # pod: in a row; where its jobs stood
+        # pod: in a row; where its jobs stood
+        self._deaths: dict[str, tuple[int, Collection[tuple[str, int]]]] = {}
         self._lost_since: dict[str, float] = {}
         self._spare_since: dict[str, float] = {}
         self._measured_at = -math.inf
@@ -70,7 +74,8 @@ class PoolReconciler(PodObserver):
         self._stopping = asyncio.Event()
 
     async def adopt(self, backend: PoolBackend) -> None:
-        """Take a backend; the pods that a former process of ours had made died with it, or go on."""
+        """Take a backend; the pods that a former process of ours had made died with it, or go
+        on."""
         self._backend = backend
         self._shares.attach(backend)
         former = await self._transactions.read(
@@ -78,7 +83,9 @@ class PoolReconciler(PodObserver):
         )
         for name in former if backend.dies_with_us else ():
             await self._lose_pod(name, None, "it ended with the orchestrator before this one")
-            await self._transactions.write(functools.partial(pods.set_state, name=name, state=PodState.STOPPED))
+            await self._transactions.write(
+                functools.partial(pods.set_state, name=name, state=PodState.STOPPED)
+            )
         await backend.start([] if backend.dies_with_us else former)
 
     async def check(self) -> None:
@@ -112,7 +119,9 @@ class PoolReconciler(PodObserver):
         PODS_WANTED.set(len(plans))
         await self._backend.reconcile(plans)
         for name in frozen:
-            logger.warning("pod %s has been silent for %.0f s: restarting its learner", name, FROZEN_S)
+            logger.warning(
+                "pod %s has been silent for %.0f s: restarting its learner", name, FROZEN_S
+            )
             self._backend.restart(name)
 
     async def stop(self) -> None:
@@ -125,11 +134,16 @@ class PoolReconciler(PodObserver):
         await self._transactions.check()
 
     async def process_died(self, pod: str, role: str, why: str, log_tail: str) -> bool:
-        """A dead learner's lease is free at once; a pod that keeps dying fails its jobs with the end of its log."""
+        """A dead learner's lease is free at once; a pod that keeps dying fails its jobs with the
+        end of its log."""
         logger.warning("pod %s: %s", pod, why)
-        restart = await self._transactions.write(lambda session: self._note_death(session, pod, why, log_tail))
+        restart = await self._transactions.write(
+            lambda session: self._note_death(session, pod, why, log_tail)
+        )
         if role == LEARNER:
-            problem = cohort_pb2.Problem(reason="LEARNER_DIED", message=f"{pod}: {why}", detail=log_tail)
+            problem = cohort_pb2.Problem(
+                reason="LEARNER_DIED", message=f"{pod}: {why}", detail=log_tail
+            )
             await self._lose_pod(pod, problem, why)
         return restart and not self._stopping.is_set()
 
@@ -138,17 +152,23 @@ class PoolReconciler(PodObserver):
         await self._lose_pod(pod, None, why)
 
     async def pod_stranded(self, pod: str, why: str) -> None:
-        await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.DRAINING, why))
+        await self._transactions.write(
+            lambda session: pods.set_state(session, pod, PodState.DRAINING, why)
+        )
         self._changes.notify([POOL])
 
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
-        await self._transactions.write(lambda session: pods.note_troubles(session, troubles, self._clock.now()))
+        await self._transactions.write(
+            lambda session: pods.note_troubles(session, troubles, self._clock.now())
+        )
 
     async def pod_stopped(self, pod: str) -> None:
         for known in (self._deaths, self._lost_since, self._spare_since):
             known.pop(pod, None)
         await self._lose_pod(pod, None, "it was stopped")
-        await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.STOPPED))
+        await self._transactions.write(
+            lambda session: pods.set_state(session, pod, PodState.STOPPED)
+        )
         self._changes.notify([POOL])
 
     def _timed_plan(self, session: Session) -> tuple[Sequence[PodPlan], Sequence[str]]:
@@ -159,7 +179,9 @@ class PoolReconciler(PodObserver):
 
     def _plan(self, session: Session) -> tuple[Sequence[PodPlan], Sequence[str]]:
         """The pods that are wanted, and those of them that seem to be frozen."""
-        assert self._backend is not None and self._backend.capacity is not None, "asked only of a backend that knows"
+        assert self._backend is not None and self._backend.capacity is not None, (
+            "asked only of a backend that knows"
+        )
         capacity = self._backend.capacity
         self._shares.note_machine(session)
         self._fail_impossible(session, capacity)
@@ -174,7 +196,10 @@ class PoolReconciler(PodObserver):
         kept = [*choice.kept, *self._spares([] if choice.new else choice.surplus)]
         plans = [
             PodPlan(name, kind, kind.threads or threads, *needs.get(kind.name, _NOTHING))
-            for name, kind in {**choice.new, **{pod.name: PodKind.parse(pod.kind) for pod in kept}}.items()
+            for name, kind in {
+                **choice.new,
+                **{pod.name: PodKind.parse(pod.kind) for pod in kept},
+            }.items()
         ]
         for pod in choice.surplus:
             if pod not in kept:
@@ -197,14 +222,16 @@ class PoolReconciler(PodObserver):
         return [pod for pod in idle if now - self._spare_since[pod.name] < SPARE_S]
 
     def _fail_impossible(self, session: Session, capacity: Capacity) -> None:
-        """End the jobs that ask for more than this machine will ever have: no waiting would help."""
+        """End the jobs that ask for more than this machine will ever have: no waiting would
+        help."""
         for job in jobs.in_states(session, ACTIVE_STATES):
             problem = impossibility(plan_of(job), capacity)
             if problem is not None:
                 jobs.fail(session, job, problem, self._clock.now())
 
     def _is_frozen(self, pod: PodRow) -> bool:
-        """A lost pod asks for work again when it is alive; one that does not for long is started again."""
+        """A lost pod asks for work again when it is alive; one that does not for long is started
+        again."""
         now = self._clock.monotonic()
         if pod.state != PodState.LOST:
             self._lost_since.pop(pod.name, None)
@@ -241,7 +268,8 @@ class PoolReconciler(PodObserver):
 
 
 def _concerned(session: Session, pod: PodRow) -> Sequence[JobRow]:
-    """The active jobs that the death of a pod's process concerns: whose lease it holds, else all that it may serve."""
+    """The active jobs that the death of a pod's process concerns: whose lease it holds, else all
+    that it may serve."""
     active = jobs.in_states(session, ACTIVE_STATES)
     holders = {lease.job_uid for lease in leases.held(session, pod=pod.name)}
     return [job for job in active if (job.uid in holders if holders else pods.can_serve(pod, job))]
@@ -254,7 +282,8 @@ def _drain(session: Session, pod: PodRow, why: str = "") -> None:
 
 
 def _needs(session: Session) -> Mapping[str, tuple[float, int]]:
-    """Cores and bytes that the greediest active job of each kind of pods asks for; 0 where none says anything."""
+    """Cores and bytes that the greediest active job of each kind of pods asks for; 0 where none
+    says anything."""
     found: dict[str, tuple[float, int]] = {}
     for job in jobs.in_states(session, ACTIVE_STATES):
         plan = plan_of(job)
@@ -265,7 +294,8 @@ def _needs(session: Session) -> Mapping[str, tuple[float, int]]:
 
 
 def _threads(wanted: Mapping[PodKind, int], cores: float) -> int:
-    """Threads of each new process, so that all together do not outnumber the cores (they would collapse).
+    """Threads of each new process, so that all together do not outnumber the cores (they would
+    collapse).
 
     Processes that run already keep theirs. A kind that says its threads has those.
     """

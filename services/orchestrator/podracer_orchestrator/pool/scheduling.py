@@ -1,4 +1,5 @@
-"""Scheduling: which job a free pod serves, how many pods each job has, how much memory they take. Numbers only."""
+"""Scheduling: which job a free pod serves, how many pods each job has, how much memory they take.
+Numbers only."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from podracer_orchestrator.jobs.plan import PodKind
 
 LOW_FRACTION, LOW_BYTES = 0.05, 1 << 30
-"""Memory is short where less is available than this part of the machine's, or than this much if that is less."""
+"""Memory is short where less is available than this part of the machine's, or than this much if
+that is less."""
 RESERVE_FRACTION, RESERVE_BYTES = 0.10, 2 << 30
 """Pods are added while this much stays available, likewise: twice the limit of short memory."""
 SETTLE_S = 5.0
@@ -18,7 +20,8 @@ SETTLE_S = 5.0
 PAUSE_S = 60.0
 """How long after a pod was given up before another one is started."""
 GIVE_WAY = 8
-"""In a cluster, one of this many pods may wait for a place, even if others have all that the pool may have."""
+"""In a cluster, one of this many pods may wait for a place, even if others have all that the pool
+may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Growth:
     """The present knowledge of a cluster, whose room shows only when pods get places.
 
     placed        pods of each kind that have a place
-    max_pending   pods that may wait for one, of all kinds together; 0: what has no place does not count
+    max_pending   pods that may wait for one, of all kinds together; 0: what has no place does not
+                  count
     waiting       why pods of a kind wait, in words
     """
 
@@ -48,11 +52,12 @@ class Growth:
     waiting: Mapping[str, str] = field(default_factory=dict)
 
     def reach(self, demands: Sequence[Demand], max_pods: int) -> Mapping[PodKind, int]:
-        """How many pods of each kind there may be: those that have a place, and its part of those that wait for one.
+        """How many pods of each kind there may be: those that have a place, and its part of those
+        that wait for one.
 
-        Pods serve any job of their kind, so only kinds compete. By weight, but one pod at least: a kind that never
-        finds a place keeps no other from it. What is left over goes last to the kind whose jobs are furthest ahead.
-        """
+        Pods serve any job of their kind, so only kinds compete. By weight, but one pod at least: a
+        kind that never finds a place keeps no other from it. What is left over goes last to the
+        kind whose jobs are furthest ahead."""
         wanted: dict[PodKind, int] = {}
         weights: dict[PodKind, float] = {}
         for demand in demands:
@@ -83,7 +88,8 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Pods of each job, and in words what kept a job from getting more; empty where each has what it wants."""
+    """Pods of each job, and in words what kept a job from getting more; empty where each has what
+    it wants."""
 
     counts: Mapping[str, int]
     limit: str = ""
@@ -92,9 +98,9 @@ class Shares:
 def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
     """How many pods each job has.
 
-    First each job, in the order given, what it needs at least; then one after the other to the job with the fewest pods
-    for its weight, up to what it wants at most. A machine too small for anything still runs one pod, or nothing would
-    end; but none without the GPUs that it asks for.
+    First each job, in the order given, what it needs at least; then one after the other to the job
+    with the fewest pods for its weight, up to what it wants at most. A machine too small for
+    anything still runs one pod, or nothing would end; but none without the GPUs that it asks for.
     """
     counts = {demand.job_uid: 0 for demand in demands}
     growth = room.growth
@@ -105,7 +111,11 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
         nonlocal left, limit
         why = _shortage(demand, left, room, is_first=left is room)
         if growth is not None and reach[demand.kind] < 1:
-            why = why or f"pods: {growth.max_pending} at most wait for a place (PODRACER_POOL_MAX_PENDING)"
+            why = (
+                why
+                or f"pods: {growth.max_pending} at most wait for a place "
+                "(PODRACER_POOL_MAX_PENDING)"
+            )
         if why:
             limit = limit or why
             return False
@@ -163,7 +173,8 @@ def _gib(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A job's use (device seconds, those of its present leases included) and the number of leases that it holds."""
+    """A job's use (device seconds, those of its present leases included) and the number of leases
+    that it holds."""
 
     job_uid: str
     weight: float
@@ -183,26 +194,30 @@ class _Account:
 
 
 class FairShare:
-    """Stride scheduling: the next free pod works for the job that has used least for its weight since it joined.
+    """Stride scheduling: the next free pod works for the job that has used least for its weight
+    since it joined.
 
-    A job's turn grows by the device seconds that it uses, divided by its weight. A job that joins begins at the least
-    turn of those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
-    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Jobs do not save up turns: a job that cannot take an
-    offered pod is put level with the job that takes it.
-    """
+    A job's turn grows by the device seconds that it uses, divided by its weight. A job that joins
+    begins at the least turn of those that it competes with (C. A. Waldspurger and W. E. Weihl,
+    "Stride Scheduling: Deterministic Proportional-Share Resource Management", MIT/LCS/TM-528,
+    1995). Jobs do not save up turns: a job that cannot take an offered pod is put level with the
+    job that takes it."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
 
     def turns(self, loads: Sequence[Load]) -> Mapping[str, float]:
-        """The turn of each job. `loads` are all jobs that are active now: others are forgotten, new ones join."""
+        """The turn of each job. `loads` are all jobs that are active now: others are forgotten, new
+        ones join."""
         held = {load.job_uid: load for load in loads}
         self._accounts = {uid: account for uid, account in self._accounts.items() if uid in held}
         turns = {uid: account.at(held[uid].used_s) for uid, account in self._accounts.items()}
         for load in loads:
             account = self._accounts.get(load.job_uid)
             if account is None:
-                rivals = [each for each in loads if each.job_uid in turns and each.kind == load.kind]
+                rivals = [
+                    each for each in loads if each.job_uid in turns and each.kind == load.kind
+                ]
                 # Without rivals: level with the jobs that work, not with one that cannot get pods.
                 rivals = rivals or [each for each in loads if each.job_uid in turns and each.held]
                 turns[load.job_uid] = min((turns[each.job_uid] for each in rivals), default=0.0)
@@ -212,16 +227,22 @@ class FairShare:
         return turns
 
     def order(self, loads: Sequence[Load]) -> Sequence[str]:
-        """The jobs in the order in which a free pod looks for work; of equals the one with fewer pods per weight."""
+        """The jobs in the order in which a free pod looks for work; of equals the one with fewer
+        pods per weight."""
         turns = self.turns(loads)
         order = sorted(
             range(len(loads)),
-            key=lambda index: (turns[loads[index].job_uid], loads[index].held / loads[index].weight, index),
+            key=lambda index: (
+                turns[loads[index].job_uid],
+                loads[index].held / loads[index].weight,
+                index,
+            ),
         )
         return [loads[index].job_uid for index in order]
 
     def level(self, passed_over: Iterable[str], taker: str, loads: Collection[Load]) -> None:
-        """`taker` has taken a pod that was offered to the jobs `passed_over` before; jobs that left are ignored."""
+        """`taker` has taken a pod that was offered to the jobs `passed_over` before; jobs that left
+        are ignored."""
         used = {load.job_uid: load.used_s for load in loads}
         if taker not in self._accounts:
             return
@@ -235,8 +256,8 @@ class FairShare:
 class MemoryView:
     """The machine's memory now, in bytes: all, available, and what of it our pods take.
 
-    `promised` is what the pods that are there need when they work, `newest` what the one does that would go first.
-    """
+    `promised` is what the pods that are there need when they work, `newest` what the one does that
+    would go first."""
 
     total: int
     available: int
@@ -260,7 +281,8 @@ class MemoryBudget:
         if since_s < PAUSE_S:
             return view.promised
         reserve = min(RESERVE_BYTES, RESERVE_FRACTION * view.total)
-        # Running pods stay as long as there are enough resources, even if they need more than estimated.
+        # Running pods stay as long as there are enough resources, even if they need more than
+        # estimated.
         return max(view.promised, view.available + view.pods - reserve)
 
 

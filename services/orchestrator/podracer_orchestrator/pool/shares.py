@@ -1,4 +1,5 @@
-"""The jobs' shares of the pool: the order in which jobs are offered a free pod, and how many pods each is to have."""
+"""The jobs' shares of the pool: the order in which jobs are offered a free pod, and how many pods
+each is to have."""
 
 from __future__ import annotations
 
@@ -34,14 +35,17 @@ from podracer_orchestrator.pool.scheduling import (
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
 
 TURN_S = 30.0
-"""If not all kinds of pods fit, one kind gives way to another once its jobs are this many device seconds ahead."""
+"""If not all kinds of pods fit, one kind gives way to another once its jobs are this many device
+seconds ahead."""
 STEADY = timedelta(seconds=20)
-"""Age from which a pod counts as steady: a younger one has not taken all the memory yet that it needs."""
+"""Age from which a pod counts as steady: a younger one has not taken all the memory yet that it
+needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The jobs that a free pod could work for, whose turn it is first; `full` are those with all the pods they want."""
+    """The jobs that a free pod could work for, whose turn it is first; `full` are those with all
+    the pods they want."""
 
     jobs: Sequence[JobRow]
     full: frozenset[str]
@@ -54,7 +58,8 @@ class PoolShares:
     def __init__(self, clock: Clock, quotas: Quotas | None = None) -> None:
         self._clock = clock
         self._quotas = quotas or Quotas()
-        self._fair, self._fair_lock = FairShare(), threading.Lock()  # operations that read run beside the writing one
+        # operations that read run beside the writing one
+        self._fair, self._fair_lock = FairShare(), threading.Lock()
         self._needs = MemoryNeeds()
         self._memory = MemoryBudget()
         self._memory_bytes = math.inf
@@ -71,7 +76,8 @@ class PoolShares:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether pods find a GPU whose job asks for none: on this machine, unless PODRACER_DEVICE rules that out."""
+        """Whether pods find a GPU whose job asks for none: on this machine, unless PODRACER_DEVICE
+        rules that out."""
         is_ruled_out = os.environ.get("PODRACER_DEVICE", "auto") == "cpu"
         return self.capacity is not None and self.capacity.gpus > 0 and not is_ruled_out
 
@@ -94,7 +100,9 @@ class PoolShares:
         """The offer of a free pod: the jobs that may take it, in their order."""
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
-        full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
+        full = {
+            load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods
+        }
         exhausted = self._exhausted(session, {job.project for job in active.values()})
         full |= {job.uid for job in active.values() if job.project in exhausted}
         with self._fair_lock:
@@ -114,11 +122,14 @@ class PoolShares:
             self._fair.level(passed_over, taker.uid, offer.loads)
 
     def note_machine(self, session: Session) -> None:
-        """Draw the conclusions from what the backend has measured: what pods need, and what they may take."""
+        """Draw the conclusions from what the backend has measured: what pods need, and what they
+        may take."""
         capacity, backend = self.capacity, self._backend
         if capacity is None or backend is None or capacity.growth is not None:
             return
-        present = [pod for pod in pods.of_backend(session, backend.name) if pod.state != PodState.DRAINING]
+        present = [
+            pod for pod in pods.of_backend(session, backend.name) if pod.state != PodState.DRAINING
+        ]
         for pod in present:
             use, age = capacity.pods.get(pod.name), self._clock.now() - pod.create_time
             if use is not None and pod.state == PodState.WORKING and age >= STEADY:
@@ -138,11 +149,11 @@ class PoolShares:
         return self._needs.of(kind, asked_bytes)
 
     def demands(self, session: Session) -> Sequence[Demand]:
-        """The demands of the active jobs, in the order of their turns. One pod is enough to inspect an environment, or
-        for the last evaluations.
+        """The demands of the active jobs, in the order of their turns. One pod is enough to inspect
+        an environment, or for the last evaluations.
 
-        Those whose kind of pod is there keep their place for a while: starting another kind takes its time.
-        """
+        Those whose kind of pod is there keep their place for a while: starting another kind takes
+        its time."""
         active = jobs.in_states(session, ACTIVE_STATES)
         loads = self._loads(session, active)
         with self._fair_lock:
@@ -156,10 +167,14 @@ class PoolShares:
             need = self.memory_need(plan.kind, plan.memory_bytes)
             found.append(Demand(job.uid, plan.weight, least, most, plan.cpu, need, plan.kind))
         wanted = self._within_quotas(active, found)
-        ahead = {demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in wanted}
+        ahead = {
+            demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in wanted
+        }
         return sorted(wanted, key=lambda demand: turns[demand.job_uid] - ahead[demand.job_uid])
 
-    def _within_quotas(self, active: Sequence[JobRow], demands: Sequence[Demand]) -> Sequence[Demand]:
+    def _within_quotas(
+        self, active: Sequence[JobRow], demands: Sequence[Demand]
+    ) -> Sequence[Demand]:
         """The demands, with fewer pods where a project may not have as many."""
         projects = {job.uid: job.project for job in active}
         cut: dict[str, int] = {}
@@ -170,7 +185,8 @@ class PoolShares:
                 cut |= share_pods(own, Room(max_pods=int(limit))).counts
         return [
             replace(demand, min_pods=min(demand.min_pods, most), max_pods=most)
-            if (most := min(demand.max_pods, cut.get(demand.job_uid, demand.max_pods))) < demand.max_pods
+            if (most := min(demand.max_pods, cut.get(demand.job_uid, demand.max_pods)))
+            < demand.max_pods
             else demand
             for demand in demands
         ]
@@ -180,11 +196,15 @@ class PoolShares:
         return share_pods(self.demands(session), self.room)
 
     def expected(self, session: Session, job: JobRow) -> int:
-        """The number of pods that share the work of a job, at least 1; others of the pool may still be starting, but in
-        a cluster they have their places."""
+        """The number of pods that share the work of a job, at least 1; others of the pool may still
+        be starting, but in a cluster they have their places."""
         demands = self.demands(session)
         if self.capacity is None:
-            rivals = [demand for demand in demands if jobs.get_by_uid(session, demand.job_uid).project == job.project]
+            rivals = [
+                demand
+                for demand in demands
+                if jobs.get_by_uid(session, demand.job_uid).project == job.project
+            ]
             shares = share_pods(rivals, Room(max_pods=pods.count_serving(session, job)))
         else:
             room = self.room
@@ -201,7 +221,8 @@ class PoolShares:
         return {project for project, limit in limits.items() if working.get(project, 0) >= limit}
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
-        """The use of each job: the committed cost, and by the clock what its leases have used beyond it."""
+        """The use of each job: the committed cost, and by the clock what its leases have used
+        beyond it."""
         running = leases.running(session, self._clock.now())
         found = []
         for job in active:

@@ -1,1 +1,2 @@
-"""Pieces of work: those that wait, proposed cohorts, evaluations, and which checkpoints and steps count."""
+"""Pieces of work: those that wait, proposed cohorts, evaluations, and which checkpoints and steps
+count."""

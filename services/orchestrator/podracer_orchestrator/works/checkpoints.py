@@ -1,11 +1,13 @@
-"""The checkpoints that count, and the exact counters: the effect of a commit on a member's and a job's steps and cost.
+"""The checkpoints that count, and the exact counters: the effect of a commit on a member's and a
+job's steps and cost.
 
-A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
-member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds
-nothing. A job's count is the sum of what its members' counts grew by, in the same transaction.
+A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus
+that total, and a member's count only ever grows to a larger one: the same report twice, or an older
+one after a newer one, adds nothing. A job's count is the sum of what its members' counts grew by,
+in the same transaction.
 
-A checkpoint that is not what was committed any more is refused: an agent begins from the one before it instead.
-"""
+A checkpoint that is not what was committed any more is refused: an agent begins from the one before
+it instead."""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.state import JobOutcome
 from podracer_orchestrator.stored_messages import checkpoint_reference
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    JobRow,
+    LeaseRow,
+    MemberRow,
+    WorkKind,
+    WorkRow,
+)
 from podracer_orchestrator.transactions import job_topic, touch
 
 CHECKPOINT_REFUSED = "CHECKPOINT_REFUSED"
@@ -60,22 +69,26 @@ def commit(
 ) -> int:
     """Make checkpoints count; returns by how many environment steps the job has grown.
 
-    `besides`: checkpoints of agents that count, too, but are not where they stand. The caller has checked that `lease`
-    is held. Raises InvalidInput, and changes nothing, where an agent is none of the work's, a checkpoint lies where
-    this lease may not write, or the lease only follows another.
-    """
+    `besides`: checkpoints of agents that count, too, but are not where they stand. The caller has
+    checked that `lease` is held. Raises InvalidInput, and changes nothing, where an agent is none
+    of the work's, a checkpoint lies where this lease may not write, or the lease only follows
+    another."""
     require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     members = {member.agent: member for member in work.members}
     waiting, others = list(commits), list(besides)
-    prefixes = [each.checkpoint.prefix for each in waiting] + [checkpoint.prefix for _, checkpoint in others]
+    prefixes = [each.checkpoint.prefix for each in waiting] + [
+        checkpoint.prefix for _, checkpoint in others
+    ]
     known = {row.prefix: row for row in load_checkpoints(session, prefixes)}
     grown = 0
     for each in waiting:
         member = members.get(each.agent)
         if member is None:
-            raise InvalidInput(f"{each.agent!r} is no member of this lease's cohort", agent=each.agent)
+            raise InvalidInput(
+                f"{each.agent!r} is no member of this lease's cohort", agent=each.agent
+            )
         _register(session, known, job, lease, each.agent, each.checkpoint, now)
         grown += _grow(job, member, each)
     for agent, checkpoint in others:
@@ -88,13 +101,19 @@ def commit(
 
 
 def require_lead(lease: LeaseRow) -> None:
-    """Raise InvalidInput for a lease that follows another: what is trained belongs to the lead's."""
+    """Raise InvalidInput for a lease that follows another: what is trained belongs to the
+    lead's."""
     if lease.kind == WorkKind.FOLLOW:
-        message = f"the lease {lease.id} follows another one; only that one's holder may report, commit and complete"
+        message = (
+            f"the lease {lease.id} follows another one; only that one's holder may report, "
+            "commit and complete"
+        )
         raise InvalidInput(message, reason="NOT_THE_LEAD")
 
 
-_CHECKPOINTS = select(CheckpointRow).where(CheckpointRow.prefix.in_(bindparam("prefixes", expanding=True)))
+_CHECKPOINTS = select(CheckpointRow).where(
+    CheckpointRow.prefix.in_(bindparam("prefixes", expanding=True))
+)
 
 
 def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
@@ -103,25 +122,37 @@ def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[Chec
 
 
 def of_job(session: Session, job_uid: str, prefix: str) -> CheckpointRow | None:
-    """The committed checkpoint of a job at a prefix that a pod has named; None for another job's, or if none counts."""
+    """The committed checkpoint of a job at a prefix that a pod has named; None for another job's,
+    or if none counts."""
     row = session.get(CheckpointRow, prefix)
     return row if row is not None and row.job_uid == job_uid else None
 
 
 def unjudged_policy(session: Session, job: JobRow) -> agent_pb2.Parent | None:
-    """The furthest trained policy of a job that has ended without a judged one; None for another job."""
+    """The furthest trained policy of a job that has ended without a judged one; None for another
+    job."""
     if job.outcome != JobOutcome.NOTHING_JUDGED:
         return None
-    query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid, CheckpointRow.refused.is_(False))
-    row = session.scalar(query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1))
-    return None if row is None else agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint_reference(row))
+    query = select(CheckpointRow).where(
+        CheckpointRow.job_uid == job.uid, CheckpointRow.refused.is_(False)
+    )
+    row = session.scalar(
+        query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1)
+    )
+    return (
+        None
+        if row is None
+        else agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint_reference(row))
+    )
 
 
 def find_checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
     """The checkpoint of a job with that name. Raises NotFound where none counts."""
     agent = f"{job_name(name.project, name.job)}/agents/{name.agent}"
     query = select(CheckpointRow).where(
-        CheckpointRow.job_uid == job.uid, CheckpointRow.agent == agent, CheckpointRow.checkpoint_id == name.id
+        CheckpointRow.job_uid == job.uid,
+        CheckpointRow.agent == agent,
+        CheckpointRow.checkpoint_id == name.id,
     )
     row = session.scalar(query)
     if row is None:
@@ -138,8 +169,8 @@ def _register(
     checkpoint: agent_pb2.CheckpointReference,
     now: datetime,
 ) -> None:
-    """Record that a checkpoint counts; nothing changes where it does already, as `rows` say. Raises InvalidInput for a
-    wrong one."""
+    """Record that a checkpoint counts; nothing changes where it does already, as `rows` say. Raises
+    InvalidInput for a wrong one."""
     place = _place(job, agent, checkpoint)
     known = rows.get(checkpoint.prefix)
     if known is not None and known.fence == lease.fence:
@@ -164,9 +195,12 @@ def _register(
 
 
 def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
-    """The place of a checkpoint. Raises InvalidInput if it is not a folder of this agent of this job."""
+    """The place of a checkpoint. Raises InvalidInput if it is not a folder of this agent of this
+    job."""
     if not _SHA256.fullmatch(checkpoint.manifest_sha256):
-        raise _wrong(agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits")
+        raise _wrong(
+            agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits"
+        )
     place = CheckpointPlace.parse(checkpoint.prefix)
     if (place.project, place.job_uid, place.agent) != (job.project, job.uid, last_part(agent)):
         raise _wrong(agent, checkpoint, "it is not in the agent's own folder")
@@ -175,7 +209,9 @@ def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -
 
 def _wrong(agent: str, checkpoint: agent_pb2.CheckpointReference, problem: str) -> InvalidInput:
     return InvalidInput(
-        f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}", reason="WRONG_CHECKPOINT", agent=agent
+        f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}",
+        reason="WRONG_CHECKPOINT",
+        agent=agent,
     )
 
 
@@ -185,7 +221,9 @@ def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:
         member.checkpoint = each.checkpoint.prefix
     grown = max(0, steps - member.env_steps)
     cost_s = max(0.0, member.base_cost_s + each.cost_s - member.cost_s)
-    evaluation_cost_s = max(0.0, member.base_evaluation_cost_s + each.evaluation_cost_s - member.evaluation_cost_s)
+    evaluation_cost_s = max(
+        0.0, member.base_evaluation_cost_s + each.evaluation_cost_s - member.evaluation_cost_s
+    )
     member.env_steps += grown
     member.cost_s += cost_s
     member.evaluation_cost_s += evaluation_cost_s
@@ -195,8 +233,11 @@ def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:
     return grown
 
 
-def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> bool:
-    """Remember that a checkpoint of the job is bad, if that is what the problem says; whether it is.
+def refuse(
+    session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime
+) -> bool:
+    """Remember that a checkpoint of the job is bad, if that is what the problem says; whether it
+    is.
 
     The members of `work` that stand there stand at the one before it from now on.
     """
@@ -216,12 +257,15 @@ def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pro
         return True
     instead = "its beginning" if before is None else f"its checkpoint {before.checkpoint_id}"
     message = f"{problem.message}; {last_part(row.agent)} goes on from {instead}"
-    events.record(session, job, CHECKPOINT_REFUSED, message, now=now, subject=row.agent, prefix=row.prefix)
+    events.record(
+        session, job, CHECKPOINT_REFUSED, message, now=now, subject=row.agent, prefix=row.prefix
+    )
     return True
 
 
 def begin_soundly(session: Session, agent: agent_pb2.AgentSpec) -> None:
-    """Put the checkpoints before them in place of those that were refused; an agent with none left begins fresh."""
+    """Put the checkpoints before them in place of those that were refused; an agent with none left
+    begins fresh."""
     if agent.HasField("resume"):
         sound = _sound(session, agent.resume)
         agent.ClearField("resume") if sound is None else agent.resume.CopyFrom(sound)
@@ -242,12 +286,18 @@ def begin_soundly(session: Session, agent: agent_pb2.AgentSpec) -> None:
 
 def in_place_of(session: Session, job_uid: str, prefixes: Collection[str]) -> set[str]:
     """The checkpoints that are used instead of those of `prefixes` that were refused."""
-    refused = select(CheckpointRow).where(CheckpointRow.job_uid == job_uid, CheckpointRow.refused.is_(True))
-    befores = [_before(session, row) for row in session.scalars(refused).all() if row.prefix in prefixes]
+    refused = select(CheckpointRow).where(
+        CheckpointRow.job_uid == job_uid, CheckpointRow.refused.is_(True)
+    )
+    befores = [
+        _before(session, row) for row in session.scalars(refused).all() if row.prefix in prefixes
+    ]
     return {before.prefix for before in befores if before is not None}
 
 
-def _sound(session: Session, reference: agent_pb2.CheckpointReference) -> agent_pb2.CheckpointReference | None:
+def _sound(
+    session: Session, reference: agent_pb2.CheckpointReference
+) -> agent_pb2.CheckpointReference | None:
     row = session.get(CheckpointRow, reference.prefix)
     if row is None or not row.refused:
         return reference
@@ -263,4 +313,6 @@ def _before(session: Session, row: CheckpointRow) -> CheckpointRow | None:
         CheckpointRow.env_steps < row.env_steps,
         CheckpointRow.refused.is_(False),
     )
-    return session.scalar(query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1))
+    return session.scalar(
+        query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1)
+    )

@@ -1,4 +1,5 @@
-"""Works that evaluate: what is evaluated, by which seeds, and whether an answer is one to what was asked."""
+"""Works that evaluate: what is evaluated, by which seeds, and whether an answer is one to what was
+asked."""
 
 from __future__ import annotations
 
@@ -70,11 +71,11 @@ def fill(
     seeds_of: str = "",
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> None:
-    """Say what a work evaluates, and make it READY: `episodes` (0: the job's number), none by a seed of `seen`.
+    """Say what a work evaluates, and make it READY: `episodes` (0: the job's number), none by a
+    seed of `seen`.
 
-    Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
-    than the job's.
-    """
+    Works with the same words as `seeds_of` have the same seeds; without them each has its own.
+    `environment`: another than the job's."""
     spec = spec_of(job)
     order = pod_pb2.EvaluateWork(
         policies=policies,
@@ -89,12 +90,14 @@ def fill(
 
 
 def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
-    """Device seconds that `episodes` are expected to cost, by those that the episodes of `evaluation` took."""
+    """Device seconds that `episodes` are expected to cost, by those that the episodes of
+    `evaluation` took."""
     return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
 
 
 def late_left_s(job: JobRow, active_time_s: float) -> float:
-    """Seconds that a job's challenge or final may take after `active_time_s`, so that the job does not end late."""
+    """Seconds that a job's challenge or final may take after `active_time_s`, so that the job does
+    not end late."""
     budget = plan_of(job).budget
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]
@@ -105,31 +108,45 @@ def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
     """Raise InvalidInput unless `result` is of just what the work asked for."""
     order, evaluation = order_of(work), result.evaluation
     intact = set(evaluation.seeds) if broken_episodes(evaluation) else set(order.seeds)
-    expected_seeds = [seed for seed in order.seeds if seed in intact]  # a world may break each time that one is played
+    # a world may break each time that one is played
+    expected_seeds = [seed for seed in order.seeds if seed in intact]
     expected = order.policies[0] if len(order.policies) == 1 else agent_pb2.Parent()
     problems = [
         problem
         for problem, holds in (
             ("it has no id", evaluation.evaluation_id),
-            (f"it is of {evaluation.agent!r}, expected {expected.agent!r}", evaluation.agent == expected.agent),
+            (
+                f"it is of {evaluation.agent!r}, expected {expected.agent!r}",
+                evaluation.agent == expected.agent,
+            ),
             ("it is of another checkpoint", _is_same(evaluation.checkpoint, expected.checkpoint)),
             ("its purpose is another", evaluation.purpose == order.purpose),
             ("its seeds are others", list(evaluation.seeds) == expected_seeds),
             ("it has no return for each seed", len(evaluation.returns) == len(expected_seeds)),
-            ("it does not say how the policies act together", len(order.policies) == 1 or result.ensemble),
+            (
+                "it does not say how the policies act together",
+                len(order.policies) == 1 or result.ensemble,
+            ),
         )
         if not holds
     ]
     if problems:
-        raise InvalidInput(f"evaluation {evaluation.evaluation_id!r}: {'; '.join(problems)}", reason="WRONG_RESULT")
+        raise InvalidInput(
+            f"evaluation {evaluation.evaluation_id!r}: {'; '.join(problems)}", reason="WRONG_RESULT"
+        )
 
 
 def describe(evaluation: agent_pb2.Evaluation) -> str:
     """The numbers of an evaluation, for people."""
     interval = f"{evaluation.lower_bound:.6g} to {evaluation.upper_bound:.6g}"
     broken, cut = broken_episodes(evaluation), evaluation.cut_episodes
-    notes = (f"; {broken} broke and were played again" if broken else "") + (f"; {cut} were cut" if cut else "")
-    return f"mean {evaluation.mean:.6g} ({interval}) over {len(evaluation.returns)} fresh episodes{notes}"
+    notes = (f"; {broken} broke and were played again" if broken else "") + (
+        f"; {cut} were cut" if cut else ""
+    )
+    return (
+        f"mean {evaluation.mean:.6g} ({interval}) over {len(evaluation.returns)} fresh "
+        f"episodes{notes}"
+    )
 
 
 def numbers(evaluation: agent_pb2.Evaluation) -> dict[str, object]:
@@ -153,7 +170,8 @@ def _is_same(left: agent_pb2.CheckpointReference, right: agent_pb2.CheckpointRef
 
 
 def fresh_seeds(job_seed: int, work_id: str, count: int, seen: Collection[int] = ()) -> list[int]:
-    """`count` different seeds from 0 to 2^63 - 1, none of `seen`: SHA-256 of the job's seed, the work and a number.
+    """`count` different seeds from 0 to 2^63 - 1, none of `seen`: SHA-256 of the job's seed, the
+    work and a number.
 
     A work that is leased again has the same ones.
     """

@@ -1,4 +1,5 @@
-"""Results of training as pods send them: what is in one, whether it may be, and what of it counts."""
+"""Results of training as pods send them: what is in one, whether it may be, and what of it
+counts."""
 
 from __future__ import annotations
 
@@ -38,28 +39,36 @@ def evaluations_of(result: pod_pb2.MemberResult) -> Sequence[agent_pb2.Evaluatio
 
 
 def check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
-    """Raise InvalidInput for one that a pod may not say, or of an agent that is not in its cohort."""
+    """Raise InvalidInput for one that a pod may not say, or of an agent that is not in its
+    cohort."""
     for evaluation in evaluations:
         if evaluation.purpose in _ORDERED:
             purpose = agent_pb2.EvaluationPurpose.Name(evaluation.purpose)
-            message = f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an EVALUATE work can ask for"
+            message = (
+                f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an "
+                "EVALUATE work can ask for"
+            )
             raise InvalidInput(message, reason="WRONG_EVALUATION")
         if not evaluation.evaluation_id or evaluation.agent not in agents:
             raise InvalidInput(
-                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, and one of "
-                f"{', '.join(sorted(agents))}",
+                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, "
+                f"and one of {', '.join(sorted(agents))}",
                 reason="WRONG_EVALUATION",
             )
 
 
-def commit_result(change: Change, lease: LeaseRow, result: pod_pb2.TrainResult) -> Sequence[MemberRow]:
+def commit_result(
+    change: Change, lease: LeaseRow, result: pod_pb2.TrainResult
+) -> Sequence[MemberRow]:
     """Commit what a round has come to; returns the members, which stand there now.
 
     Raises InvalidInput where the result is not of this cohort.
     """
     members = change.work.members
     if len(result.members) != len(members):
-        message = f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}"
+        message = (
+            f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}"
+        )
         raise InvalidInput(message, reason="WRONG_RESULT")
     for member, each in zip(members, result.members, strict=True):
         _check(member, each)
@@ -78,8 +87,11 @@ def _check(member: MemberRow, result: pod_pb2.MemberResult) -> None:
     """Raise InvalidInput for a result that is not this member's, or that says what it may not."""
     if result.HasField("final") and result.final.progress.agent != member.agent:
         raise InvalidInput(
-            f"the result of {result.final.progress.agent!r} at the place of {member.agent}", reason="WRONG_RESULT"
+            f"the result of {result.final.progress.agent!r} at the place of {member.agent}",
+            reason="WRONG_RESULT",
         )
     if result.HasField("candidate") and not result.candidate.HasField("checkpoint"):
-        raise InvalidInput(f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT")
+        raise InvalidInput(
+            f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT"
+        )
     check_evaluations(evaluations_of(result), {member.agent})

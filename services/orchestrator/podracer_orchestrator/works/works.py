@@ -45,7 +45,9 @@ class Change:
     def record(self, kind: str, message: str, *, subject: str = "", **details: object) -> None:
         """Append an event about the work to the job's log."""
         details["work"] = self.work.id
-        events.record(self.session, self.job, kind, message, now=self.now, subject=subject, **details)
+        events.record(
+            self.session, self.job, kind, message, now=self.now, subject=subject, **details
+        )
 
 
 class Work(ABC):
@@ -84,7 +86,8 @@ class Work(ABC):
 
 
 class Stage(Work):
-    """The kind of work of a stage after training: while a job has one open, nothing else is done for it."""
+    """The kind of work of a stage after training: while a job has one open, nothing else is done
+    for it."""
 
     @abstractmethod
     def is_wanted(self, session: Session, job: JobRow) -> bool:
@@ -96,10 +99,18 @@ class Stage(Work):
 
 
 _WITH_READY = select(WorkRow.job_uid).where(WorkRow.state == WorkState.READY).distinct()
-_OF_JOB = select(WorkRow).where(WorkRow.job_uid == bindparam("job")).order_by(WorkRow.create_time, WorkRow.id)
+_OF_JOB = (
+    select(WorkRow)
+    .where(WorkRow.job_uid == bindparam("job"))
+    .order_by(WorkRow.create_time, WorkRow.id)
+)
 _READY = _OF_JOB.where(WorkRow.state == WorkState.READY)
 _BEFORE_STAGES = (WorkKind.INSPECT, WorkKind.TRAIN, WorkKind.CHALLENGE)
-_OF_STAGES = select(WorkRow.id).where(WorkRow.job_uid == bindparam("job"), WorkRow.kind.not_in(_BEFORE_STAGES)).limit(1)
+_OF_STAGES = (
+    select(WorkRow.id)
+    .where(WorkRow.job_uid == bindparam("job"), WorkRow.kind.not_in(_BEFORE_STAGES))
+    .limit(1)
+)
 _OF_KIND = _OF_JOB.where(WorkRow.kind == bindparam("kind"))
 _OF_KIND_IN = _OF_KIND.where(WorkRow.state.in_(bindparam("states", expanding=True)))
 
@@ -116,7 +127,8 @@ def of_kind(session: Session, job: JobRow, kind: WorkKind, *states: WorkState) -
 
 
 def has_begun_stage(session: Session, job: JobRow) -> bool:
-    """Whether the job is in a stage after training or has completed one; it then trains no further round."""
+    """Whether the job is in a stage after training or has completed one; it then trains no further
+    round."""
     return session.scalar(_OF_STAGES, {"job": job.uid}) is not None
 
 
@@ -126,9 +138,14 @@ def ready(session: Session, job: JobRow) -> Sequence[WorkRow]:
 
 
 def store_proposal(
-    session: Session, job: JobRow, work: WorkRow, proposal: leaderboard_pb2.ProposeCohortResponse, now: datetime
+    session: Session,
+    job: JobRow,
+    work: WorkRow,
+    proposal: leaderboard_pb2.ProposeCohortResponse,
+    now: datetime,
 ) -> None:
-    """Make a PROPOSING work READY with the leaderboard's answer, or forget it where the answer is empty.
+    """Make a PROPOSING work READY with the leaderboard's answer, or forget it where the answer is
+    empty.
 
     The new agents are counted here, once, because the work leaves PROPOSING here.
     """
@@ -144,7 +161,11 @@ def store_proposal(
     work.state, work.places = WorkState.READY, len(proposal.proposals)
     for position, each in enumerate(proposal.proposals):
         work.members.append(MemberRow(position=position, agent=each.agent.name))
-    fresh = [each for each in proposal.proposals if each.action != leaderboard_pb2.PROPOSAL_ACTION_CONTINUE]
+    fresh = [
+        each
+        for each in proposal.proposals
+        if each.action != leaderboard_pb2.PROPOSAL_ACTION_CONTINUE
+    ]
     job.agent_count += len(fresh)
     message = ", ".join(_describe(each) for each in proposal.proposals)
     events.record(session, job, "COHORT_PROPOSED", message, now=now, work=work.id)
@@ -158,17 +179,27 @@ def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> 
     return plan.round if proposed == RoundLimits() else proposed
 
 
-def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+def _note_generator_problem(
+    session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime
+) -> None:
     """An event for each thing that is wrong with the generator, not for each proposal."""
     known = events.messages(session, job, GENERATOR_FAILED)
     if problem.message not in known and len(known) < MAX_GENERATOR_PROBLEMS:
-        events.record(session, job, GENERATOR_FAILED, problem.message, now=now, traceback=problem.detail)
+        events.record(
+            session, job, GENERATOR_FAILED, problem.message, now=now, traceback=problem.detail
+        )
 
 
 def _describe(proposal: leaderboard_pb2.Proposal) -> str:
     action = leaderboard_pb2.ProposalAction.Name(proposal.action).removeprefix("PROPOSAL_ACTION_")
     parents = [parent.agent for parent in proposal.agent.initialization.parents]
     if action == "FRESH" and parents:  # a founder's copy
-        source = parents[0].removeprefix("projects/").partition("/")[2].removeprefix("jobs/").replace("/agents/", "/")
+        source = (
+            parents[0]
+            .removeprefix("projects/")
+            .partition("/")[2]
+            .removeprefix("jobs/")
+            .replace("/agents/", "/")
+        )
         return f"COPY {last_part(proposal.agent.name)} of {source}"
     return f"{action} {last_part(proposal.agent.name)}"

@@ -18,7 +18,10 @@ DAYS = days_of(ROWS)
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rows = without(split_shares(ROWS, "AAC", DAYS[80], 3.0), {"AAB": DAYS[60:64], "AAF": DAYS[:20], "AAE": DAYS[95:]})
+    rows = without(
+        split_shares(ROWS, "AAC", DAYS[80], 3.0),
+        {"AAB": DAYS[60:64], "AAF": DAYS[:20], "AAE": DAYS[95:]},
+    )
     return write_csv(tmp_path_factory.mktemp("market") / "prices.csv", rows)
 
 
@@ -43,7 +46,12 @@ def test_value(
     seed: int,
 ) -> None:
     buy_cost, sell_cost = costs
-    options = {"gaps": "forward_fill", "indicators": ["rsi"], "initial_cash": initial_cash, "max_stock": max_stock}
+    options = {
+        "gaps": "forward_fill",
+        "indicators": ["rsi"],
+        "initial_cash": initial_cash,
+        "max_stock": max_stock,
+    }
     costs_and_fill = {"buy_cost": buy_cost, "sell_cost": sell_cost, "fill": fill}
     least = {"minimum_trade": min(minimum_trade, max_stock), "reward_scale": 1.0}
     environment = StockTrading(5, table=table, **options, **costs_and_fill, **least)
@@ -51,7 +59,9 @@ def test_value(
     environment.reset(torch.arange(5) + seed)
     generator = torch.Generator().manual_seed(seed)
     state = environment.state()
-    assert torch.allclose(state["state.value"], torch.full((5,), initial_cash, dtype=torch.float64), rtol=1e-12)
+    assert torch.allclose(
+        state["state.value"], torch.full((5,), initial_cash, dtype=torch.float64), rtol=1e-12
+    )
     held = state["state.cash"] + (state["state.shares"] * market.close[state["state.bar"]]).sum(1)
     assert torch.allclose(held, state["state.value"], rtol=1e-12)
     for _ in range(20):
@@ -61,17 +71,27 @@ def test_value(
         step = environment.step((torch.rand(5, 6, generator=generator) * 2 - 1) * size)
         state = environment.state()
         traded = state["state.shares"] - shares
-        cost = (traded.clamp(min=0) * price).sum(1) * buy_cost + (-traded.clamp(max=0) * price).sum(1) * sell_cost
-        gained = (shares * (price - before)).sum(1) + (state["state.shares"] * (after - price)).sum(1) - cost
+        cost = (traded.clamp(min=0) * price).sum(1) * buy_cost + (-traded.clamp(max=0) * price).sum(
+            1
+        ) * sell_cost
+        gained = (
+            (shares * (price - before)).sum(1)
+            + (state["state.shares"] * (after - price)).sum(1)
+            - cost
+        )
         change = state["state.value"] - cash - (shares * before).sum(1)
         scale = state["state.value"].max() + cash.max()
         torch.testing.assert_close(change, gained, rtol=0, atol=1e-12 * float(scale))
-        torch.testing.assert_close(step.reward.double(), gained / initial_cash, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            step.reward.double(), gained / initial_cash, rtol=1e-5, atol=1e-7
+        )
         assert (state["state.cash"] >= 0).all()
         assert (state["state.shares"] >= 0).all()
         assert torch.equal(state["state.shares"], state["state.shares"].round())
         assert (traded.abs() <= max_stock).all()
-        can_trade = (market.traded[bar] if fill == "same_close" else market.traded[bar + 1]) & market.known[bar]
+        can_trade = (
+            market.traded[bar] if fill == "same_close" else market.traded[bar + 1]
+        ) & market.known[bar]
         assert not traded[~can_trade].any()
 
 
@@ -97,13 +117,17 @@ def test_the_order_of_the_stocks_plays_no_part(seed: int, stocks: int, minimum: 
 
 
 def test_an_order_by_hand() -> None:
-    """Sell 10 of the 30; then 5,000 + 10 × 100 × 0.99 = 5,990 are there for (100 × 50 + 40 × 25) × 1.01 = 6,060."""
+    """Sell 10 of the 30; then 5,000 + 10 × 100 × 0.99 = 5,990 are there for (100 × 50 + 40 × 25) ×
+    1.01 = 6,060."""
     wanted = torch.tensor([[-10.0, 100.0, 40.0, -5.0]], dtype=torch.float64)
     price = torch.tensor([[100.0, 50.0, 25.0, 10.0]], dtype=torch.float64)
     cash = torch.tensor([5000.0], dtype=torch.float64)
     shares = torch.tensor([[30.0, 0.0, 2.0, 0.0]], dtype=torch.float64)
-    traded = Broker(buy_cost=0.01, sell_cost=0.01, minimum_trade=1).execute(wanted, price, cash, shares)
-    assert traded[0].tolist() == [-10.0, 98.0, 39.0, 0.0]  # 5,990 / 6,060 of 100 and of 40, rounded down
+    traded = Broker(buy_cost=0.01, sell_cost=0.01, minimum_trade=1).execute(
+        wanted, price, cash, shares
+    )
+    # 5,990 / 6,060 of 100 and of 40, rounded down
+    assert traded[0].tolist() == [-10.0, 98.0, 39.0, 0.0]
     assert shares[0].tolist() == [20.0, 98.0, 41.0, 0.0]
     assert cash.item() == pytest.approx(5990 - 1.01 * (98 * 50 + 39 * 25))
 
@@ -112,14 +136,15 @@ def test_small_orders() -> None:
     """None below the minimum, but the last shares of a stock can be sold."""
     wanted = torch.tensor([[9.0], [-9.0], [-9.0], [10.0], [-30.0]], dtype=torch.float64)
     shares = torch.tensor([[0.0], [50.0], [9.0], [0.0], [4.0]], dtype=torch.float64)
-    price, cash = torch.ones(5, 1, dtype=torch.float64), torch.full((5,), 1000.0, dtype=torch.float64)
+    price = torch.ones(5, 1, dtype=torch.float64)
+    cash = torch.full((5,), 1000.0, dtype=torch.float64)
     traded = Broker(0.0, 0.0, minimum_trade=10).execute(wanted, price, cash, shares)
     assert traded[:, 0].tolist() == [0.0, 0.0, -9.0, 10.0, -4.0]
 
 
 def test_the_last_bit_of_the_cash() -> None:
-    """An account that can pay for exactly what it orders is left with nothing, never with less: a negative rest would
-    be divided among the next day's purchases as negative shares."""
+    """An account that can pay for exactly what it orders is left with nothing, never with less: a
+    negative rest would be divided among the next day's purchases as negative shares."""
     price = torch.arange(1.0, 1001.0, dtype=torch.float64)[:, None] / 100
     wanted = torch.arange(1000.0, dtype=torch.float64)[:, None] % 37 + 1
     cash, shares = (price * wanted)[:, 0] * 1.001, torch.zeros_like(price)

@@ -1,4 +1,5 @@
-"""StockTrading-v0 as jobs meet it: made by its id, for training and for evaluation, on a CPU and on a GPU."""
+"""StockTrading-v0 as jobs meet it: made by its id, for training and for evaluation, on a CPU and on
+a GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_the_catalogue_says_what_it_takes() -> None:
     config = {field.name: field for field in fields(StockTradingConfig)}
     assert set(arguments) == set(config)
     for name, argument in arguments.items():
-        assert argument.required == (config[name].default is MISSING and config[name].default_factory is MISSING)
+        assert argument.required == (
+            config[name].default is MISSING and config[name].default_factory is MISSING
+        )
         if not argument.required and config[name].default is not MISSING:
             assert argument.default == config[name].default
 
@@ -58,7 +61,8 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
         found = inspect_environment(spec(table))
     assert found.observation_space.shape == (1 + 3 + 3 * 3,)  # type: ignore[union-attr]
     assert found.action_space.shape == (3,)  # type: ignore[union-attr]
-    # 120 bars, 33 before the indicators are known; 70 % of 87 for training, half of whose steps make an episode.
+    # 120 bars, 33 before the indicators are known; 70 % of 87 for training, half of whose steps
+    # make an episode.
     assert found.max_episode_steps == 30
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"StockTrading-v0: {table}: 3 tickers, 120 bars from 2015-01-05 to")
@@ -67,9 +71,15 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert message.deterministic_evaluation
     assert message.backend == "torch"
     assert f"StockTrading-v0: {message.preparation}" == line
-    uploaded = EnvironmentSpec(id="StockTrading-v0", kwargs={"indicators": ["rsi"]}, data={"table": str(table)})
-    assert inspected(uploaded, 60.0).description.preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
-    assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).description.deterministic_evaluation
+    uploaded = EnvironmentSpec(
+        id="StockTrading-v0", kwargs={"indicators": ["rsi"]}, data={"table": str(table)}
+    )
+    assert inspected(uploaded, 60.0).description.preparation.startswith(
+        "table: 3 tickers, 120 bars from 2015-01-05 to"
+    )
+    assert not inspected(
+        EnvironmentSpec(id="CartPole-v1"), 60.0
+    ).description.deterministic_evaluation
 
 
 def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:
@@ -130,13 +140,20 @@ def test_episodes_end_at_the_limit_with_the_true_last_observation(table: Path) -
 
 def test_what_an_agent_sees(table: Path) -> None:
     environment = made(
-        table, 2, cool_down=4, indicators=["rsi", "turbulence"], turbulence_window=30, random_start=False
+        table,
+        2,
+        cool_down=4,
+        indicators=["rsi", "turbulence"],
+        turbulence_window=30,
+        random_start=False,
     )
     observation = environment.reset(torch.arange(2))
     market, state = environment.market, environment.state()
     assert observation.shape == (2, 1 + 3 + 3 + 3 + 1 + 3)
     assert torch.equal(observation[:, 0], (state["state.cash"] / 1e6).float())
-    assert torch.equal(observation[:, 1:4], (state["state.shares"] * market.mean_close / 1e6).float())
+    assert torch.equal(
+        observation[:, 1:4], (state["state.shares"] * market.mean_close / 1e6).float()
+    )
     bar = environment.bars.start
     assert torch.equal(observation[:, 4:10], market.features[bar].t().reshape(1, 6).expand(2, -1))
     assert torch.equal(observation[:, 10:11], market.turbulence_feature[bar].expand(2, 1))
@@ -148,7 +165,8 @@ def test_what_an_agent_sees(table: Path) -> None:
 
 
 def test_evaluation_is_always_the_same(table: Path) -> None:
-    """Cash alone at the first bar of validation, whatever the seed; to its last bar, whatever the limit."""
+    """Cash alone at the first bar of validation, whatever the seed; to its last bar, whatever the
+    limit."""
     environment = make_vec_environment(spec(table, limit=5), 3, evaluation=True)
     assert isinstance(environment, StockTrading)
     assert environment.split == "validation"
@@ -188,8 +206,8 @@ class BuyMore:
 
 
 def test_one_episode_judges(table: Path) -> None:
-    """Episodes of an evaluation are all alike, so one is played; its return is that of all, and the interval says how
-    sure it is on other days of the kind."""
+    """Episodes of an evaluation are all alike, so one is played; its return is that of all, and the
+    interval says how sure it is on other days of the kind."""
     made_for: list[int] = []
 
     def make(count: int) -> VecEnvironment:
@@ -203,21 +221,27 @@ def test_one_episode_judges(table: Path) -> None:
     assert results == again
     assert made_for == [12, 3]
     made_for.clear()
-    assert GreedyEvaluator(make, all_alike=evaluates_alike(spec(table))).evaluate(actor, [7, 8, 9, 10]) == results
+    assert (
+        GreedyEvaluator(make, all_alike=evaluates_alike(spec(table))).evaluate(actor, [7, 8, 9, 10])
+        == results
+    )
     assert made_for == [3]
     for result in results:
         assert result.seeds == (7, 8, 9, 10)
         assert result.lengths == (12,) * 4
         assert len(set(result.returns)) == 1
         assert result.mean == pytest.approx(result.returns[0], rel=1e-9)
-    assert results[0].mean == results[0].lower_bound == results[0].upper_bound == 0.0  # it never trades
+    # it never trades
+    assert results[0].mean == results[0].lower_bound == results[0].upper_bound == 0.0
     assert results[0].statistic is not None
     assert results[0].statistic.statistics["sharpe_ratio"] == 0.0
     for result in results[1:]:
         assert result.deterministic
         assert result.lower_bound < result.mean < result.upper_bound
     (by_sharpe, *_) = GreedyEvaluator(
-        lambda count: make_vec_environment(spec(table, score="sharpe_ratio"), count, evaluation=True)
+        lambda count: make_vec_environment(
+            spec(table, score="sharpe_ratio"), count, evaluation=True
+        )
     ).evaluate(BuyMore(1.0), [7])  # type: ignore[arg-type]
     assert by_sharpe.returns[0] == results[2].returns[0]
     assert by_sharpe.mean == by_sharpe.statistic.statistics["sharpe_ratio"] != by_sharpe.returns[0]  # type: ignore[union-attr]
@@ -262,7 +286,9 @@ def _outcome(environment: StockTrading, steps: int) -> list[torch.Tensor]:
     found = [environment.reset(torch.arange(count, device=environment.device)).cpu().clone()]
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        step = environment.step((torch.rand(count, 3, generator=generator) * 2 - 1).to(environment.device))
+        step = environment.step(
+            (torch.rand(count, 3, generator=generator) * 2 - 1).to(environment.device)
+        )
         values = step.observation, step.reward, step.truncated, step.final_observation
         found += [value.cpu().clone() for value in values]
     return found
@@ -274,7 +300,9 @@ KNOBS = {"cool_down": 2, "minimum_trade": 5, "turbulence_threshold": 6.0, "turbu
 @pytest.mark.gpu
 def test_a_gpu_does_the_same(table: Path) -> None:
     found = [
-        _outcome(StockTrading(64, device, 20, table=table, indicators=["rsi", "turbulence"], **KNOBS), 50)
+        _outcome(
+            StockTrading(64, device, 20, table=table, indicators=["rsi", "turbulence"], **KNOBS), 50
+        )
         for device in ("cpu", "cuda")
     ]
     for one, other in zip(*found, strict=True):
@@ -283,11 +311,14 @@ def test_a_gpu_does_the_same(table: Path) -> None:
 
 @pytest.mark.gpu
 def test_a_step_can_be_captured(table: Path) -> None:
-    environment = StockTrading(64, "cuda", 20, table=table, indicators=["rsi", "turbulence"], **KNOBS)
+    environment = StockTrading(
+        64, "cuda", 20, table=table, indicators=["rsi", "turbulence"], **KNOBS
+    )
     environment.reset(torch.arange(64, device="cuda"))
     saved, action = environment.state(), torch.rand(64, 3, device="cuda") * 2 - 1
     expected = [
-        [value.clone() for value in (s.observation, s.reward)] for s in (environment.step(action) for _ in range(50))
+        [value.clone() for value in (s.observation, s.reward)]
+        for s in (environment.step(action) for _ in range(50))
     ]
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -23,7 +23,9 @@ def test_the_table_is_what_its_script_makes(tmp_path: Path) -> None:
 
 def test_the_job_is_what_the_environment_takes() -> None:
     job = load_job_file(EXAMPLE / "job.yaml")
-    environment = StockTrading(2, **job.environment.kwargs, **{name: str(path) for name, path in job.data.items()})
+    environment = StockTrading(
+        2, **job.environment.kwargs, **{name: str(path) for name, path in job.data.items()}
+    )
     assert [date.ticker for date in environment.market.report.ex_rights] == ["CORAL"]
     assert environment.market.report.filled_bars == 8
 
@@ -31,4 +33,6 @@ def test_the_job_is_what_the_environment_takes() -> None:
 def test_the_page_names_every_argument() -> None:
     page = (ROOT / "docs" / "environments" / "stock_trading.md").read_text()
     table = page.partition("## Arguments")[2]
-    assert [field.name for field in fields(StockTradingConfig) if f"`{field.name}`" not in table] == []
+    assert [
+        field.name for field in fields(StockTradingConfig) if f"`{field.name}`" not in table
+    ] == []

@@ -1,4 +1,5 @@
-"""Ex-rights dates, gaps, indicators and splits: what is done to a table before anything is traded."""
+"""Ex-rights dates, gaps, indicators and splits: what is done to a table before anything is
+traded."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ import torch
 
 from podracer_core.environments.stock_trading import indicators
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, turbulence_of
+from podracer_core.environments.stock_trading.indicators import (
+    bars_needed,
+    indicators_of,
+    turbulence_of,
+)
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
@@ -23,7 +28,9 @@ from podracer_core.market_data.table import PriceTable, checked
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 REAL_TABLE = Path(__file__).parents[5] / "shared" / "data" / "china_a_shares_daily.csv"
-REAL = pytest.mark.skipif(not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}")
+REAL = pytest.mark.skipif(
+    not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}"
+)
 
 ROWS = market_rows(4, 120, seed=2)
 DAYS = days_of(ROWS)
@@ -35,13 +42,19 @@ def table_of(folder: Path, rows: list[Row]) -> PriceTable:
 
 def market_of(folder: Path, rows: list[Row], **options: Any) -> Market:
     path = str(write_csv(folder / "prices.csv", rows))
-    return prepare(StockTradingConfig(**{"table": path, "indicators": ("rsi",), **options}), torch.device("cpu"))
+    return prepare(
+        StockTradingConfig(**{"table": path, "indicators": ("rsi",), **options}),
+        torch.device("cpu"),
+    )
 
 
 @REAL
 def test_the_real_tables_eleven_ex_rights_dates() -> None:
     table = checked(read_table(str(REAL_TABLE), {"ticker": "tic"}))
-    found = [(date.ticker, str(date.time.astype("datetime64[D]"))) for date in find_ex_rights(table, None)]
+    found = [
+        (date.ticker, str(date.time.astype("datetime64[D]")))
+        for date in find_ex_rights(table, None)
+    ]
     assert found == [
         ("600000.SH", "2016-06-23"),
         ("600000.SH", "2017-05-25"),
@@ -64,12 +77,17 @@ def test_the_real_tables_eleven_ex_rights_dates() -> None:
 
 
 def test_a_split_is_smoothed_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """The factor is close before / open on the day, so all that is lost is what the price did over that night."""
+    """The factor is close before / open on the day, so all that is lost is what the price did over
+    that night."""
     plain = table_of(tmp_path, ROWS)
     halved = split_shares(split_shares(ROWS, "AAB", DAYS[40], 2.0), "AAB", DAYS[80], 1.25)
     table = table_of(tmp_path, halved)
     first, second = find_ex_rights(table, None)
-    assert (first.ticker, first.time, second.time) == ("AAB", np.datetime64(DAYS[40]), np.datetime64(DAYS[80]))
+    assert (first.ticker, first.time, second.time) == (
+        "AAB",
+        np.datetime64(DAYS[40]),
+        np.datetime64(DAYS[80]),
+    )
     rows = plain.rows(1)
     night = plain.prices[rows][40, 3] / plain.prices[rows][40, 0]  # not: close before / open
     before = plain.prices[rows][39, 3] / plain.prices[rows][40, 0]
@@ -80,7 +98,9 @@ def test_a_split_is_smoothed_as_if_it_had_not_been(tmp_path: Path) -> None:
     expected = plain.prices[rows] * np.repeat([1.0, before, before * again], [40, 40, 40])[:, None]
     np.testing.assert_allclose(found.prices[rows], expected, rtol=1e-12)
     np.testing.assert_allclose(
-        found.volume[rows] * found.prices[rows, 3], table.volume[rows] * table.prices[rows, 3], rtol=1e-12
+        found.volume[rows] * found.prices[rows, 3],
+        table.volume[rows] * table.prices[rows, 3],
+        rtol=1e-12,
     )
     others = np.r_[0 : rows.start, rows.stop : len(plain.time)]
     assert np.array_equal(found.prices[others], plain.prices[others])
@@ -117,8 +137,8 @@ def minutes(days: int, per_day: int = 40) -> list[Row]:
 
 
 def test_bars_of_minutes_have_the_limits_of_days(tmp_path: Path) -> None:
-    """A limit is one of the day, however small the steps in which a price gets beyond it; and shares go without their
-    dividend over night only."""
+    """A limit is one of the day, however small the steps in which a price gets beyond it; and
+    shares go without their dividend over night only."""
 
     def found(rows: list[Row]) -> list[str]:
         return [str(date) for date in find_ex_rights(table_of(tmp_path, rows), None)]
@@ -128,7 +148,8 @@ def test_bars_of_minutes_have_the_limits_of_days(tmp_path: Path) -> None:
     assert found(split_shares(rows, "A", "2020-03-05 09:20", 1.2)) == []
     halved = split_shares(rows, "A", "2020-03-05", 2.0)
     assert [date.split(" (")[0] for date in found(halved)] == ["A 2020-03-05 09:00"]
-    for last in ("2020-03-05 09:00", "2020-03-05 09:17"):  # nothing looks ahead, within the day neither
+    # nothing looks ahead, within the day neither
+    for last in ("2020-03-05 09:00", "2020-03-05 09:17"):
         assert found([row for row in halved if row["time"] <= last]) == found(halved)
     climbed = [row | {name: row[name] * 1.2 ** (1 + int(row["time"][-2:])) ** 0.05 for name in ("open", "high", "low",
                "close")} if row["ticker"] == "B" and row["time"] >= "2020-03-03" else row for row in rows]  # fmt: skip
@@ -169,7 +190,10 @@ def test_forward_fill(tmp_path: Path) -> None:
 
 def test_drop_day(tmp_path: Path) -> None:
     market = market_of(tmp_path, without(ROWS, GAPS), gaps="drop_day")
-    assert [str(time.astype("datetime64[D]")) for time in market.report.dropped_times] == [*DAYS[50:53], DAYS[119]]
+    assert [str(time.astype("datetime64[D]")) for time in market.report.dropped_times] == [
+        *DAYS[50:53],
+        DAYS[119],
+    ]
     assert market.traded.all()
     assert market.close.shape == (116, 4)
     nothing = without(ROWS, {"AAA": DAYS[::2], "AAB": DAYS[1::2]})
@@ -178,14 +202,18 @@ def test_drop_day(tmp_path: Path) -> None:
 
 
 def test_a_halt_with_rows_of_no_volume_is_not_traded(tmp_path: Path) -> None:
-    rows = [row | {"volume": 0} if (row["ticker"], row["time"]) == ("AAC", DAYS[60]) else row for row in ROWS]
+    rows = [
+        row | {"volume": 0} if (row["ticker"], row["time"]) == ("AAC", DAYS[60]) else row
+        for row in ROWS
+    ]
     market = market_of(tmp_path, rows)
     assert (~market.traded).nonzero().tolist() == [[60, 2]]
     assert "1 bars of no volume not traded" in str(market.report)
 
 
 def test_late_and_early_ends(tmp_path: Path) -> None:
-    """Nothing of a ticker is known, or traded, before its own indicators are; after its last bar it is never traded."""
+    """Nothing of a ticker is known, or traded, before its own indicators are; after its last bar it
+    is never traded."""
     path = write_csv(tmp_path / "prices.csv", without(ROWS, {"AAB": DAYS[:30], "AAC": DAYS[100:]}))
     options = {"gaps": "forward_fill", "indicators": ["rsi"], "split": "all", "random_start": False}
     environment = StockTrading(1, table=path, **options)
@@ -211,7 +239,9 @@ def test_late_and_early_ends(tmp_path: Path) -> None:
 def test_indicators_by_hand(tmp_path: Path) -> None:
     """Against the textbook: the definitions of TA-Lib, written out for one ticker."""
     table = table_of(tmp_path, ROWS)
-    config = StockTradingConfig(table="", indicators=("bollinger", "rsi", "macd", "cci", "turbulence", "adx"))
+    config = StockTradingConfig(
+        table="", indicators=("bollinger", "rsi", "macd", "cci", "turbulence", "adx")
+    )
     assert bars_needed(config) == 34
     values = indicators_of(table, config)[table.rows(2)]
     assert np.isnan(values[:33]).all()
@@ -250,20 +280,28 @@ def relative_strength(close: np.ndarray, window: int) -> float:
 
 def test_a_price_that_stands_still_has_finite_indicators(tmp_path: Path) -> None:
     flat = [
-        row | dict.fromkeys(("open", "high", "low", "close"), 5.0) if row["ticker"] == "AAA" else row for row in ROWS
+        row | dict.fromkeys(("open", "high", "low", "close"), 5.0)
+        if row["ticker"] == "AAA"
+        else row
+        for row in ROWS
     ]
-    market = market_of(tmp_path, flat, indicators=("macd", "rsi", "cci", "adx", "bollinger"), turbulence_window=30)
+    market = market_of(
+        tmp_path, flat, indicators=("macd", "rsi", "cci", "adx", "bollinger"), turbulence_window=30
+    )
     assert market.features.isfinite().all()
     assert market.known[33:].all()
     assert not market.features[:, 0].any()
 
 
 def test_rounding_is_no_deviation(tmp_path: Path) -> None:
-    """The mean of many equal prices is off by its last bit; a ticker that begins to move later is not off by 10^14."""
+    """The mean of many equal prices is off by its last bit; a ticker that begins to move later is
+    not off by 10^14."""
     prices = np.where(np.arange(120) < 100, 5.3, 5.3 * 1.01 ** (np.arange(120) - 99.0))
     bars = dict(zip(DAYS, prices.tolist(), strict=True))
     rows = [
-        row | dict.fromkeys(("open", "high", "low", "close"), bars[row["time"]]) if row["ticker"] == "AAA" else row
+        row | dict.fromkeys(("open", "high", "low", "close"), bars[row["time"]])
+        if row["ticker"] == "AAA"
+        else row
         for row in ROWS
     ]
     indicators = ("macd", "rsi", "cci", "adx", "bollinger")
@@ -299,7 +337,8 @@ def test_turbulence(monkeypatch: pytest.MonkeyPatch) -> None:
         past = returns[bar - 21 : bar - 1]
         away = returns[bar - 1] - past.mean(axis=0)
         assert found[bar] == pytest.approx(away @ np.linalg.inv(np.cov(past, rowvar=False)) @ away)
-    # A stock that is halted, or has been for most of the window, does not count, nor does one without earlier bars.
+    # A stock that is halted, or has been for most of the window, does not count, nor does one
+    # without earlier bars.
     close[:, 2] = np.where(np.arange(70) < 30, 0.0, close[:, 2])
     traded[:30, 2] = False
     both, pair = turbulence_of(close, traded, 20), turbulence_of(close[:, :2], traded[:, :2], 20)
@@ -319,7 +358,10 @@ def test_splits(tmp_path: Path) -> None:
         "all": range(14, 120),
     }
     months = market_of(tmp_path, ROWS, train_end="2015-03", validation_end="2015")
-    assert [str(months.times[bar])[:10] for bar in (months.splits["train"][-1], months.splits["validation"][-1])] == [
+    assert [
+        str(months.times[bar])[:10]
+        for bar in (months.splits["train"][-1], months.splits["validation"][-1])
+    ] == [
         "2015-03-31",
         DAYS[-1],
     ]
@@ -333,11 +375,17 @@ def test_splits(tmp_path: Path) -> None:
 def test_normalizers_see_training_rows_only(tmp_path: Path) -> None:
     market = market_of(tmp_path, ROWS, train_end=DAYS[60])
     trained = market.features[14:61].double()
-    torch.testing.assert_close(trained.mean(0), torch.zeros(4, 2, dtype=torch.float64), atol=1e-6, rtol=0)
-    torch.testing.assert_close(trained.std(0, correction=0), torch.ones(4, 2, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        trained.mean(0), torch.zeros(4, 2, dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(
+        trained.std(0, correction=0), torch.ones(4, 2, dtype=torch.float64), atol=1e-6, rtol=0
+    )
     close = market.close
     expected = (close - close[14:61].mean(0)) / close[14:61].std(0, correction=0)
-    torch.testing.assert_close(market.features[14:, :, 0].double(), expected[14:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        market.features[14:, :, 0].double(), expected[14:], atol=1e-5, rtol=1e-5
+    )
 
 
 def test_no_volatility_of_one_ticker_hides_in_another(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Noise on everything after a bar, in the table itself before any preprocessing, changes nothing up to that bar."""
+"""Noise on everything after a bar, in the table itself before any preprocessing, changes nothing up
+to that bar."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ MARKET = without(
     {"AAA": DAYS[70:73], "AAC": [DAYS[100]]},
 )
 OPTIONS = {"gaps": "forward_fill", "train_end": DAYS[TRAIN_END - 1], "turbulence_window": 40}
-PROPERTY = settings(max_examples=12, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(
+    max_examples=12, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def with_noise_after(bar: int, seed: int, rows: list[Row]) -> list[Row]:
@@ -40,7 +43,11 @@ def with_noise_after(bar: int, seed: int, rows: list[Row]) -> list[Row]:
         if row["time"] > DAYS[bar]:
             factor = float(np.exp(generator.normal(0, generator.choice([0.02, 0.3, 1.5]))))
             prices = {name: row[name] * factor for name in ("open", "high", "low", "close")}
-            row = row | prices | {"volume": int(generator.integers(0, 3) and generator.integers(1, 10**6))}
+            row = (
+                row
+                | prices
+                | {"volume": int(generator.integers(0, 3) and generator.integers(1, 10**6))}
+            )
         changed.append(row)
     return changed
 
@@ -54,7 +61,9 @@ def seen(path: Path, bar: int, daily_limit: float | None) -> Mapping[str, Any]:
     """All that is known on the bars up to `bar`, before anything is standardized."""
     config = StockTradingConfig(table=str(path), **OPTIONS)
     table = checked(read_table(str(path), {}))
-    found = [date for date in find_ex_rights(table, daily_limit) if date.time <= np.datetime64(DAYS[bar])]
+    found = [
+        date for date in find_ex_rights(table, daily_limit) if date.time <= np.datetime64(DAYS[bar])
+    ]
     table = adjusted(table, daily_limit)
     bars = align(table, indicators_of(table, config), "forward_fill")
     turbulence = turbulence_of(bars.close, bars.traded, 40)
@@ -65,10 +74,18 @@ def seen(path: Path, bar: int, daily_limit: float | None) -> Mapping[str, Any]:
 @PROPERTY
 @example(bar=59, seed=0, daily_limit=None)
 @example(bar=109, seed=1, daily_limit=0.1)
-@given(bar=st.integers(0, BARS - 2), seed=st.integers(0, 99), daily_limit=st.sampled_from([None, 0.1, 0.2]))
-def test_what_is_known_of_the_market(folder: Path, bar: int, seed: int, daily_limit: float | None) -> None:
+@given(
+    bar=st.integers(0, BARS - 2),
+    seed=st.integers(0, 99),
+    daily_limit=st.sampled_from([None, 0.1, 0.2]),
+)
+def test_what_is_known_of_the_market(
+    folder: Path, bar: int, seed: int, daily_limit: float | None
+) -> None:
     one = seen(write_csv(folder / "one.csv", MARKET), bar, daily_limit)
-    other = seen(write_csv(folder / "other.csv", with_noise_after(bar, seed, MARKET)), bar, daily_limit)
+    other = seen(
+        write_csv(folder / "other.csv", with_noise_after(bar, seed, MARKET)), bar, daily_limit
+    )
     assert one["ex_rights"] == other["ex_rights"]
     for array, noisy in zip(one["arrays"], other["arrays"], strict=True):
         assert np.array_equal(array, noisy, equal_nan=array.dtype.kind == "f")
@@ -76,7 +93,13 @@ def test_what_is_known_of_the_market(folder: Path, bar: int, seed: int, daily_li
 
 def trade(path: Path, bar: int, fill: str) -> list[Tensor]:
     """All observations and rewards up to `bar` of accounts that start with the first one."""
-    options = {**OPTIONS, "split": "all", "random_start": False, "turbulence_threshold": 6.0, "cool_down": 1}
+    options = {
+        **OPTIONS,
+        "split": "all",
+        "random_start": False,
+        "turbulence_threshold": 6.0,
+        "cool_down": 1,
+    }
     environment = StockTrading(4, table=path, fill=fill, **options)
     seen = [environment.reset(torch.arange(4)).clone()]
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +110,11 @@ def trade(path: Path, bar: int, fill: str) -> list[Tensor]:
 
 
 @PROPERTY
-@given(bar=st.integers(TRAIN_END, BARS - 2), seed=st.integers(0, 99), fill=st.sampled_from(["next_open", "same_close"]))
+@given(
+    bar=st.integers(TRAIN_END, BARS - 2),
+    seed=st.integers(0, 99),
+    fill=st.sampled_from(["next_open", "same_close"]),
+)
 def test_what_an_agent_sees_and_gets(folder: Path, bar: int, seed: int, fill: str) -> None:
     """Standardized with the training rows, so the noise begins after them."""
     one = trade(write_csv(folder / "one.csv", MARKET), bar, fill)
@@ -99,6 +126,8 @@ def test_what_an_agent_sees_and_gets(folder: Path, bar: int, seed: int, fill: st
 def test_the_noise_is_seen_afterwards(folder: Path) -> None:
     """The comparison above can fail."""
     one = trade(write_csv(folder / "one.csv", MARKET), 120, "next_open")
-    other = trade(write_csv(folder / "other.csv", with_noise_after(119, 0, MARKET)), 120, "next_open")
+    other = trade(
+        write_csv(folder / "other.csv", with_noise_after(119, 0, MARKET)), 120, "next_open"
+    )
     same = [torch.equal(value, noisy) for value, noisy in zip(one, other, strict=True)]
     assert same == [True] * (len(one) - 2) + [False, False]

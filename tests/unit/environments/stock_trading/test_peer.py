@@ -18,7 +18,16 @@ PEER = Path(__file__).parents[4] / "benchmarks" / "peers" / "stock_trading_env.p
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fill": "same_close", "turbulence_threshold": 6.0, "cool_down": 2, "minimum_trade": 9, "max_stock": 5000}],
+    [
+        {},
+        {
+            "fill": "same_close",
+            "turbulence_threshold": 6.0,
+            "cool_down": 2,
+            "minimum_trade": 9,
+            "max_stock": 5000,
+        },
+    ],
     ids=["plain", "all knobs"],
 )
 @pytest.mark.parametrize("name", ["StockTradingEnv", "ArrayStockTradingEnv"])
@@ -31,10 +40,18 @@ def test_same_numbers(tmp_path: Path, name: str, options: dict[str, Any]) -> Non
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     environment = StockTrading(
-        1, evaluation=True, table=table, gaps="forward_fill", split="all", turbulence_window=30, **options
+        1,
+        evaluation=True,
+        table=table,
+        gaps="forward_fill",
+        split="all",
+        turbulence_window=30,
+        **options,
     )
     peer = getattr(module, name)(environment)
-    assert np.allclose(environment.reset(torch.zeros(1, dtype=torch.int64))[0], peer.reset()[0], atol=1e-6)
+    assert np.allclose(
+        environment.reset(torch.zeros(1, dtype=torch.int64))[0], peer.reset()[0], atol=1e-6
+    )
     generator = np.random.default_rng(0)
     while True:
         action = generator.uniform(-1, 1, 4).astype(np.float32)

@@ -13,14 +13,20 @@ def test_profit_and_its_interval() -> None:
     found = statistic_of(returns, "profit", 100.0)
     assert found.value == pytest.approx(100 * (np.prod(1 + returns) - 1))
     assert found.lower_bound < found.value < found.upper_bound
-    assert found.statistics["sharpe_ratio"] == pytest.approx(statistic_of(returns, "sharpe_ratio", 100.0).value)
+    assert found.statistics["sharpe_ratio"] == pytest.approx(
+        statistic_of(returns, "sharpe_ratio", 100.0).value
+    )
 
 
 def test_cash_alone_is_as_uncertain_as_anything() -> None:
     """With an interval of no width no lower bound would be above that of a cash account."""
     still, risky = np.zeros(252), np.random.default_rng(1).normal(0.002, 0.01, 252)
     cash, trader = (statistic_of(returns, "sharpe_ratio", 100.0) for returns in (still, risky))
-    assert (cash.value, cash.lower_bound, cash.upper_bound) == (0.0, pytest.approx(-1.96), pytest.approx(1.96))
+    assert (cash.value, cash.lower_bound, cash.upper_bound) == (
+        0.0,
+        pytest.approx(-1.96),
+        pytest.approx(1.96),
+    )
     assert trader.value > 1.0
     assert trader.lower_bound > cash.lower_bound
     assert statistic_of(still, "profit", 100.0).upper_bound == 0.0

@@ -1,4 +1,5 @@
-"""Price tables: three formats that mean the same, and one clear message for each way of being wrong."""
+"""Price tables: three formats that mean the same, and one clear message for each way of being
+wrong."""
 
 from __future__ import annotations
 
@@ -48,8 +49,12 @@ def typed(**types: pa.DataType) -> pa.Table:
         lambda path: pa.parquet.write_table(
             typed(time=pa.date32(), ticker=pa.dictionary(pa.int32(), pa.string())), path
         ),
-        lambda path: pa.feather.write_feather(typed(time=pa.timestamp("ns", "UTC")), str(path), compression="lz4"),
-        lambda path: stream(typed(time=pa.timestamp("ms"), volume=pa.float64(), ticker=pa.large_string()), path),
+        lambda path: pa.feather.write_feather(
+            typed(time=pa.timestamp("ns", "UTC")), str(path), compression="lz4"
+        ),
+        lambda path: stream(
+            typed(time=pa.timestamp("ms"), volume=pa.float64(), ticker=pa.large_string()), path
+        ),
         lambda path: stream(typed(ticker=pa.string_view(), close=pa.string_view()), path),
     ],
     ids=["parquet of text", "parquet", "arrow file", "arrow stream", "arrow stream of views"],
@@ -106,7 +111,9 @@ def at(suffix: str) -> list[Row]:
     return [row | {"time": f"{row['time']}{suffix}"} for row in ROWS]
 
 
-@pytest.mark.parametrize("suffix", [" 09:30:00Z", "T09:30:00+08:00", " 09:30+0800", " 09:30-05", " 09:30:00.000-05:30"])
+@pytest.mark.parametrize(
+    "suffix", [" 09:30:00Z", "T09:30:00+08:00", " 09:30+0800", " 09:30-05", " 09:30:00.000-05:30"]
+)
 def test_texts_with_one_offset_keep_what_clocks_showed(tmp_path: Path, suffix: str) -> None:
     read_again(write_csv(tmp_path / "prices", at(suffix)), at(" 09:30"))
 
@@ -119,9 +126,12 @@ def test_one_offset_may_be_written_in_several_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        (" 00:00-05:00", " 00:00-04:00", "'2015-01-13 00:00-04:00', and '2015-01-05 00:00-05:00' in row 1: the"),
-        (" 09:30", " 09:30+08:00", "'2015-01-13 09:30+08:00', and '2015-01-05 09:30' in row 1: the offsets from UTC"),
-        (" 09:30Z", "", "'2015-01-13', and '2015-01-05 09:30Z' in row 1: the offsets from UTC must all be the same"),
+        (" 00:00-05:00", " 00:00-04:00", "'2015-01-13 00:00-04:00', and '2015-01-05 00:00-05:00' "
+                                         "in row 1: the"),
+        (" 09:30", " 09:30+08:00", "'2015-01-13 09:30+08:00', and '2015-01-05 09:30' in row 1: the "
+                                   "offsets from UTC"),
+        (" 09:30Z", "", "'2015-01-13', and '2015-01-05 09:30Z' in row 1: the offsets from UTC must "
+                        "all be the same"),
         (" 09:30+08:00", " 09:30+08:0", "'2015-01-13 09:30+08:0'; a date such as"),
         (" 09:30+08:00", " 29:30+08:00", "'2015-01-13 29:30+08:00'; a date such as"),
         (" 09:30+08:00", " 09:30+24:00", "'2015-01-13 09:30+24:00'; a date such as"),
@@ -133,10 +143,15 @@ def test_other_offsets_are_refused(tmp_path: Path, first: str, then: str, messag
         read_table(str(write_csv(tmp_path / "prices", at(first)[:20] + at(then)[20:])), {})
 
 
-@pytest.mark.parametrize("zone", ["Asia/Shanghai", "America/New_York", "Asia/Kathmandu", "UTC", "+08:00"])
+@pytest.mark.parametrize(
+    "zone", ["Asia/Shanghai", "America/New_York", "Asia/Kathmandu", "UTC", "+08:00"]
+)
 @pytest.mark.parametrize("unit", ["s", "ns"])
-def test_a_column_with_a_zone_keeps_what_clocks_showed_there(tmp_path: Path, zone: str, unit: str) -> None:
-    """Midnight stays midnight of the same day, before and after the clocks are changed (8 March 2015 in New York)."""
+def test_a_column_with_a_zone_keeps_what_clocks_showed_there(
+    tmp_path: Path, zone: str, unit: str
+) -> None:
+    """Midnight stays midnight of the same day, before and after the clocks are changed (8 March
+    2015 in New York)."""
     assert ROWS[0]["time"] < "2015-03-08" < ROWS[-1]["time"]
     times = typed(time=pa.timestamp(unit)).column("time")
     zoned = pa.chunked_array([pa.compute.assume_timezone(chunk, zone) for chunk in times.chunks])
@@ -148,7 +163,9 @@ def test_a_column_with_a_zone_keeps_what_clocks_showed_there(tmp_path: Path, zon
 def test_an_unknown_zone(tmp_path: Path) -> None:
     table = typed(time=pa.timestamp("us", "Mars/Olympus"))
     pa.feather.write_feather(table, str(tmp_path / "prices"))
-    with pytest.raises(InvalidInput, match="'time' has the time zone 'Mars/Olympus', which is not known"):
+    with pytest.raises(
+        InvalidInput, match="'time' has the time zone 'Mars/Olympus', which is not known"
+    ):
         read_table(str(tmp_path / "prices"), {})
 
 
@@ -162,9 +179,12 @@ def test_types_that_lose_a_little(tmp_path: Path) -> None:
 
 
 def test_the_order_of_tickers_does_not_matter(tmp_path: Path) -> None:
-    """By day, or one ticker after the other; further columns are left alone; tickers of digits keep their zeros."""
+    """By day, or one ticker after the other; further columns are left alone; tickers of digits keep
+    their zeros."""
     by_ticker = sorted(ROWS, key=lambda row: str(row["ticker"]))
-    extra = [row | {"note": "a,b", "ticker": row["ticker"].replace("AA", "000")} for row in by_ticker]
+    extra = [
+        row | {"note": "a,b", "ticker": row["ticker"].replace("AA", "000")} for row in by_ticker
+    ]
     renamed = checked(read_table(str(write_csv(tmp_path / "notes.csv", extra)), {}))
     one, other = (
         checked(read_table(str(write_csv(tmp_path / name, rows)), {}))
@@ -180,8 +200,12 @@ def test_the_order_of_tickers_does_not_matter(tmp_path: Path) -> None:
 
 def test_minutes(tmp_path: Path) -> None:
     days = sorted({row["time"] for row in ROWS})
-    minute = {day: f"2020-03-02 {9 + index // 60:02}:{index % 60:02}" for index, day in enumerate(days)}
-    table = write_csv(tmp_path / "minutes.csv", [row | {"time": minute[row["time"]]} for row in ROWS])
+    minute = {
+        day: f"2020-03-02 {9 + index // 60:02}:{index % 60:02}" for index, day in enumerate(days)
+    }
+    table = write_csv(
+        tmp_path / "minutes.csv", [row | {"time": minute[row["time"]]} for row in ROWS]
+    )
     found = checked(read_table(str(table), {}))
     assert str(found.time[61]) == "2020-03-02T10:01:00.000000"
     options = {"indicators": ["rsi"], "train_end": "2020-03-02T10:00", "random_start": False}
@@ -204,22 +228,39 @@ BAD_ROWS = [
     (change(5, volume=-1), r"row 5 .*: volume is -1; 0 or more is expected"),
     (change(5, close="n/a"), r"row 5: 'close' is 'n/a'; a number is expected"),
     (change(30, volume=" "), r"row 30: 'volume' is empty"),
-    (change(7, time="05.01.2015"), r"row 7: 'time' is '05.01.2015'; a date such as 2019-12-31.* is expected"),
+    (
+        change(7, time="05.01.2015"),
+        r"row 7: 'time' is '05.01.2015'; a date such as 2019-12-31.* is expected",
+    ),
     (change(7, time="2015-02-30"), r"row 7: 'time' is '2015-02-30'; a date"),
     (change(7, ticker=""), r"row 7: 'ticker' is empty"),
-    ([*TEN_DAYS, TEN_DAYS[3]], r"row 31 \(AAA, 2015-01-06\) is there twice: row 4 has the same ticker and time"),
-    (TEN_DAYS[3:] + TEN_DAYS[:3], r"row 28 \(AAA, 2015-01-05\) comes after that ticker's 2015-01-16 \(row 25\); sort"),
-    (TEN_DAYS, r"AAA has 10 bars; its indicators need 34 at least: leave it out, or choose shorter windows"),
+    (
+        [*TEN_DAYS, TEN_DAYS[3]],
+        r"row 31 \(AAA, 2015-01-06\) is there twice: row 4 has the same ticker and time",
+    ),
+    (
+        TEN_DAYS[3:] + TEN_DAYS[:3],
+        r"row 28 \(AAA, 2015-01-05\) comes after that ticker's 2015-01-16 \(row 25\); sort",
+    ),
+    (
+        TEN_DAYS,
+        r"AAA has 10 bars; its indicators need 34 at least: leave it out, or choose shorter "
+        r"windows",
+    ),
     ([], r"has no rows"),
 ]
 
 
-@pytest.mark.parametrize(("rows", "complaint"), BAD_ROWS, ids=[complaint for _, complaint in BAD_ROWS])
+@pytest.mark.parametrize(
+    ("rows", "complaint"), BAD_ROWS, ids=[complaint for _, complaint in BAD_ROWS]
+)
 def test_bad_rows(tmp_path: Path, rows: list[Row], complaint: str) -> None:
     table = write_csv(tmp_path / "prices.csv", rows)
     with pytest.raises(InvalidInput, match=complaint) as caught:
         StockTrading(1, table=table)
-    assert [violation.field for violation in caught.value.violations] == ["environment.kwargs.table"]
+    assert [violation.field for violation in caught.value.violations] == [
+        "environment.kwargs.table"
+    ]
 
 
 def test_prices_that_went_through_float32_are_taken(tmp_path: Path) -> None:
@@ -232,7 +273,10 @@ def test_prices_that_went_through_float32_are_taken(tmp_path: Path) -> None:
     [
         (lambda path: None, r"cannot read the table .*prices: No such file"),
         (lambda path: path.mkdir(), r"cannot read the table .*prices: Is a directory"),
-        (lambda path: path.write_bytes(b""), r"is not a table in CSV .*Parquet or Arrow: Empty CSV file"),
+        (
+            lambda path: path.write_bytes(b""),
+            r"is not a table in CSV .*Parquet or Arrow: Empty CSV file",
+        ),
         (lambda path: path.write_bytes(b"PAR1 and no more"), r"is not a table in CSV"),
         (lambda path: path.write_bytes(b"ARROW1 and no more"), r"is not a table in CSV"),
         (lambda path: path.write_bytes(b"\xff\xff\xff\xff\x10"), r"is not a table in CSV"),
@@ -240,12 +284,24 @@ def test_prices_that_went_through_float32_are_taken(tmp_path: Path) -> None:
             lambda path: path.write_bytes(b"PK\x03\x04\x00\x00 an Excel file"),
             r"has no column 'ticker'|is not a table in CSV",
         ),
-        (lambda path: path.write_bytes(b"ticker,time\nAAA,1\nAAA\n"), r"Row #3: Expected 2 columns, got 1"),
+        (
+            lambda path: path.write_bytes(b"ticker,time\nAAA,1\nAAA\n"),
+            r"Row #3: Expected 2 columns, got 1",
+        ),
         (lambda path: path.write_bytes(b"ticker,time\n\xff\xfe,1\n"), r"is not a table in CSV"),
-        (lambda path: path.write_bytes("名称,time\n1,1\n".encode("gbk")), r"is not a table in CSV \(UTF-8"),
-        (lambda path: path.write_bytes("ticker,time\n1,1\n".encode("utf-16")), r"is not a table in CSV \(UTF-8"),
+        (
+            lambda path: path.write_bytes("名称,time\n1,1\n".encode("gbk")),
+            r"is not a table in CSV \(UTF-8",
+        ),
+        (
+            lambda path: path.write_bytes("ticker,time\n1,1\n".encode("utf-16")),
+            r"is not a table in CSV \(UTF-8",
+        ),
         (lambda path: path.write_bytes(b"ticker;time\nA;1\n"), r"separated by commas, not by ';'"),
-        (lambda path: path.write_bytes(b"\x1f\x8b and no more"), r"cannot read the table|is not a table in CSV"),
+        (
+            lambda path: path.write_bytes(b"\x1f\x8b and no more"),
+            r"cannot read the table|is not a table in CSV",
+        ),
         (
             lambda path: path.write_bytes(b"ticker,time,open,high,low,close,close,volume\n"),
             r"has more than one column 'close'",
@@ -275,10 +331,17 @@ def test_missing_columns(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "prices.csv", rows)
     with pytest.raises(InvalidInput) as caught:
         StockTrading(1, table=table)
-    assert "no column 'ticker', 'time', 'volume'; it has tic, Date, open, high, low, close, Vol" in caught.value.message
+    assert (
+        "no column 'ticker', 'time', 'volume'; it has tic, Date, open, high, low, close, Vol"
+        in caught.value.message
+    )
     assert "columns: {ticker: tic, time: Date, volume: Vol}" in caught.value.message
     assert caught.value.violations[0].field == "environment.kwargs.columns"
-    assert StockTrading(1, table=table, columns=names, indicators=["rsi"]).market.tickers == ("AAA", "AAB", "AAC")
+    assert StockTrading(1, table=table, columns=names, indicators=["rsi"]).market.tickers == (
+        "AAA",
+        "AAB",
+        "AAC",
+    )
     with pytest.raises(InvalidInput, match="has no column 'turnover'; it has tic"):
         StockTrading(1, table=table, columns=names | {"volume": "turnover"})
 
@@ -308,14 +371,20 @@ def test_missing_columns(tmp_path: Path) -> None:
         ({"rsi_window": 1}, "rsi_window", "must be 2 or more, not 1"),
         ({"cci_window": 100_001}, "cci_window", "must be 100,000 or less, not 100001"),
         ({"turbulence_threshold": 0}, "turbulence_threshold", "must be above 0"),
-        ({"train_fraction": 0.9, "validation_fraction": 0.2}, "validation_fraction", "together are 1.1, more than 1"),
+        (
+            {"train_fraction": 0.9, "validation_fraction": 0.2},
+            "validation_fraction",
+            "together are 1.1, more than 1",
+        ),
         ({"validation_end": "2016-01-01"}, "validation_end", "needs train_end beside it"),
     ],
 )
 def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         StockTrading(1, **({"table": "x"} if field not in ("table", "tabel") else {}), **options)
-    violation = next(each for each in caught.value.violations if each.field == f"environment.kwargs.{field}")
+    violation = next(
+        each for each in caught.value.violations if each.field == f"environment.kwargs.{field}"
+    )
     assert complaint in violation.message
     assert complaint in caught.value.message
 
@@ -327,7 +396,11 @@ def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> Non
         ({"train_end": "today"}, "train_end", r"'today'; a date such as 2018-12-31"),
         ({"train_end": "20150331"}, "train_end", r"'20150331'; a date such as 2018-12-31"),
         ({"train_end": "2015-02-30"}, "train_end", r"'2015-02-30'; a date such as 2018-12-31"),
-        ({"train_end": "2015-03-31T10:00+08:00"}, "train_end", r"\+08:00'; a date such as 2018-12-31"),
+        (
+            {"train_end": "2015-03-31T10:00+08:00"},
+            "train_end",
+            r"\+08:00'; a date such as 2018-12-31",
+        ),
         (
             {"train_end": "2015-04-01", "validation_end": "2015-03-31"},
             "validation_end",
@@ -338,7 +411,11 @@ def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> Non
             "train_end",
             r"train split has 0 bars.* usable bars run from 2015-02-19 to 2015-05-08",
         ),
-        ({"train_end": "2019-12-31"}, "train_end", r"the validation split has 0 bars and needs two"),
+        (
+            {"train_end": "2019-12-31"},
+            "train_end",
+            r"the validation split has 0 bars and needs two",
+        ),
         ({"train_end": "2015-03-31", "split": "test"}, "train_end", r"the test split has 0 bars"),
         (
             {"train_end": "2015-03-31", "validation_end": "2016-03-31", "evaluation_split": "test"},
@@ -361,13 +438,17 @@ def test_bad_splits(tmp_path: Path, options: dict[str, Any], field: str, complai
     table = write_csv(tmp_path / "prices.csv", ROWS)
     with pytest.raises(InvalidInput, match=complaint) as caught:
         StockTrading(1, table=table, **{"indicators": ["macd"], **options})
-    assert [violation.field for violation in caught.value.violations] == [f"environment.kwargs.{field}"]
+    assert [violation.field for violation in caught.value.violations] == [
+        f"environment.kwargs.{field}"
+    ]
 
 
 def test_a_ticker_that_training_never_sees(tmp_path: Path) -> None:
     days = sorted({row["time"] for row in ROWS})
     table = write_csv(tmp_path / "prices.csv", without(ROWS, {"AAB": days[:65]}))
-    with pytest.raises(InvalidInput, match="AAB has no bar with known indicators in the training split"):
+    with pytest.raises(
+        InvalidInput, match="AAB has no bar with known indicators in the training split"
+    ):
         StockTrading(1, table=table, gaps="forward_fill", indicators=["rsi"], train_end=days[60])
 
 
@@ -375,5 +456,7 @@ def test_a_ticker_that_training_never_sees(tmp_path: Path) -> None:
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     table = write_csv(tmp_path / "prices.csv", ROWS)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(PreconditionFailed, match=rf"needs {module}.*install podracer-core\[trading\]"):
+    with pytest.raises(
+        PreconditionFailed, match=rf"needs {module}.*install podracer-core\[trading\]"
+    ):
         StockTrading(1, table=table, indicators=["rsi"])

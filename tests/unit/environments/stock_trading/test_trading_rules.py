@@ -1,4 +1,5 @@
-"""The environment does what a plain Python account does, step by step, on a market made up and on a real one."""
+"""The environment does what a plain Python account does, step by step, on a market made up and on a
+real one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_csv(tmp_path_factory.mktemp("market") / "prices.csv", rows)
 
 
-def follow(environment: StockTrading, path: Path, rules: PlainRules, steps: int, ticker_column: str = "ticker") -> int:
+def follow(
+    environment: StockTrading,
+    path: Path,
+    rules: PlainRules,
+    steps: int,
+    ticker_column: str = "ticker",
+) -> int:
     """Random actions in both; returns how many shares changed hands."""
     market = plain_market(path, ticker_column)
     assert [str(day.astype("datetime64[D]")) for day in environment.market.times] == market.days
@@ -33,22 +40,31 @@ def follow(environment: StockTrading, path: Path, rules: PlainRules, steps: int,
     state = environment.state()
     accounts = [
         PlainAccount(market, rules, int(bar), float(cash), shares.tolist())
-        for bar, cash, shares in zip(state["state.bar"], state["state.cash"], state["state.shares"], strict=True)
+        for bar, cash, shares in zip(
+            state["state.bar"], state["state.cash"], state["state.shares"], strict=True
+        )
     ]
     generator = torch.Generator().manual_seed(1)
     threshold, turnover = environment.config.turbulence_threshold, 0.0
     for _ in range(steps):
-        action = torch.rand(environment.num_envs, len(market.tickers), generator=generator) * 2.4 - 1.2
+        action = (
+            torch.rand(environment.num_envs, len(market.tickers), generator=generator) * 2.4 - 1.2
+        )
         turbulent = [
-            threshold is not None and plain_turbulence(market, account.day, WINDOW) > threshold for account in accounts
+            threshold is not None and plain_turbulence(market, account.day, WINDOW) > threshold
+            for account in accounts
         ]
         before = state["state.shares"]
         step = environment.step(action)
         state = environment.state()
         turnover += float((state["state.shares"] - before).abs().sum())
-        rewards = [a.step(row.tolist(), t) for a, row, t in zip(accounts, action, turbulent, strict=True)]
+        rewards = [
+            a.step(row.tolist(), t) for a, row, t in zip(accounts, action, turbulent, strict=True)
+        ]
         torch.testing.assert_close(step.reward, torch.tensor(rewards), rtol=1e-5, atol=1e-6)
-        shares = torch.tensor([list(account.shares.values()) for account in accounts], dtype=torch.float64)
+        shares = torch.tensor(
+            [list(account.shares.values()) for account in accounts], dtype=torch.float64
+        )
         assert torch.equal(state["state.shares"], shares)
         cash = torch.tensor([account.cash for account in accounts], dtype=torch.float64)
         torch.testing.assert_close(state["state.cash"], cash, rtol=0, atol=1e-6)
@@ -73,25 +89,42 @@ def follow(environment: StockTrading, path: Path, rules: PlainRules, steps: int,
 )
 def test_a_made_up_market(table: Path, options: dict[str, Any]) -> None:
     indicators = ["macd", "rsi", "cci", "adx", "bollinger"]
-    environment = StockTrading(4, table=table, gaps="forward_fill", indicators=indicators, split="all", **options)
-    own = {name: value for name, value in options.items() if name not in ("fill", "random_holdings")}
+    environment = StockTrading(
+        4, table=table, gaps="forward_fill", indicators=indicators, split="all", **options
+    )
+    own = {
+        name: value for name, value in options.items() if name not in ("fill", "random_holdings")
+    }
     rules = PlainRules(**own, same_close=options.get("fill") == "same_close")
-    assert environment.max_episode_steps == 63  # half of 127: the indicators need 33 bars before the first
+    # half of 127: the indicators need 33 bars before the first
+    assert environment.max_episode_steps == 63
     assert follow(environment, table, rules, 62) > 1000
 
 
 def test_everything_is_sold_in_turbulence(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "prices.csv", market_rows(4, 150, seed=5))
-    options = {"turbulence_window": WINDOW, "turbulence_threshold": 7.0, "cool_down": 3, "minimum_trade": 20}
+    options = {
+        "turbulence_window": WINDOW,
+        "turbulence_threshold": 7.0,
+        "cool_down": 3,
+        "minimum_trade": 20,
+    }
     environment = StockTrading(3, table=table, split="all", random_start=False, **options)
     calm = ~environment.market.turbulence.gt(7.0)[environment.bars.start :]
     assert 5 < int((~calm).sum()) < 60
-    assert follow(environment, table, PlainRules(cool_down=3, minimum_trade=20), len(environment.bars) - 2) > 1000
+    assert (
+        follow(
+            environment, table, PlainRules(cool_down=3, minimum_trade=20), len(environment.bars) - 2
+        )
+        > 1000
+    )
     environment.reset(torch.arange(3))
     for is_calm in calm[:-1]:
         shares = environment.state()["state.shares"] if not is_calm else None
         step = environment.step(torch.ones(3, 4))
-        assert shares is None or step.truncated.all() or not environment.state()["state.shares"].any()
+        assert (
+            shares is None or step.truncated.all() or not environment.state()["state.shares"].any()
+        )
 
 
 @pytest.mark.skipif(not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}")

@@ -15,7 +15,8 @@ _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86_400.0))
 
 
 def tidy(axes: Axes, *, x: str, y: str = "") -> None:
-    """Remove the frame, draw a light grid and write the name of the vertical axis horizontally above it."""
+    """Remove the frame, draw a light grid and write the name of the vertical axis horizontally
+    above it."""
     axes.grid(True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
@@ -67,9 +68,13 @@ def number_text(value: float) -> str:
     return f"{value:,g}".replace("-", "−") if abs(value) >= 1e-4 or value == 0 else f"{value:.0e}"
 
 
-def legend(axes: Axes, colors: Mapping[str, str], extra: Mapping[str, Line2D] | None = None) -> None:
+def legend(
+    axes: Axes, colors: Mapping[str, str], extra: Mapping[str, Line2D] | None = None
+) -> None:
     """Names in their colours above the axes, to the right."""
-    lines = {name: Line2D([], [], color=color, linewidth=2.5) for name, color in colors.items()} | dict(extra or {})
+    lines = {
+        name: Line2D([], [], color=color, linewidth=2.5) for name, color in colors.items()
+    } | dict(extra or {})
     if not lines:
         return
     axes.legend(
@@ -95,4 +100,7 @@ class _Multiples(MaxNLocator):
         self._unit = unit
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        return [value * self._unit for value in super().tick_values(vmin / self._unit, vmax / self._unit)]
+        return [
+            value * self._unit
+            for value in super().tick_values(vmin / self._unit, vmax / self._unit)
+        ]

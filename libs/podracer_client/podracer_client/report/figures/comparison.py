@@ -1,4 +1,5 @@
-"""The jobs of an experiment: the best score so far of each, one axis at a time, and the spread over seeds."""
+"""The jobs of an experiment: the best score so far of each, one axis at a time, and the spread over
+seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Curve = list[tuple[float, float]]
 
 
 def draw_overlay(experiment: Experiment) -> Figure | None:
-    """Every job's best score so far, against time and against steps. None if no candidate was judged."""
+    """Every job's best score so far, against time and against steps. None if no candidate was
+    judged."""
     by_time, by_steps = (_curves(experiment.jobs, place) for place in (0, 1))
     if not any(by_time.values()):
         return None
@@ -37,12 +39,21 @@ def draw_overlay(experiment: Experiment) -> Figure | None:
         for job in experiment.jobs:
             _draw_curve(axes, curves[job.name], colors[names[job.name]])
             if job.time_to_target_s is not None and curves[job.name]:
-                axes.plot(*curves[job.name][-1], "o", ms=5, mfc=colors[names[job.name]], mec=PAGE, zorder=4)
+                axes.plot(
+                    *curves[job.name][-1],
+                    "o",
+                    ms=5,
+                    mfc=colors[names[job.name]],
+                    mec=PAGE,
+                    zorder=4,
+                )
         _draw_targets(axes, experiment.jobs)
         number_ticks(axes, "y")
     tidy(left, x="", y="best judged score so far")
     tidy(right, x="environment steps of all agents")
-    time_ticks(left, max(x for curve in by_time.values() for x, _ in curve), "time since the first work")
+    time_ticks(
+        left, max(x for curve in by_time.values() for x, _ in curve), "time since the first work"
+    )
     right.xaxis.set_major_locator(MaxNLocator(5))
     number_ticks(right)
     left.autoscale_view()
@@ -53,9 +64,12 @@ def draw_overlay(experiment: Experiment) -> Figure | None:
 
 
 def draw_multiples(experiment: Experiment) -> Figure | None:
-    """A row for each axis, a panel for each of its values: its jobs in colour, all others in grey."""
+    """A row for each axis, a panel for each of its values: its jobs in colour, all others in
+    grey."""
     curves = _curves(experiment.jobs, 0)
-    axes_names = [axis for axis in experiment.settings if len(experiment.values(axis)) > 1][:MAX_AXES]
+    axes_names = [axis for axis in experiment.settings if len(experiment.values(axis)) > 1][
+        :MAX_AXES
+    ]
     if not axes_names or not any(curves.values()):
         return None
     columns = min(MAX_PANELS, max(len(experiment.values(axis)) for axis in axes_names))
@@ -69,7 +83,11 @@ def draw_multiples(experiment: Experiment) -> Figure | None:
         for panel, value in zip(grid[row], values, strict=False):
             own = {job.name for job in experiment.jobs if axis_value(job, axis) == value}
             others = [curve for name, curve in curves.items() if name not in own]
-            panel.add_collection(LineCollection([_steps(curve) for curve in others], colors=MUTED, lw=0.8, alpha=0.35))
+            panel.add_collection(
+                LineCollection(
+                    [_steps(curve) for curve in others], colors=MUTED, lw=0.8, alpha=0.35
+                )
+            )
             for name in own:
                 _draw_curve(panel, curves[name], color)
             _draw_targets(panel, experiment.jobs)
@@ -83,7 +101,8 @@ def draw_multiples(experiment: Experiment) -> Figure | None:
 
 
 def draw_spread(experiment: Experiment) -> Figure | None:
-    """Best scores and times to the target by group, and their medians. None if no candidate was judged."""
+    """Best scores and times to the target by group, and their medians. None if no candidate was
+    judged."""
     groups = experiment.groups[:MAX_GROUPS]
     if not any(job.best_score is not None for group in groups for job in group.jobs):
         return None
@@ -122,8 +141,8 @@ def _legend(figure: Figure, colors: Mapping[str, str]) -> None:
 
 
 def _curves(jobs: Iterable[JobReport], place: int) -> dict[str, Curve]:
-    """Time (place 0) or steps (place 1) and score; constant until the end of the job, so that late starts are
-    visible."""
+    """Time (place 0) or steps (place 1) and score; constant until the end of the job, so that late
+    starts are visible."""
     found = {}
     for job in jobs:
         points = best_so_far(job)
@@ -151,7 +170,9 @@ def _draw_curve(axes: Axes, curve: Curve, color: str) -> None:
 
 
 def _draw_targets(axes: Axes, jobs: Iterable[JobReport], *, upright: bool = False) -> None:
-    for target in sorted({job.objective.target for job in jobs if job.objective.target is not None}):
+    for target in sorted(
+        {job.objective.target for job in jobs if job.objective.target is not None}
+    ):
         line = axes.axvline if upright else axes.axhline
         line(target, color=INK, lw=1.1, ls=(0, (5, 4)), zorder=2)
 
@@ -162,5 +183,7 @@ def _draw_dots(axes: Axes, rows: Sequence[Sequence[float | None]]) -> None:
         if not present:
             continue
         axes.plot([min(present), max(present)], [row, row], color=MUTED, lw=1.0, zorder=2)
-        axes.plot(present, [row] * len(present), "o", ms=6, mfc=SERIES[0], mec=PAGE, alpha=0.75, zorder=3)
+        axes.plot(
+            present, [row] * len(present), "o", ms=6, mfc=SERIES[0], mec=PAGE, alpha=0.75, zorder=3
+        )
         axes.plot([statistics.median(present)], [row], "|", ms=15, color=INK, mew=2.0, zorder=4)

@@ -1,4 +1,5 @@
-"""Returns of every evaluation against environment steps of the lineage, or against time, of unsuccessful agents too."""
+"""Returns of every evaluation against environment steps of the lineage, or against time, of
+unsuccessful agents too."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from podracer_client.report.families import best_agent, most_telling
-from podracer_client.report.figures.axes import WIDTH_IN, legend, logarithmic, number_ticks, tidy, time_ticks
+from podracer_client.report.figures.axes import (
+    WIDTH_IN,
+    legend,
+    logarithmic,
+    number_ticks,
+    tidy,
+    time_ticks,
+)
 from podracer_client.report.figures.palette import INK, MUTED, PAGE, series_colors
 from podracer_client.report.records import Agent, Candidate, Evaluation, JobReport
 
@@ -38,11 +46,17 @@ def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
     _draw_all(axes, agents, lines, colors)
     best = best_agent(report)
     if lines.get(best):
-        _draw_best(axes, _ancestral_line(best, agents, lines), colors[_named(agents, best).algorithm])
+        _draw_best(
+            axes, _ancestral_line(best, agents, lines), colors[_named(agents, best).algorithm]
+        )
     _draw_candidates(axes, report, colors, by_time=by_time)
     _set_limits(axes, report, [line for line in lines.values() if line], by_time=by_time)
     _draw_target(axes, report)
-    tidy(axes, x="environment steps of the agent and its ancestors", y=f"{report.score_name} of an evaluation")
+    tidy(
+        axes,
+        x="environment steps of the agent and its ancestors",
+        y=f"{report.score_name} of an evaluation",
+    )
     number_ticks(axes, "y")
     if by_time:
         time_ticks(axes, report.now_s)
@@ -53,9 +67,11 @@ def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
     return figure
 
 
-def _lines(evaluations: Iterable[Evaluation], agents: Sequence[Agent], *, by_time: bool) -> dict[str, list[Point]]:
-    """The points of every agent, beginning with the last one of its parent. Of several at the same steps the one with
-    most episodes counts."""
+def _lines(
+    evaluations: Iterable[Evaluation], agents: Sequence[Agent], *, by_time: bool
+) -> dict[str, list[Point]]:
+    """The points of every agent, beginning with the last one of its parent. Of several at the same
+    steps the one with most episodes counts."""
     at_steps: dict[str, dict[int, Evaluation]] = {agent.name: {} for agent in agents}
     for evaluation in evaluations:
         known = at_steps.get(evaluation.agent)
@@ -66,12 +82,21 @@ def _lines(evaluations: Iterable[Evaluation], agents: Sequence[Agent], *, by_tim
             known[evaluation.env_steps] = evaluation
     lines = {}
     for agent in agents:
-        own = [(_place(each, by_time=by_time), each.mean) for _, each in sorted(at_steps[agent.name].items())]
+        own = [
+            (_place(each, by_time=by_time), each.mean)
+            for _, each in sorted(at_steps[agent.name].items())
+        ]
         inherited = [
-            each for name in agent.parents[:1] if (each := at_steps.get(name, {}).get(agent.start_steps)) is not None
+            each
+            for name in agent.parents[:1]
+            if (each := at_steps.get(name, {}).get(agent.start_steps)) is not None
         ]
         if own and inherited:
-            start = agent.create_s if by_time and agent.create_s is not None else _place(inherited[0], by_time=by_time)
+            start = (
+                agent.create_s
+                if by_time and agent.create_s is not None
+                else _place(inherited[0], by_time=by_time)
+            )
             own.insert(0, (min(start, own[0][0]), inherited[0].mean))
         lines[agent.name] = sorted(own)
     return lines
@@ -81,19 +106,28 @@ def _place(evaluation: Evaluation, *, by_time: bool) -> float:
     return evaluation.time_s or 0.0 if by_time else float(evaluation.env_steps)
 
 
-def _draw_all(axes: Axes, agents: Sequence[Agent], lines: dict[str, list[Point]], colors: dict[str, str]) -> None:
+def _draw_all(
+    axes: Axes, agents: Sequence[Agent], lines: dict[str, list[Point]], colors: dict[str, str]
+) -> None:
     width = 1.1 if len(agents) <= 40 else 0.6
     for algorithm, color in colors.items():
         own = [lines[agent.name] for agent in agents if agent.algorithm == algorithm]
-        axes.add_collection(LineCollection([line for line in own if len(line) > 1], colors=color, lw=width, alpha=0.5))
+        axes.add_collection(
+            LineCollection(
+                [line for line in own if len(line) > 1], colors=color, lw=width, alpha=0.5
+            )
+        )
         dots = [point for line in own for point in line]
         if sum(map(len, lines.values())) > _MAX_DOTS:
             dots = [line[0] for line in own if len(line) == 1]
         axes.plot(*zip(*dots, strict=True), ".", color=color, ms=3, alpha=0.6) if dots else None
 
 
-def _ancestral_line(best: str, agents: Sequence[Agent], lines: dict[str, list[Point]]) -> list[Point]:
-    """The points of an agent, before them those of its first parents up to where each child began."""
+def _ancestral_line(
+    best: str, agents: Sequence[Agent], lines: dict[str, list[Point]]
+) -> list[Point]:
+    """The points of an agent, before them those of its first parents up to where each child
+    began."""
     by_name = {agent.name: agent for agent in agents}
     line: list[Point] = []
     name, seen = best, set[str]()
@@ -107,10 +141,19 @@ def _ancestral_line(best: str, agents: Sequence[Agent], lines: dict[str, list[Po
 
 def _draw_best(axes: Axes, line: Sequence[Point], color: str) -> None:
     halo = [withStroke(linewidth=4.0, foreground=PAGE)]
-    axes.plot(*zip(*line, strict=True), color=color, lw=2.4, path_effects=halo, solid_capstyle="round", zorder=5)
+    axes.plot(
+        *zip(*line, strict=True),
+        color=color,
+        lw=2.4,
+        path_effects=halo,
+        solid_capstyle="round",
+        zorder=5,
+    )
 
 
-def _draw_candidates(axes: Axes, report: JobReport, colors: dict[str, str], *, by_time: bool) -> None:
+def _draw_candidates(
+    axes: Axes, report: JobReport, colors: dict[str, str], *, by_time: bool
+) -> None:
     """Places of the board with their intervals; hollow if not confirmed."""
     halo = [withStroke(linewidth=2.5, foreground=PAGE)]
     algorithms = {agent.name: agent.algorithm for agent in report.agents}
@@ -118,14 +161,28 @@ def _draw_candidates(axes: Axes, report: JobReport, colors: dict[str, str], *, b
         evaluation = candidate.evaluation
         if by_time and evaluation.time_s is None:
             continue
-        x, color = _place(evaluation, by_time=by_time), colors.get(algorithms.get(candidate.agent, ""), INK)
+        x = _place(evaluation, by_time=by_time)
+        color = colors.get(algorithms.get(candidate.agent, ""), INK)
         if evaluation.lower is not None and evaluation.upper is not None:
-            axes.plot([x, x], [evaluation.lower, evaluation.upper], "_-", color=INK, lw=1.1, ms=6, zorder=6)
+            axes.plot(
+                [x, x],
+                [evaluation.lower, evaluation.upper],
+                "_-",
+                color=INK,
+                lw=1.1,
+                ms=6,
+                zorder=6,
+            )
         face, edge = (color, PAGE) if candidate.confirmed else (PAGE, color)
         axes.plot([x], [evaluation.mean], "o", ms=7.5, mfc=face, mec=edge, mew=1.8, zorder=7)
         if candidate.rank <= _MAX_LABELS:
             text = axes.annotate(
-                _label(candidate), (x, evaluation.mean), (7, 5), textcoords="offset points", color=INK, fontsize=8.5
+                _label(candidate),
+                (x, evaluation.mean),
+                (7, 5),
+                textcoords="offset points",
+                color=INK,
+                fontsize=8.5,
             )
             text.set(path_effects=halo, zorder=8)
 
@@ -134,8 +191,11 @@ def _label(candidate: Candidate) -> str:
     return f"{candidate.rank}  {candidate.agent}"
 
 
-def _set_limits(axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]], *, by_time: bool) -> None:
-    """Room for target and intervals; a few returns far below all others do not compress the rest."""
+def _set_limits(
+    axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]], *, by_time: bool
+) -> None:
+    """Room for target and intervals; a few returns far below all others do not compress the
+    rest."""
     points = [point for line in lines for point in line]
     heights = sorted(height for _, height in points)
     low, high = heights[len(heights) // 50], heights[-1]
@@ -143,7 +203,11 @@ def _set_limits(axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]],
         low = heights[0]
     extra = [report.objective.target] if report.objective.target is not None else []
     for candidate in report.candidates:
-        extra += [bound for bound in (candidate.evaluation.lower, candidate.evaluation.upper) if bound is not None]
+        extra += [
+            bound
+            for bound in (candidate.evaluation.lower, candidate.evaluation.upper)
+            if bound is not None
+        ]
     low, high = min([low, *extra]), max([high, *extra])
     margin = 0.06 * (high - low) or max(1.0, 0.05 * abs(high))
     axes.set_ylim(low - margin, high + margin)

@@ -1,4 +1,5 @@
-"""The course of the search: the hyperparameters of every judged agent over time, coloured by its score."""
+"""The course of the search: the hyperparameters of every judged agent over time, coloured by its
+score."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from matplotlib.figure import Figure
 
 from podracer_client.display.catalogue import differing_names
 from podracer_client.report.families import most_telling
-from podracer_client.report.figures.axes import WIDTH_IN, logarithmic, number_text, number_ticks, tidy, time_ticks
+from podracer_client.report.figures.axes import (
+    WIDTH_IN,
+    logarithmic,
+    number_text,
+    number_ticks,
+    tidy,
+    time_ticks,
+)
 from podracer_client.report.figures.palette import INK, MUTED
 from podracer_client.report.records import Agent, JobReport
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -26,14 +34,14 @@ _COLUMNS = 3
 _NARROW = 4.0
 """Values that differ by less than this factor need no logarithm."""
 _POOR_TO_GOOD = LinearSegmentedColormap.from_list("score", ["#9aa1a9", "#b59a6a", "#d55e00"], N=40)
-"""Grey to orange: both ends contrast with white and with black. With so few steps matplotlib draws the colour bar as
-paths, not as an image."""
+"""Grey to orange: both ends contrast with white and with black. With so few steps matplotlib draws
+the colour bar as paths, not as an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """A judged agent: its begin, its end, its hyperparameters and its score. `place`: 0 for the worst score, 1 for the
-    best."""
+    """A judged agent: its begin, its end, its hyperparameters and its score. `place`: 0 for the
+    worst score, 1 for the best."""
 
     agent: Agent
     start_s: float
@@ -50,11 +58,14 @@ def drawn_names(report: JobReport) -> tuple[str, ...]:
         for name in differing_names((agent.algorithm, agent.hyperparameters) for agent in judged)
     }
     numeric = [name for name, count in counts.items() if count]
-    return tuple(sorted(numeric, key=lambda name: (-counts[name], name != "learning_rate", name))[:MAX_NAMES])
+    return tuple(
+        sorted(numeric, key=lambda name: (-counts[name], name != "learning_rate", name))[:MAX_NAMES]
+    )
 
 
 def draw_hyperparameters(report: JobReport) -> Figure | None:
-    """The hyperparameters of the agents; None if no agent was judged, or all agents have the same values."""
+    """The hyperparameters of the agents; None if no agent was judged, or all agents have the same
+    values."""
     names = drawn_names(report)
     if not names:
         return None
@@ -75,7 +86,10 @@ def draw_hyperparameters(report: JobReport) -> Figure | None:
     scores = [life.agent.score for life in lives if life.agent.score is not None]
     if min(scores) < max(scores):
         bar = figure.colorbar(
-            ScalarMappable(Normalize(min(scores), max(scores)), _POOR_TO_GOOD), ax=list(grid.flat), shrink=0.8, pad=0.02
+            ScalarMappable(Normalize(min(scores), max(scores)), _POOR_TO_GOOD),
+            ax=list(grid.flat),
+            shrink=0.8,
+            pad=0.02,
         )
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, colors=MUTED, labelsize=9, labelfontfamily="DejaVu Sans")
@@ -117,7 +131,13 @@ def _draw(axes: Axes, name: str, lives: Sequence[_Life], *, is_logarithmic: bool
         values.append(height)
         color = _POOR_TO_GOOD(life.place)
         width = 3.0 if life.on_board else 1.4
-        axes.plot([life.start_s, life.end_s], [height, height], color=color, lw=width, solid_capstyle="round")
+        axes.plot(
+            [life.start_s, life.end_s],
+            [height, height],
+            color=color,
+            lw=width,
+            solid_capstyle="round",
+        )
         axes.plot([life.start_s], [height], "o", ms=4.5 if life.on_board else 3.0, color=color)
     if is_logarithmic and max(values) > _NARROW * min(values) > 0:
         logarithmic(axes, "y", min(values), max(values))
@@ -130,7 +150,8 @@ def _is_number(value: object) -> bool:
 
 
 def _is_logarithmic(report: JobReport, name: str) -> bool:
-    """Whether a hyperparameter is searched by its logarithm: by the job's search space, else by its algorithms'."""
+    """Whether a hyperparameter is searched by its logarithm: by the job's search space, else by its
+    algorithms'."""
     if name in report.searched:
         return report.searched[name]
     for algorithm in dict.fromkeys(agent.algorithm for agent in report.agents):

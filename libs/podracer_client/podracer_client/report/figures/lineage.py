@@ -1,4 +1,5 @@
-"""The family tree of agents over time: a bar for each agent, a line from its parents to its beginning."""
+"""The family tree of agents over time: a bar for each agent, a line from its parents to its
+beginning."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from podracer_client.display.numbers import return_text
-from podracer_client.report.families import LIVING, best_agent, family_order, living_lines, most_telling
+from podracer_client.report.families import (
+    LIVING,
+    best_agent,
+    family_order,
+    living_lines,
+    most_telling,
+)
 from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy, time_ticks
 from podracer_client.report.figures.palette import BAD, INK, MUTED, PAGE, series_colors
 from podracer_client.report.records import Agent, JobReport
@@ -36,9 +43,18 @@ def draw_lineage(report: JobReport) -> Figure | None:
     ranks = {candidate.agent: candidate.rank for candidate in report.candidates}
     for agent in agents:
         strength = 1.0 if agent.name in living else _DEAD
-        _draw_agent(axes, agent, places[agent.name], spans[agent.name], colors[agent.algorithm], strength)
+        _draw_agent(
+            axes, agent, places[agent.name], spans[agent.name], colors[agent.algorithm], strength
+        )
         _draw_parents(axes, agent, places, spans, strength)
-        _write(axes, agent, places[agent.name], spans[agent.name], ranks.get(agent.name), is_best=agent.name == best)
+        _write(
+            axes,
+            agent,
+            places[agent.name],
+            spans[agent.name],
+            ranks.get(agent.name),
+            is_best=agent.name == best,
+        )
     until_s = max(end for _, end in spans.values())
     axes.set_xlim(min(start for start, _ in spans.values()) - 0.01 * until_s, 1.14 * until_s or 1.0)
     axes.set_ylim(len(agents) - 0.4, -0.6)
@@ -51,7 +67,8 @@ def draw_lineage(report: JobReport) -> Figure | None:
 
 
 def _spans(report: JobReport, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
-    """The time of each agent from its proposal until its last evaluation, or until now if it is in training."""
+    """The time of each agent from its proposal until its last evaluation, or until now if it is in
+    training."""
     last: dict[str, float] = {}
     for evaluation in report.evaluations:
         if evaluation.time_s is not None:
@@ -59,13 +76,21 @@ def _spans(report: JobReport, agents: Sequence[Agent]) -> Mapping[str, tuple[flo
     spans = {}
     for agent in agents:
         start = agent.create_s or 0.0
-        end = report.now_s if agent.state == "TRAINING" and not report.ended else last.get(agent.name, start)
+        end = (
+            report.now_s
+            if agent.state == "TRAINING" and not report.ended
+            else last.get(agent.name, start)
+        )
         spans[agent.name] = (start, max(start, end))
     return spans
 
 
-def _draw_agent(axes: Axes, agent: Agent, row: int, span: tuple[float, float], color: str, strength: float) -> None:
-    axes.plot(span, [row, row], color=color, lw=4.5, alpha=strength, solid_capstyle="butt", zorder=3)
+def _draw_agent(
+    axes: Axes, agent: Agent, row: int, span: tuple[float, float], color: str, strength: float
+) -> None:
+    axes.plot(
+        span, [row, row], color=color, lw=4.5, alpha=strength, solid_capstyle="butt", zorder=3
+    )
     if not agent.parents:
         axes.plot([span[0]], [row], "o", ms=5.5, mfc=PAGE, mec=color, mew=1.6, zorder=4)
     if agent.state == "FAILED":
@@ -75,7 +100,11 @@ def _draw_agent(axes: Axes, agent: Agent, row: int, span: tuple[float, float], c
 
 
 def _draw_parents(
-    axes: Axes, agent: Agent, places: Mapping[str, int], spans: Mapping[str, tuple[float, float]], strength: float
+    axes: Axes,
+    agent: Agent,
+    places: Mapping[str, int],
+    spans: Mapping[str, tuple[float, float]],
+    strength: float,
 ) -> None:
     row, start = places[agent.name], spans[agent.name][0]
     for parent in agent.parents:
@@ -83,13 +112,31 @@ def _draw_parents(
             continue
         above = places[parent]
         from_s = min(max(start, spans[parent][0]), spans[parent][1])
-        path = Path([(from_s, above), (from_s, row), (start, row)], [Path.MOVETO, Path.LINETO, Path.LINETO])
+        path = Path(
+            [(from_s, above), (from_s, row), (start, row)], [Path.MOVETO, Path.LINETO, Path.LINETO]
+        )
         style = _STYLES.get(agent.start, "-")
-        axes.add_patch(PathPatch(path, fill=False, ec=MUTED, lw=1.0, ls=style, alpha=max(strength, 0.55), zorder=2))
+        axes.add_patch(
+            PathPatch(
+                path, fill=False, ec=MUTED, lw=1.0, ls=style, alpha=max(strength, 0.55), zorder=2
+            )
+        )
 
 
-def _write(axes: Axes, agent: Agent, row: int, span: tuple[float, float], rank: int | None, *, is_best: bool) -> None:
-    words = agent.name if agent.score is None else f"{agent.name}  {return_text(agent.score).replace('-', '−')}"
+def _write(
+    axes: Axes,
+    agent: Agent,
+    row: int,
+    span: tuple[float, float],
+    rank: int | None,
+    *,
+    is_best: bool,
+) -> None:
+    words = (
+        agent.name
+        if agent.score is None
+        else f"{agent.name}  {return_text(agent.score).replace('-', '−')}"
+    )
     if rank is not None:
         words += f"   no. {rank}"
     axes.annotate(

@@ -1,7 +1,8 @@
-"""Colours that colour-blind readers can tell apart, and the CSS variables that replace them in a page.
+"""Colours that colour-blind readers can tell apart, and the CSS variables that replace them in a
+page.
 
-The series begin with those of Okabe and Ito 2008, Color Universal Design, those of them that are legible on white.
-"""
+The series begin with those of Okabe and Ito 2008, Color Universal Design, those of them that are
+legible on white."""
 
 from __future__ import annotations
 
@@ -20,10 +21,18 @@ LIGHT = {"ink": INK, "muted": MUTED, "grid": GRID, "page": PAGE, "bad": BAD} | {
 """CSS variable → colour in the light theme, in which figures are drawn."""
 
 DARK = {
-    **{"ink": "#e8eaed", "muted": "#9aa1ab", "grid": "#31363d", "page": "#15181c", "bad": "#ff6b6b"},
+    **{
+        "ink": "#e8eaed",
+        "muted": "#9aa1ab",
+        "grid": "#31363d",
+        "page": "#15181c",
+        "bad": "#ff6b6b",
+    },
     **{
         f"series-{number}": color
-        for number, color in enumerate(("#58a9e0", "#ff8f45", "#34c79a", "#e79bc5", "#dcb838", "#a594e6", "#c49a6c"), 1)
+        for number, color in enumerate(
+            ("#58a9e0", "#ff8f45", "#34c79a", "#e79bc5", "#dcb838", "#a594e6", "#c49a6c"), 1
+        )
     },
 }
 

@@ -60,7 +60,15 @@ def _draw_histories(axes: Axes, histories: tuple[PodHistory, ...]) -> None:
                 zorder=3,
             )
         for event in history.incidents:
-            axes.plot([event.time_s], [row], "v", ms=7, mfc=BAD if _is_bad(event.kind) else INK, mec=PAGE, zorder=4)
+            axes.plot(
+                [event.time_s],
+                [row],
+                "v",
+                ms=7,
+                mfc=BAD if _is_bad(event.kind) else INK,
+                mec=PAGE,
+                zorder=4,
+            )
     axes.set_ylim(len(histories) - 0.4, -0.6)
     axes.set_yticks(range(len(histories)), [history.name for history in histories])
 

@@ -1,4 +1,5 @@
-"""Rendered figures, as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
+"""Rendered figures, as SVG (a file, or inline in a page) and as PNG; the same data give the same
+bytes."""
 
 from __future__ import annotations
 
@@ -43,18 +44,22 @@ class Rendered:
     png: bytes = b""
 
     def inline(self) -> str:
-        """The SVG for a page: without prologue and namespaces, with the page's colours and width."""
+        """The SVG for a page: without prologue and namespaces, with the page's colours and
+        width."""
         svg = self.svg[self.svg.index("<svg") :]
         svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg, count=2).replace("xlink:href", "href")
-        svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)  # it says `*`
+        # it says `*`
+        svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
         svg = re.sub(r' (width|height)="[^"]*"', "", svg, count=2)
         return _COLOR.sub(lambda match: _VARIABLES[match[0]], svg).strip()
 
 
 def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -> Rendered | None:
-    """Draw and export the figure; None if there is nothing to draw. `name` makes its identifiers unique."""
+    """Draw and export the figure; None if there is nothing to draw. `name` makes its identifiers
+    unique."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # in an SVG the viewer's fonts have it
+        # in an SVG the viewer's fonts have it
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = draw()
         if figure is None:
             return None
@@ -70,7 +75,8 @@ def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class FigurePlan:
-    """A figure of a page: a name for its files, its caption, and the function that draws it (None: nothing to draw)."""
+    """A figure of a page: a name for its files, its caption, and the function that draws it (None:
+    nothing to draw)."""
 
     name: str
     title: str
@@ -92,12 +98,15 @@ def figure_element(plan: FigurePlan, rendered: Rendered | None) -> Markup:
     """The figure inline with its caption; empty if it does not exist."""
     if rendered is None:
         return Markup()
-    drawing = Markup(rendered.inline().replace("<svg", f'<svg role="img" aria-label="{escape(plan.title)}"', 1))
+    drawing = Markup(
+        rendered.inline().replace("<svg", f'<svg role="img" aria-label="{escape(plan.title)}"', 1)
+    )
     return element("figure", join((drawing, element("figcaption", plan.caption))))
 
 
 def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
-    """Every figure as NAME.svg and NAME.png; the folder is created. Raises InvalidInput if that fails."""
+    """Every figure as NAME.svg and NAME.png; the folder is created. Raises InvalidInput if that
+    fails."""
     make_folder(folder)
     written = []
     for figure in figures:

@@ -35,7 +35,9 @@ _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")
 
 def known_environments() -> dict[str, EnvironmentInfo]:
     """The built-in environments, then those of installed packages, by id."""
-    installed = {each.id: each.info for each in installed_environments(BUILT_IN) if each.info is not None}
+    installed = {
+        each.id: each.info for each in installed_environments(BUILT_IN) if each.info is not None
+    }
     return {**BUILT_IN, **installed}
 
 
@@ -45,7 +47,8 @@ def broken_environments() -> list[str]:
 
 
 def gymnasium_environments() -> dict[str, EnvironmentInfo]:
-    """Gymnasium's environments and its plug-ins', the newest version of each, without those that are built in here.
+    """Gymnasium's environments and its plug-ins', the newest version of each, without those that
+    are built in here.
 
     Raises PreconditionFailed if Gymnasium is not installed.
     """
@@ -57,10 +60,11 @@ def gymnasium_environments() -> dict[str, EnvironmentInfo]:
 
 
 def find_environment(environment_id: str) -> EnvironmentInfo:
-    """The description of `environment_id`. Raises InvalidInput with the nearest names if it is unknown.
+    """The description of `environment_id`. Raises InvalidInput with the nearest names if it is
+    unknown.
 
-    If Gymnasium is not installed (an orchestrator's image), an id of its form is accepted: inspection checks it.
-    """
+    If Gymnasium is not installed (an orchestrator's image), an id of its form is accepted:
+    inspection checks it."""
     if environment_id in BUILT_IN:
         return BUILT_IN[environment_id]
     installed = {each.id: each for each in installed_environments(BUILT_IN)}
@@ -70,7 +74,8 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
             raise _refused(installed[environment_id].problem, "BROKEN_ENVIRONMENT", environment_id)
         return info
     known = registered_ids()
-    # An id with a module prefix is registered only by importing the user's module, which is left to its own process.
+    # An id with a module prefix is registered only by importing the user's module, which is left to
+    # its own process.
     on_trust = known is None or ":" in environment_id
     is_known = environment_id in (known or ()) and not _has_moved(environment_id)
     if is_known or (on_trust and _GYMNASIUM_ID.match(environment_id)):
@@ -79,7 +84,9 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     advice = package_advice(environment_id) or did_you_mean(
         environment_id, every, "`podracer environments` lists all environments"
     )
-    raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
+    raise _refused(
+        f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id
+    )
 
 
 def reward_threshold(environment_id: str) -> float | None:
@@ -92,7 +99,8 @@ _MOST_OF_GYMNASIUMS = {"FrozenLake-v1": 1.0, "FrozenLake8x8-v1": 1.0, "Blackjack
 
 
 def unreachable(spec: EnvironmentSpec, target: float | None) -> list[str]:
-    """A warning if the most that an episode of an environment can give is known, and less than the target."""
+    """A warning if the most that an episode of an environment can give is known, and less than the
+    target."""
     if target is None or not spec.id or spec.kwargs:
         return []
     most, info = _MOST_OF_GYMNASIUMS.get(spec.id), BUILT_IN.get(spec.id)
@@ -100,7 +108,10 @@ def unreachable(spec: EnvironmentSpec, target: float | None) -> list[str]:
         most = info.most_reward * (spec.max_episode_steps or info.max_episode_steps or 1)
     if most is None or target <= most:
         return []
-    return [f"the target {target:g} cannot be reached: the most that an episode of {spec.id} gives is {most:g}"]
+    return [
+        f"the target {target:g} cannot be reached: the most that an episode of {spec.id} gives is "
+        f"{most:g}"
+    ]
 
 
 def _refused(message: str, reason: str, environment_id: str) -> InvalidInput:
@@ -114,7 +125,8 @@ def registered_ids() -> list[str] | None:
 
 
 def newest(ids: list[str]) -> list[str]:
-    """The ids without older versions, and without ids that Gymnasium registers only to report that they have moved."""
+    """The ids without older versions, and without ids that Gymnasium registers only to report that
+    they have moved."""
     latest: dict[str, str] = {}
     for environment_id in ids:
         if _has_moved(environment_id):
@@ -132,7 +144,8 @@ def _has_moved(environment_id: str) -> bool:
 
 
 def gymnasium_info(environment_id: str) -> EnvironmentInfo:
-    """The registry's description of an id; little more than the id if Gymnasium or the id is missing."""
+    """The registry's description of an id; little more than the id if Gymnasium or the id is
+    missing."""
     spec = (_registry() or {}).get(environment_id)
     description = "Gymnasium's, in processes"
     if spec is None:
@@ -156,7 +169,11 @@ def versionless(environment_id: str) -> str:
 
 
 def _version(environment_id: str) -> int:
-    return int(environment_id.rpartition("-v")[2]) if versionless(environment_id) != environment_id else -1
+    return (
+        int(environment_id.rpartition("-v")[2])
+        if versionless(environment_id) != environment_id
+        else -1
+    )
 
 
 def _arguments(kwargs: Mapping[str, Any]) -> tuple[ArgumentInfo, ...]:
@@ -172,7 +189,11 @@ def _arguments(kwargs: Mapping[str, Any]) -> tuple[ArgumentInfo, ...]:
 
 
 def _package(entry_point: object) -> str:
-    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    module = (
+        entry_point.partition(":")[0]
+        if isinstance(entry_point, str)
+        else getattr(entry_point, "__module__", "")
+    )
     package: str = module.partition(".")[0]
     try:
         return f"{package} {importlib.metadata.version(package)}"
@@ -189,13 +210,15 @@ def _registry() -> Mapping[str, EnvSpec] | None:
 
 
 ENTRY_POINT_GROUP = "podracer.environments"
-"""A package adds an environment with an entry point, name = "its_package.envs:MyEnv": a `VecEnvironment`, or whatever
-returns a `gymnasium.Env`. It is imported where agents act, never here."""
+"""A package adds an environment with an entry point, name = "its_package.envs:MyEnv": a
+`VecEnvironment`, or whatever returns a `gymnasium.Env`. It is imported where agents act, never
+here."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledEnvironment:
-    """The result of loading an entry point: an environment, or a `problem` that names the package."""
+    """The result of loading an entry point: an environment, or a `problem` that names the
+    package."""
 
     id: str
     info: EnvironmentInfo | None
@@ -203,7 +226,8 @@ class InstalledEnvironment:
 
 
 def installed_environments(built_in: Collection[str]) -> list[InstalledEnvironment]:
-    """The environments of all installed packages. A broken one has a `problem` and does not affect the others."""
+    """The environments of all installed packages. A broken one has a `problem` and does not affect
+    the others."""
     # In a set: a distribution may be on sys.path twice.
     entries = {(entry.name, entry.value, package_of(entry)) for entry in _entry_points()}
     found = []
@@ -215,7 +239,9 @@ def installed_environments(built_in: Collection[str]) -> list[InstalledEnvironme
         elif others:
             problem = f"{start} {', '.join(others)} offers one of the same id; remove one of them"
         else:
-            info = EnvironmentInfo(name, f"installed: {value}", backend="installed", factory=value, package=package)
+            info = EnvironmentInfo(
+                name, f"installed: {value}", backend="installed", factory=value, package=package
+            )
             found.append(InstalledEnvironment(name, info))
             continue
         found.append(InstalledEnvironment(name, None, problem))

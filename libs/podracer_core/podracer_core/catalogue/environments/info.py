@@ -15,7 +15,8 @@ class ArgumentInfo:
 
     default    a JSON value (a tuple stands for a list); no default if `required`
     example    a value for a job file, if `required`
-    is_file    the path of a local file, which a job names under `data` and uploads, not in `environment.kwargs`
+    is_file    the path of a local file, which a job names under `data` and uploads, not in
+               `environment.kwargs`
     """
 
     name: str
@@ -30,12 +31,13 @@ class ArgumentInfo:
 class EnvironmentInfo:
     """The description of an environment, without starting it.
 
-    The spaces are None if `needs_inspection`. `factory`: the "module:Name" of the class of a batched environment in
-    this process, empty for a Gymnasium environment in processes. `arguments`: of that class, besides `num_envs`,
-    `device` and `max_episode_steps`. `package`: name and version of its distribution, empty if it is built in.
-    `scores`: the values of the argument `score` with which evaluations rank by another statistic than the return, and
-    that statistic's name. `most_reward`: the most that a step gives with the default arguments; None: unknown.
-    """
+    The spaces are None if `needs_inspection`. `factory`: the "module:Name" of the class of a
+    batched environment in this process, empty for a Gymnasium environment in processes.
+    `arguments`: of that class, besides `num_envs`, `device` and `max_episode_steps`. `package`:
+    name and version of its distribution, empty if it is built in. `scores`: the values of the
+    argument `score` with which evaluations rank by another statistic than the return, and that
+    statistic's name. `most_reward`: the most that a step gives with the default arguments; None:
+    unknown."""
 
     id: str
     description: str
@@ -61,5 +63,6 @@ class EnvironmentInfo:
         return self.backend == "gymnasium" and self.package.partition(" ")[0] == "gymnasium"
 
     def score_name(self, arguments: Mapping[str, object]) -> str:
-        """The name of its evaluations' statistic with these arguments: `return` unless `scores` has another."""
+        """The name of its evaluations' statistic with these arguments: `return` unless `scores` has
+        another."""
         return self.scores.get(str(arguments.get("score")), "return")

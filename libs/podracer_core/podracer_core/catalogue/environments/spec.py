@@ -33,7 +33,11 @@ class StoredFile:
     def __post_init__(self) -> None:
         violations = list(self._violations())
         if violations:
-            raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FILE_REFERENCE")
+            raise InvalidInput(
+                "; ".join(map(str, violations)),
+                violations=violations,
+                reason="INVALID_FILE_REFERENCE",
+            )
 
     def _violations(self) -> list[FieldViolation]:
         found = []
@@ -44,7 +48,9 @@ class StoredFile:
         if self.size_bytes < 0:
             found.append(FieldViolation("size_bytes", f"expected 0 or more, got {self.size_bytes}"))
         if self.name and not _NAME.fullmatch(self.name):
-            message = f"expected letters, digits, '.', '-' and '_', at most 100, got {self.name[:100]!r}"
+            message = (
+                f"expected letters, digits, '.', '-' and '_', at most 100, got {self.name[:100]!r}"
+            )
             found.append(FieldViolation("name", message))
         return found
 
@@ -55,7 +61,12 @@ class StoredFile:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values: `StoredFile(**file.to_json())` is equal to it."""
-        return {"key": self.key, "sha256": self.sha256, "size_bytes": self.size_bytes, "name": self.name}
+        return {
+            "key": self.key,
+            "sha256": self.sha256,
+            "size_bytes": self.size_bytes,
+            "name": self.name,
+        }
 
 
 Isolation = Literal["", "process"]
@@ -65,29 +76,34 @@ CONTACT_WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "Humanoid-v5": {"contact_cost_weight": 5e-7},
     "HumanoidStandup-v5": {"impact_cost_weight": 5e-7},
 }
-"""The default arguments for the cost of contacts. A record always has them: earlier versions, whose records have none,
-did not charge for contacts."""
+"""The default arguments for the cost of contacts. A record always has them: earlier versions, whose
+records have none, did not charge for contacts."""
 
 _ENTRY_POINT = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """The environment that a job names: an `id`, or the `entry_point` of the user's own class or function.
+    """The environment that a job names: an `id`, or the `entry_point` of the user's own class or
+    function.
 
-    id                   a built-in, a name in the entry point group `podracer.environments`, or a Gymnasium id
-    entry_point          "package.module:Name", called with the arguments: it returns a `gymnasium.Env`, or is a
-                         `VecEnvironment` class
-    code_path            a folder that is importable while the entry point is loaded, in the environment's process only:
-                         one that holds packages, or a package folder itself (with an `__init__.py`)
+    id                   a built-in, a name in the entry point group `podracer.environments`, or a
+                         Gymnasium id
+    entry_point          "package.module:Name", called with the arguments: it returns a
+                         `gymnasium.Env`, or is a `VecEnvironment` class
+    code_path            a folder that is importable while the entry point is loaded, in the
+                         environment's process only: one that holds packages, or a package folder
+                         itself (with an `__init__.py`)
     kwargs               arguments of the constructor, JSON values
     max_episode_steps    truncates episodes; None leaves the environment's own limit
-    code                 packed code in the object store; it becomes a `code_path` before the environment starts
-    data                 data sets by argument of the constructor: paths of files here, or files in the object store,
-                         which become paths likewise
+    code                 packed code in the object store; it becomes a `code_path` before the
+                         environment starts
+    data                 data sets by argument of the constructor: paths of files here, or files in
+                         the object store, which become paths likewise
     isolation            "process": each world in a process of its own; "": several in a process
     evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
-    observation_origin   subtracted in float64 from the first numbers of a flat observation, before they become float32
+    observation_origin   subtracted in float64 from the first numbers of a flat observation, before
+                         they become float32
     network              its processes may open connections
     """
 
@@ -106,7 +122,9 @@ class EnvironmentSpec:
     def __post_init__(self) -> None:
         violations = list(self._violations())
         if violations:
-            raise InvalidInput("; ".join(str(violation) for violation in violations), violations=violations)
+            raise InvalidInput(
+                "; ".join(str(violation) for violation in violations), violations=violations
+            )
 
     def _violations(self) -> Iterator[FieldViolation]:
         if bool(self.id) == bool(self.entry_point):
@@ -117,12 +135,16 @@ class EnvironmentSpec:
         if (self.code_path or self.code) and not self.entry_point:
             yield FieldViolation("environment.code", "needs an entry_point")
         if self.code_path and self.code:
-            yield FieldViolation("environment.code", "give either packed code or a folder, not both")
+            yield FieldViolation(
+                "environment.code", "give either packed code or a folder, not both"
+            )
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             message = f"must be at least 1, not {self.max_episode_steps}"
             yield FieldViolation("environment.max_episode_steps", message)
         if self.isolation not in get_args(Isolation):
-            yield FieldViolation("environment.isolation", f"expected process or nothing, got {self.isolation!r:.100}")
+            yield FieldViolation(
+                "environment.isolation", f"expected process or nothing, got {self.isolation!r:.100}"
+            )
         try:
             json.dumps(dict(self.kwargs), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -132,14 +154,17 @@ class EnvironmentSpec:
             if not name.isidentifier():
                 yield FieldViolation(f"data.{name}", "is not the name of an argument")
             elif name in self.kwargs:
-                yield FieldViolation(f"data.{name}", f"is also in environment.kwargs: give {name} once")
+                yield FieldViolation(
+                    f"data.{name}", f"is also in environment.kwargs: give {name} once"
+                )
 
     @property
     def shared_state_warning(self) -> str:
         """What to tell people of worlds that share state."""
         return (
-            f"worlds of {self.name} in one process share state, so each runs in a process of its own now, which is "
-            "slower: keep state in self, and random numbers in self.np_random, to avoid that"
+            f"worlds of {self.name} in one process share state, so each runs in a process of its "
+            "own now, which is slower: keep state in self, and random numbers in self.np_random, "
+            "to avoid that"
         )
 
     @property
@@ -161,13 +186,14 @@ class EnvironmentSpec:
         """
         if self.stored_files:
             raise PreconditionFailed(
-                f"{self.name} needs files that are still in the object store", reason="FILES_MISSING"
+                f"{self.name} needs files that are still in the object store",
+                reason="FILES_MISSING",
             )
         return {**self.kwargs, **self.data}
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON values for the environment's own process; `kwargs`: all of its `arguments`; `code_path`: for its
-        import path. Raises as `arguments`."""
+        """The JSON values for the environment's own process; `kwargs`: all of its `arguments`;
+        `code_path`: for its import path. Raises as `arguments`."""
         return {
             "id": self.id,
             "entry_point": self.entry_point,
@@ -179,7 +205,10 @@ class EnvironmentSpec:
 
     def to_metadata(self) -> dict[str, Any]:
         """The JSON values for a checkpoint's metadata; `from_metadata` is the inverse."""
-        data = {name: file.to_json() if isinstance(file, StoredFile) else file for name, file in self.data.items()}
+        data = {
+            name: file.to_json() if isinstance(file, StoredFile) else file
+            for name, file in self.data.items()
+        }
         return (
             {
                 "id": self.id,
@@ -193,7 +222,11 @@ class EnvironmentSpec:
             | ({"isolation": self.isolation} if self.isolation else {})
             | ({"network": True} if self.network else {})
             | ({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps})
-            | ({"observation_origin": list(self.observation_origin)} if self.observation_origin else {})
+            | (
+                {"observation_origin": list(self.observation_origin)}
+                if self.observation_origin
+                else {}
+            )
         )
 
     @classmethod
@@ -207,7 +240,10 @@ class EnvironmentSpec:
         return cls(
             **values,
             code=None if code is None else StoredFile(**code),
-            data={name: file if isinstance(file, str) else StoredFile(**file) for name, file in data.items()},
+            data={
+                name: file if isinstance(file, str) else StoredFile(**file)
+                for name, file in data.items()
+            },
         )
 
     @property

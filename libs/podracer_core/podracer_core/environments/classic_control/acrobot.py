@@ -1,9 +1,8 @@
 """Acrobot-v1, batched in torch.
 
-Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse Coarse Coding", with the
-numbers and the Runge-Kutta step of Gymnasium's `AcrobotEnv`. States are float64 as they are there: the motion is
-chaotic, and rounding errors of float32 would soon be seen.
-"""
+Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse Coarse
+Coding", with the numbers and the Runge-Kutta step of Gymnasium's `AcrobotEnv`. States are float64
+as they are there: the motion is chaotic, and rounding errors of float32 would soon be seen."""
 
 from __future__ import annotations
 
@@ -37,17 +36,18 @@ _INNER_WEIGHT = (_MASS * _CENTRE + _MASS * _LENGTH) * _GRAVITY
 
 
 class Acrobot(TorchEnvironment):
-    """Swing the free end of a double pendulum one link's length above its axis, by a torque of -1, 0 or 1 N m (actions
-    0, 1, 2) on the joint in the middle.
+    """Swing the free end of a double pendulum one link's length above its axis, by a torque of -1,
+    0 or 1 N m (actions 0, 1, 2) on the joint in the middle.
 
-    State "physics" float64 [4, N]: angle of the first link (0 hangs down), angle of the second against the first, both
-    within ±π, and their velocities. Observation float32 [N, 6]: cosine and sine of the one, of the other, and the
-    velocities. Reward -1 a step, 0 for the last.
+    State "physics" float64 [4, N]: angle of the first link (0 hangs down), angle of the second
+    against the first, both within ±π, and their velocities. Observation float32 [N, 6]: cosine and
+    sine of the one, of the other, and the velocities. Reward -1 a step, 0 for the last.
 
-    book_or_nips        the equations of Sutton and Barto's book, or those of the paper, which lack a term
+    book_or_nips        the equations of Sutton and Barto's book, or those of the paper, which lack
+                        a term
     dt                  s a step, one Runge-Kutta step
-    torque_noise_max    N m; a number uniform in ± this is added to the torque. With it the state has two more parts,
-                        "noise_key" and "noise_count", int64 [N]
+    torque_noise_max    N m; a number uniform in ± this is added to the torque. With it the state
+                        has two more parts, "noise_key" and "noise_count", int64 [N]
     """
 
     graph_safe = True
@@ -67,21 +67,31 @@ class Acrobot(TorchEnvironment):
         if not (dt > 0 and math.isfinite(dt)):
             raise InvalidInput(f"dt must be a positive number of seconds, not {dt!r}")
         if not (torque_noise_max >= 0 and math.isfinite(torque_noise_max)):
-            raise InvalidInput(f"torque_noise_max must be a number from 0 on, not {torque_noise_max!r}")
+            raise InvalidInput(
+                f"torque_noise_max must be a number from 0 on, not {torque_noise_max!r}"
+            )
         self._book = book_or_nips == "book"
         self._dt = dt
         self._noise = torque_noise_max
         super().__init__(num_envs, device, *spaces_of(ACROBOT), max_episode_steps)
         self._first_torque = torch.tensor(-1.0, dtype=torch.float64, device=self.device)
-        self._max_speeds = torch.tensor(_MAX_SPEEDS, dtype=torch.float64, device=self.device)[:, None]
+        self._max_speeds = torch.tensor(_MAX_SPEEDS, dtype=torch.float64, device=self.device)[
+            :, None
+        ]
         self._variables = torch.arange(4, device=self.device)[:, None]
 
     def initial_state(self, key: Tensor) -> State:
         """All four variables uniform in ±0.1."""
-        physics = uniform(key, self._variables).double().mul_(2 * _INITIAL_RANGE).sub_(_INITIAL_RANGE)
+        physics = (
+            uniform(key, self._variables).double().mul_(2 * _INITIAL_RANGE).sub_(_INITIAL_RANGE)
+        )
         if not self._noise:
             return {"physics": physics}
-        return {"physics": physics, "noise_key": derive_key(key, 1), "noise_count": torch.zeros_like(key)}
+        return {
+            "physics": physics,
+            "noise_key": derive_key(key, 1),
+            "noise_count": torch.zeros_like(key),
+        }
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
         """One classical Runge-Kutta step, then angles within ±π and velocities limited."""
@@ -105,10 +115,11 @@ class Acrobot(TorchEnvironment):
         return state, terminated.float().sub_(1), terminated
 
     def _derivative(self, physics: Tensor, torque: Tensor) -> Tensor:
-        """The time derivative [4, N] of `physics` (Sutton and Barto, section 11.3 of the first edition).
+        """The time derivative [4, N] of `physics` (Sutton and Barto, section 11.3 of the first
+        edition).
 
-        With θ the angles and M = [[d1, d2], [d2, m lc² + I]] the matrix of inertia, M θ'' = (-φ1, τ - φ2 - …).
-        """
+        With θ the angles and M = [[d1, d2], [d2, m lc² + I]] the matrix of inertia, M θ'' = (-φ1, τ
+        - φ2 - …)."""
         angle, joint_angle, speed, joint_speed = physics.unbind()
         cosine, sine = joint_angle.cos(), joint_angle.sin()
         d1 = cosine.mul(2 * _COUPLING).add_(_WHOLE_INERTIA)
@@ -122,7 +133,9 @@ class Acrobot(TorchEnvironment):
             push.addcmul_(speed.square(), sine, value=-_COUPLING)
         derivative = torch.empty_like(physics)
         derivative[:2] = physics[2:]
-        joint_acceleration = torch.div(push, ratio.mul_(d2).neg_().add_(_OUTER_INERTIA), out=derivative[3])
+        joint_acceleration = torch.div(
+            push, ratio.mul_(d2).neg_().add_(_OUTER_INERTIA), out=derivative[3]
+        )
         torch.div(d2.mul_(joint_acceleration).add_(phi1).neg_(), d1, out=derivative[2])
         return derivative
 

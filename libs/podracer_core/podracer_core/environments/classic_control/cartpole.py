@@ -1,9 +1,9 @@
 """CartPole-v1, batched in torch.
 
-Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult Learning Control Problems",
-with the numbers and the Euler steps of Gymnasium's `CartPoleEnv`. States are float64 as they are there: the upright
-pole is unstable, and a rounding error of float32 would grow a millionfold in 200 steps.
-"""
+Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult Learning
+Control Problems", with the numbers and the Euler steps of Gymnasium's `CartPoleEnv`. States are
+float64 as they are there: the upright pole is unstable, and a rounding error of float32 would grow
+a millionfold in 200 steps."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _POLE_RATIO = _POLE_MASS * _HALF_LENGTH / _TOTAL_MASS
 class CartPole(TorchEnvironment):
     """Push a cart left (0) or right (1) so that the pole on it stays up.
 
-    State "physics" float64 [4, N] and observation float32 [N, 4]: cart position, cart velocity, pole angle, pole
-    angular velocity. Reward 1 a step, or with `sutton_barto_reward` -1 for falling and 0 otherwise.
-    """
+    State "physics" float64 [4, N] and observation float32 [N, 4]: cart position, cart velocity,
+    pole angle, pole angular velocity. Reward 1 a step, or with `sutton_barto_reward` -1 for falling
+    and 0 otherwise."""
 
     graph_safe = True
     can_diverge = False
@@ -50,8 +50,12 @@ class CartPole(TorchEnvironment):
     ) -> None:
         super().__init__(num_envs, device, *spaces_of(CART_POLE), max_episode_steps)
         self._sutton_barto_reward = sutton_barto_reward
-        self._push_left = torch.tensor(-_FORCE / _TOTAL_MASS, dtype=torch.float64, device=self.device)
-        self._inertia = torch.tensor(_HALF_LENGTH * 4.0 / 3.0, dtype=torch.float64, device=self.device)
+        self._push_left = torch.tensor(
+            -_FORCE / _TOTAL_MASS, dtype=torch.float64, device=self.device
+        )
+        self._inertia = torch.tensor(
+            _HALF_LENGTH * 4.0 / 3.0, dtype=torch.float64, device=self.device
+        )
         self._one = torch.ones(num_envs, device=self.device)
         self._variables = torch.arange(4, device=self.device)[:, None]
 
@@ -61,15 +65,16 @@ class CartPole(TorchEnvironment):
         return {"physics": physics.mul_(2 * _INITIAL_RANGE).sub_(_INITIAL_RANGE)}
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
-        """One Euler step of Florian 2007, "Correct equations for the dynamics of the cart-pole system", eq. 23 and 24
-        without friction, as in Gymnasium.
-        """
+        """One Euler step of Florian 2007, "Correct equations for the dynamics of the cart-pole
+        system", eq. 23 and 24 without friction, as in Gymnasium."""
         position, velocity, angle, angular_velocity = state["physics"].unbind()
         cosine, sine = angle.cos(), angle.sin()
         force = torch.add(self._push_left, action, alpha=2 * _FORCE / _TOTAL_MASS)
         # Both equations share (force + m l ω² sin θ) / (M + m).
         push = force.addcmul_(angular_velocity.square(), sine, value=_POLE_RATIO)
-        inertia = self._inertia.addcmul(cosine, cosine, value=-_HALF_LENGTH * _POLE_MASS / _TOTAL_MASS)
+        inertia = self._inertia.addcmul(
+            cosine, cosine, value=-_HALF_LENGTH * _POLE_MASS / _TOTAL_MASS
+        )
         angular_acceleration = sine.mul_(_GRAVITY).addcmul_(cosine, push, value=-1).div_(inertia)
         acceleration = push.addcmul_(angular_acceleration, cosine, value=-_POLE_RATIO)
         position.add_(velocity, alpha=_TIME_STEP)

@@ -1,9 +1,9 @@
 """MountainCar-v0 and MountainCarContinuous-v0, batched in torch.
 
-Moore 1990, "Efficient Memory-based Learning for Robot Control", with the numbers and the semi-implicit Euler steps of
-Gymnasium's `MountainCarEnv` and `Continuous_MountainCarEnv`. The state of the first is float64 and that of the second
-is rounded to float32 after every step, as they are there.
-"""
+Moore 1990, "Efficient Memory-based Learning for Robot Control", with the numbers and the
+semi-implicit Euler steps of Gymnasium's `MountainCarEnv` and `Continuous_MountainCarEnv`. The state
+of the first is float64 and that of the second is rounded to float32 after every step, as they are
+there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _START = (-0.6, -0.4)
 
 
 class MountainCar(TorchEnvironment):
-    """Drive a car out of a valley with an engine too weak for the slope: push left (0), not at all (1) or right (2).
+    """Drive a car out of a valley with an engine too weak for the slope: push left (0), not at all
+    (1) or right (2).
 
-    State "physics" float64 [2, N] and observation float32 [N, 2]: position in -1.2 … 0.6 and velocity in ±0.07.
-    Reward -1 a step, until the car stands at 0.5 or beyond with a velocity of at least `goal_velocity`.
-    """
+    State "physics" float64 [2, N] and observation float32 [N, 2]: position in -1.2 … 0.6 and
+    velocity in ±0.07. Reward -1 a step, until the car stands at 0.5 or beyond with a velocity of at
+    least `goal_velocity`."""
 
     graph_safe = True
     can_diverge = False
@@ -53,7 +54,8 @@ class MountainCar(TorchEnvironment):
         return {"physics": _start(key, torch.float64)}
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
-        """v += (action - 1) F - g cos 3x; x += v, both limited; the wall on the left takes all speed."""
+        """v += (action - 1) F - g cos 3x; x += v, both limited; the wall on the left takes all
+        speed."""
         position = state["physics"][0]
         slope = position.mul(3).cos_()
         push = torch.add(self._coast, action, alpha=_FORCE).sub_(slope, alpha=_GRAVITY)
@@ -68,11 +70,11 @@ class MountainCar(TorchEnvironment):
 class MountainCarContinuous(TorchEnvironment):
     """The same valley with a stronger engine that burns fuel; action [N, 1]: the push, in ±1.
 
-    State "physics" float32 [2, N] and observation float32 [N, 2]: position in -1.2 … 0.6 and velocity in ±0.07.
-    Reward -0.1 action² a step, and 100 for standing at 0.45 or beyond with a velocity of at least `goal_velocity`,
-    which ends the episode. An action outside ±1 is clipped, and costs what the clipped one does; Gymnasium clips it
-    too, but charges for the one that it was given.
-    """
+    State "physics" float32 [2, N] and observation float32 [N, 2]: position in -1.2 … 0.6 and
+    velocity in ±0.07. Reward -0.1 action² a step, and 100 for standing at 0.45 or beyond with a
+    velocity of at least `goal_velocity`, which ends the episode. An action outside ±1 is clipped,
+    and costs what the clipped one does; Gymnasium clips it too, but charges for the one that it was
+    given."""
 
     graph_safe = True
 
@@ -91,11 +93,14 @@ class MountainCarContinuous(TorchEnvironment):
         return {"physics": _start(key, torch.float32)}
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
-        """v += power action - g cos 3x; x += v, both limited; the wall on the left takes all speed."""
+        """v += power action - g cos 3x; x += v, both limited; the wall on the left takes all
+        speed."""
         force = action[:, 0].clamp(-1.0, 1.0)
         # The cosine alone is float64 there.
         slope = state["physics"][0].mul(3).double().cos_().mul_(_GRAVITY).float()
-        terminated = _drive(state["physics"], force.mul(_POWER).sub_(slope), _CONTINUOUS_GOAL, self._goal_velocity)
+        terminated = _drive(
+            state["physics"], force.mul(_POWER).sub_(slope), _CONTINUOUS_GOAL, self._goal_velocity
+        )
         reward = force.square_().mul_(-0.1).add_(terminated, alpha=100.0)
         return state, reward, terminated
 
@@ -113,7 +118,8 @@ def _start(key: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _drive(physics: Tensor, push: Tensor, goal: float, goal_velocity: float) -> Tensor:
-    """Add `push` [N] to the velocities in `physics` [2, N], and move; returns which cars have arrived, bool [N]."""
+    """Add `push` [N] to the velocities in `physics` [2, N], and move; returns which cars have
+    arrived, bool [N]."""
     position, velocity = physics.unbind()
     velocity.add_(push).clamp_(-_MAX_SPEED, _MAX_SPEED)
     position.add_(velocity).clamp_(_MIN_POSITION, _MAX_POSITION)

@@ -1,4 +1,5 @@
-"""Pendulum-v1, batched in torch, with the numbers and the semi-implicit Euler steps of Gymnasium's `PendulumEnv`.
+"""Pendulum-v1, batched in torch, with the numbers and the semi-implicit Euler steps of Gymnasium's
+`PendulumEnv`.
 
 States are float64 as they are there, so that both agree for a whole episode.
 """
@@ -27,10 +28,10 @@ _INITIAL_SPEED = 1.0  # rad/s
 class Pendulum(TorchEnvironment):
     """Swing a pendulum up and hold it there with a motor too weak to lift it directly.
 
-    State "physics" float64 [2, N]: angle (0 is upright, not wrapped) and angular velocity. Observation float32 [N, 3]:
-    its cosine, sine and the angular velocity. Action [N, 1]: torque in ±2 N m. Reward
-    -(angle² + 0.1 velocity² + 0.001 torque²) of the state before the step, the angle taken within ±π. `g` in m/s².
-    """
+    State "physics" float64 [2, N]: angle (0 is upright, not wrapped) and angular velocity.
+    Observation float32 [N, 3]: its cosine, sine and the angular velocity. Action [N, 1]: torque in
+    ±2 N m. Reward -(angle² + 0.1 velocity² + 0.001 torque²) of the state before the step, the angle
+    taken within ±π. `g` in m/s²."""
 
     graph_safe = True
 
@@ -43,13 +44,17 @@ class Pendulum(TorchEnvironment):
     ) -> None:
         super().__init__(num_envs, device, *spaces_of(PENDULUM), max_episode_steps)
         self._gravity_factor = 3 * g / (2 * _LENGTH)
-        self._ranges = torch.tensor([[_INITIAL_ANGLE], [_INITIAL_SPEED]], dtype=torch.float64, device=self.device)
+        self._ranges = torch.tensor(
+            [[_INITIAL_ANGLE], [_INITIAL_SPEED]], dtype=torch.float64, device=self.device
+        )
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._variables = torch.arange(2, device=self.device)[:, None]
 
     def initial_state(self, key: Tensor) -> State:
         """Any angle, and an angular velocity in ±1."""
-        return {"physics": uniform(key, self._variables).double().mul_(2).sub_(1).mul_(self._ranges)}
+        return {
+            "physics": uniform(key, self._variables).double().mul_(2).sub_(1).mul_(self._ranges)
+        }
 
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
         """ω += (3g/2l sin θ + 3/ml² u) dt, limited; θ += ω dt. It never ends by itself."""
@@ -57,8 +62,14 @@ class Pendulum(TorchEnvironment):
         torque = action[:, 0].clamp(-_MAX_TORQUE, _MAX_TORQUE)
         turns = angle.mul(1 / (2 * math.pi)).round_()
         wrapped = angle.sub(turns, alpha=2 * math.pi)
-        reward = wrapped.square_().addcmul_(speed, speed, value=0.1).add_(torque.square(), alpha=0.001).neg_()
-        # In float32, as Gymnasium rounds it; a swinging pendulum makes a hundred times more of a difference here.
+        reward = (
+            wrapped.square_()
+            .addcmul_(speed, speed, value=0.1)
+            .add_(torque.square(), alpha=0.001)
+            .neg_()
+        )
+        # In float32, as Gymnasium rounds it; a swinging pendulum makes a hundred times more of a
+        # difference here.
         push = torque.mul(3.0 / (_MASS * _LENGTH**2))
         acceleration = angle.sin().mul_(self._gravity_factor).add_(push)
         speed.add_(acceleration, alpha=_TIME_STEP).clamp_(-_MAX_SPEED, _MAX_SPEED)

@@ -1,4 +1,5 @@
-"""Gymnasium's MuJoCo environments (v5), stepped as one batch: on CPU by C MuJoCo, on CUDA by MuJoCo Warp.
+"""Gymnasium's MuJoCo environments (v5), stepped as one batch: on CPU by C MuJoCo, on CUDA by MuJoCo
+Warp.
 
 environment     the frame of all of them: seeds, episodes, time limits, autoreset, broken worlds
 tasks           the tasks: model, observation, reward, when it ends, where it starts

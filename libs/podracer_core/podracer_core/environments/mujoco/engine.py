@@ -16,13 +16,17 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 
 
 def open_physics(
-    engine: Engine, xml_file: str, num_envs: int, device: torch.device | str, fields: Sequence[str] = ()
+    engine: Engine,
+    xml_file: str,
+    num_envs: int,
+    device: torch.device | str,
+    fields: Sequence[str] = (),
 ) -> Physics:
-    """`num_envs` worlds of the model in `xml_file` (see `load_model`), with `fields` of `mjData` to read.
+    """`num_envs` worlds of the model in `xml_file` (see `load_model`), with `fields` of `mjData` to
+    read.
 
-    `engine` "auto" is "warp" on a CUDA device and "mujoco" on a CPU. Raises InvalidInput for what cannot be, and
-    PreconditionFailed where Warp is not installed.
-    """
+    `engine` "auto" is "warp" on a CUDA device and "mujoco" on a CPU. Raises InvalidInput for what
+    cannot be, and PreconditionFailed where Warp is not installed."""
     if num_envs < 1:
         raise InvalidInput(f"num_envs must be at least 1, not {num_envs}", num_envs=num_envs)
     place = torch.device(device)
@@ -40,13 +44,18 @@ def open_physics(
     raise InvalidInput(message, field="environment.kwargs.engine")
 
 
-def _open_warp(xml_file: str, num_envs: int, device: torch.device, fields: Sequence[str]) -> Physics:
+def _open_warp(
+    xml_file: str, num_envs: int, device: torch.device, fields: Sequence[str]
+) -> Physics:
     try:
         from podracer_core.environments.mujoco.warp_physics import WarpPhysics
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("podracer_core"):
             raise
-        message = f"MuJoCo Warp, which steps {xml_file} on {device}, needs podracer-core[mujoco-warp]: {error}"
+        message = (
+            f"MuJoCo Warp, which steps {xml_file} on {device}, needs "
+            f"podracer-core[mujoco-warp]: {error}"
+        )
         raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
     return WarpPhysics(load_model(xml_file), num_envs, device, fields)
 
@@ -63,8 +72,9 @@ def load_model(xml_file: str) -> mujoco.MjModel:
         known = ", ".join(sorted(file.name for file in assets.glob("*.xml")))
         raise _no_model(f"there is no model {path}; Gymnasium's are {known}")
     try:
-        # Through MjSpec a deprecation (`settotalmass` of half_cheetah.xml) is a Python warning that can be ignored;
-        # MjModel.from_xml_path would write it to MUJOCO_LOG.TXT in the working directory.
+        # Through MjSpec a deprecation (`settotalmass` of half_cheetah.xml) is a Python warning that
+        # can be ignored; MjModel.from_xml_path would write it to MUJOCO_LOG.TXT in the working
+        # directory.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="compiler attribute 'settotalmass'")
             return mujoco.MjSpec.from_file(str(path)).compile()

@@ -1,8 +1,9 @@
-"""The frame of every MuJoCo environment: seeds, episodes, time limits, autoreset, broken worlds, state.
+"""The frame of every MuJoCo environment: seeds, episodes, time limits, autoreset, broken worlds,
+state.
 
-The same code runs in float64 on C MuJoCo and in float32 on MuJoCo Warp. On a CUDA device a step never waits for the
-device, and whatever outlives it is written in place, so that it can be captured in a CUDA graph.
-"""
+The same code runs in float64 on C MuJoCo and in float32 on MuJoCo Warp. On a CUDA device a step
+never waits for the device, and whatever outlives it is written in place, so that it can be captured
+in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from podracer_core.environments.mujoco_info import (
     TaskArguments,
     WalkArguments,
 )
-from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step, check_time_limit
+from podracer_core.environments.vec_environment import (
+    Step,
+    VecEnvironment,
+    allocate_step,
+    check_time_limit,
+)
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.random_numbers import derive_key, normal, uniform
 
@@ -37,33 +43,40 @@ _MOST_FRAMES = 1000
 class MuJoCoEnvironment(VecEnvironment):
     """N worlds of one MuJoCo model.
 
-    A task gives `set_up`, `initial_state` and `outcome`, and `observe` where it shows more than views, as functions of
-    the live views `qpos` [N, nq], `qvel` [N, nv], `ctrl` [N, nu] and those of `physics.field`. Actions are clipped to
-    the actuators' range; NaN acts as 0. A world that breaks (NaN, a full buffer) counts as truncated and not valid with
-    reward 0, shows zeros as its final observation, starts its next episode, and is counted in `broken_count` int64 [N].
-    """
+    A task gives `set_up`, `initial_state` and `outcome`, and `observe` where it shows more than
+    views, as functions of the live views `qpos` [N, nq], `qvel` [N, nv], `ctrl` [N, nu] and those
+    of `physics.field`. Actions are clipped to the actuators' range; NaN acts as 0. A world that
+    breaks (NaN, a full buffer) counts as truncated and not valid with reward 0, shows zeros as its
+    final observation, starts its next episode, and is counted in `broken_count` int64 [N]."""
 
     observation_space: gymnasium.spaces.Box
     action_space: gymnasium.spaces.Box
 
-    contact_force_range: tuple[float, float] = (-math.inf, math.inf)  # of each force, for the cost of contacts
+    # of each force, for the cost of contacts
+    contact_force_range: tuple[float, float] = (-math.inf, math.inf)
     most_contact_cost: float = math.inf
 
     arguments_type: ClassVar[type[TaskArguments]]
     arguments: TaskArguments
 
     def __init_subclass__(cls) -> None:
-        """Give a task the signature with the fields of its `arguments_type`, for callers of `inspect.signature`."""
+        """Give a task the signature with the fields of its `arguments_type`, for callers of
+        `inspect.signature`."""
         super().__init_subclass__()
         *own, _ = list(inspect.signature(MuJoCoEnvironment.__init__).parameters.values())[1:]
         arguments = inspect.signature(cls.arguments_type).parameters.values()
         cls.__signature__ = inspect.Signature([*own, *arguments])  # type: ignore[attr-defined]
 
     def __init__(
-        self, num_envs: int, device: torch.device | str = "cpu", *, evaluation: bool = False, **arguments: Any
+        self,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        *,
+        evaluation: bool = False,
+        **arguments: Any,
     ) -> None:
-        """`arguments` are those of `arguments_type`; `frame_skip` physics steps are one step of the environment.
-        `evaluation`: on C MuJoCo, and the reward includes the cost of contacts."""
+        """`arguments` are those of `arguments_type`; `frame_skip` physics steps are one step of the
+        environment. `evaluation`: on C MuJoCo, and the reward includes the cost of contacts."""
         self.arguments = asked = self.arguments_type(**arguments)
         engine: Engine = "mujoco" if evaluation else getattr(asked, "engine", "mujoco")
         self.contact_weight = asked.contact_weight if evaluation else 0.0
@@ -93,36 +106,46 @@ class MuJoCoEnvironment(VecEnvironment):
         self._elapsed = torch.zeros_like(self._seed)
         self.broken_count = torch.zeros_like(self._seed)
         self._position = torch.zeros(self.num_envs, dtype=physics.dtype, device=self.device)
-        self.never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # for tasks that do not end
+        # for tasks that do not end
+        self.never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._own_step = allocate_step(self)
         self._replay = physics.captured(lambda: self._advance(self._own_step))
         self._started = self._closed = False
         self._starts: EpisodeStarts | None = None
         if self.device.type == "cpu":
-            # What `EpisodeStarts` fills in. It keeps states only: what they look like, the engine has to say.
-            self._first = {"qpos": torch.empty_like(self.qpos).t(), "qvel": torch.empty_like(self.qvel).t()}
+            # What `EpisodeStarts` fills in. It keeps states only: what they look like, the engine
+            # has to say.
+            self._first = {
+                "qpos": torch.empty_like(self.qpos).t(),
+                "qvel": torch.empty_like(self.qvel).t(),
+            }
             self._nothing = torch.empty(self.num_envs, 0)
             self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
 
     def fields(self) -> Sequence[str]:
-        """Fields of `mjData` that it reads besides positions, velocities and controls: see `physics.field`."""
+        """Fields of `mjData` that it reads besides positions, velocities and controls: see
+        `physics.field`."""
         return ()
 
     @abstractmethod
     def set_up(self) -> Sequence[Tensor]:
-        """Take the views that it works with; returns those that are as wide as an observation together, [N, k] each."""
+        """Take the views that it works with; returns those that are as wide as an observation
+        together, [N, k] each."""
 
     @abstractmethod
     def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """`qpos` [K, nq] and `qvel` [K, nv] of K first states, drawn from `key` int64 [K], one stream an episode."""
+        """`qpos` [K, nq] and `qvel` [K, nv] of K first states, drawn from `key` int64 [K], one
+        stream an episode."""
 
     def observe(self, out: Tensor) -> None:
-        """Write the observations of the present states into `out` float32 [N, obs]: what `set_up` returned."""
+        """Write the observations of the present states into `out` float32 [N, obs]: what `set_up`
+        returned."""
         torch.cat(list(self.observed), 1, out=out)
 
     @abstractmethod
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
-        """The reward [N] of the step just made under `ctrl`, and whether it ended the task, bool [N].
+        """The reward [N] of the step just made under `ctrl`, and whether it ended the task, bool
+        [N].
 
         `velocity` [N]: by how much `position` changed, per second.
         """
@@ -132,25 +155,39 @@ class MuJoCoEnvironment(VecEnvironment):
         return self.qpos[:, 0]
 
     def positions(self, planar: int, asked: RunArguments | HumanoidParts) -> Tensor:
-        """`qpos`, without the first `planar` coordinates (how far it has come) where these are left out."""
+        """`qpos`, without the first `planar` coordinates (how far it has come) where these are left
+        out."""
         return self.qpos[:, planar if asked.exclude_current_positions_from_observation else 0 :]
 
     def walked(
         self, velocity: Tensor, healthy: Tensor, asked: WalkArguments | HumanoidArguments
     ) -> tuple[Tensor, Tensor]:
-        """`outcome` where walking counts: forward and healthy reward minus control cost; the end when unhealthy."""
-        reward = velocity.mul_(asked.forward_reward_weight).add_(healthy, alpha=asked.healthy_reward)
+        """`outcome` where walking counts: forward and healthy reward minus control cost; the end
+        when unhealthy."""
+        reward = velocity.mul_(asked.forward_reward_weight).add_(
+            healthy, alpha=asked.healthy_reward
+        )
         reward.sub_(self.ctrl.square().sum(1), alpha=asked.ctrl_cost_weight)
         return reward, healthy.logical_not() if asked.terminate_when_unhealthy else self.never
 
-    def noisy_state(self, key: Tensor, scale: float, *, normal_velocity: bool = False) -> tuple[Tensor, Tensor]:
+    def noisy_state(
+        self, key: Tensor, scale: float, *, normal_velocity: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The model's own state and zero velocity, with noise on every coordinate.
 
         Uniform in ± `scale`, or for velocities normal with the standard deviation `scale`.
         """
-        positions, velocities = torch.split(self._coordinates, [self.qpos.shape[1], self.qvel.shape[1]])
+        positions, velocities = torch.split(
+            self._coordinates, [self.qpos.shape[1], self.qvel.shape[1]]
+        )
         key = key[:, None]
-        qpos = uniform(key, positions).to(self.qpos.dtype).mul_(2 * scale).sub_(scale).add_(self._qpos0)
+        qpos = (
+            uniform(key, positions)
+            .to(self.qpos.dtype)
+            .mul_(2 * scale)
+            .sub_(scale)
+            .add_(self._qpos0)
+        )
         if normal_velocity:
             return qpos, normal(key, velocities).to(self.qvel.dtype).mul_(scale)
         return qpos, uniform(key, velocities).to(self.qvel.dtype).mul_(2 * scale).sub_(scale)
@@ -160,7 +197,9 @@ class MuJoCoEnvironment(VecEnvironment):
         """See `VecEnvironment.reset`."""
         self._check_open()
         if seeds.shape != (self.num_envs,):
-            raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+            raise InvalidInput(
+                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
+            )
         self._seed.copy_(seeds)
         self._open_streams()
         self._episode.zero_()
@@ -191,7 +230,8 @@ class MuJoCoEnvironment(VecEnvironment):
         return self._own_step if out is None else _copy(self._own_step, out)
 
     def state(self) -> dict[str, Tensor]:
-        """See `VecEnvironment.state`: the counters, and "physics.NAME" of all that `Physics.state` names."""
+        """See `VecEnvironment.state`: the counters, and "physics.NAME" of all that `Physics.state`
+        names."""
         copies = {name: value.clone() for name, value in self._counters().items()}
         return copies | {f"physics.{name}": value for name, value in self.physics.state().items()}
 
@@ -200,22 +240,35 @@ class MuJoCoEnvironment(VecEnvironment):
         """See `VecEnvironment.load_state`."""
         self._check_open()
         for name, value in self.state().items():
-            if name not in state or state[name].shape != value.shape or state[name].dtype != value.dtype:
-                found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
-                raise InvalidInput(f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}")
+            if (
+                name not in state
+                or state[name].shape != value.shape
+                or state[name].dtype != value.dtype
+            ):
+                found = (
+                    f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
+                )
+                raise InvalidInput(
+                    f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
+                )
         for name, value in self._counters().items():
             value.copy_(state[name])
         self._open_streams()
         prefix = "physics."
-        physics = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        physics = {
+            name.removeprefix(prefix): value
+            for name, value in state.items()
+            if name.startswith(prefix)
+        }
         self.physics.load_state(physics)
         return self._go_on()
 
     def close(self) -> None:
-        """Release the engine: its threads or its GPU memory are freed with the last reference to this environment.
+        """Release the engine: its threads or its GPU memory are freed with the last reference to
+        this environment.
 
-        So they do not wait for the garbage collector, which does not see GPU memory and may run late.
-        """
+        So they do not wait for the garbage collector, which does not see GPU memory and may run
+        late."""
         self._closed, self._started = True, False
         self._starts, self._replay = None, _nothing  # both hold this environment
         self.physics.close()
@@ -249,7 +302,9 @@ class MuJoCoEnvironment(VecEnvironment):
         self.physics.step(self.frame_skip)
         reward, terminated = self.outcome((self.position() - self._position).div_(self.dt))
         if self.contact_weight:
-            forces = self.physics.field("cfrc_ext").clamp(*self.contact_force_range).square().sum((1, 2))
+            forces = (
+                self.physics.field("cfrc_ext").clamp(*self.contact_force_range).square().sum((1, 2))
+            )
             reward = reward - forces.mul_(self.contact_weight).clamp_(max=self.most_contact_cost)
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
@@ -261,7 +316,8 @@ class MuJoCoEnvironment(VecEnvironment):
             torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
         self._set_aside_broken_worlds(out)
         done = out.terminated | out.truncated
-        # A CPU knows at once that nothing has ended; elsewhere the host must not wait for the device.
+        # A CPU knows at once that nothing has ended; elsewhere the host must not wait for the
+        # device.
         if self.device.type == "cpu" and not done.any():
             out.observation.copy_(out.final_observation)
             self._position.copy_(self.position())

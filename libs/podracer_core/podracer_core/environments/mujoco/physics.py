@@ -20,10 +20,9 @@ from torch import Tensor
 class Physics(ABC):
     """N worlds of one `model`, in float64 (C MuJoCo) or float32 (Warp) tensors on `device`.
 
-    An implementation is made from (model, num_envs, device, fields): `fields` names the derived fields that the task
-    reads ("xpos", "cinert", …); "qpos", "qvel" and "ctrl" are always there. It may change the solver's settings in
-    its own copy of the model.
-    """
+    An implementation is made from (model, num_envs, device, fields): `fields` names the derived
+    fields that the task reads ("xpos", "cinert", …); "qpos", "qvel" and "ctrl" are always there. It
+    may change the solver's settings in its own copy of the model."""
 
     model: mujoco.MjModel
     num_envs: int
@@ -32,11 +31,12 @@ class Physics(ABC):
 
     @abstractmethod
     def field(self, name: str) -> Tensor:
-        """A live view [N, …] of a field of `mjData`, shaped as there ("qpos" [N, nq], "xpos" [N, nbody, 3], …).
+        """A live view [N, …] of a field of `mjData`, shaped as there ("qpos" [N, nq], "xpos" [N,
+        nbody, 3], …).
 
-        The tensor is the same one for as long as this lives; every step writes into it. "qpos" and "qvel" are the
-        state after the step. Derived fields are what `mj_step` leaves: those of the last state whose forces it
-        evaluated, one stage before. Only "ctrl" is for others to write.
+        The tensor is the same one for as long as this lives; every step writes into it. "qpos" and
+        "qvel" are the state after the step. Derived fields are what `mj_step` leaves: those of the
+        last state whose forces it evaluated, one stage before. Only "ctrl" is for others to write.
         """
 
     @abstractmethod
@@ -45,33 +45,36 @@ class Physics(ABC):
 
     @abstractmethod
     def restart(self, rows: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Put worlds into new states, all else as in a fresh `mjData` (no warm start, time 0), and `mj_forward` them.
+        """Put worlds into new states, all else as in a fresh `mjData` (no warm start, time 0), and
+        `mj_forward` them.
 
-        `rows` bool [N]; `qpos` [N, nq] and `qvel` [N, nv], of `dtype`, are read where it is true; other worlds keep
-        everything, their derived fields too. The worlds count as sound again.
-        """
+        `rows` bool [N]; `qpos` [N, nq] and `qvel` [N, nv], of `dtype`, are read where it is true;
+        other worlds keep everything, their derived fields too. The worlds count as sound again."""
 
     @abstractmethod
     def broken(self) -> Tensor:
-        """Bool [N]: worlds in which the engine met NaN or a full buffer since they started; they hold nonsense.
+        """Bool [N]: worlds in which the engine met NaN or a full buffer since they started; they
+        hold nonsense.
 
-        It may notice NaN one step late: the environment looks for it in observations and rewards itself.
-        """
+        It may notice NaN one step late: the environment looks for it in observations and rewards
+        itself."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """A copy of all that the next step depends on (the warm start too) and of `fields`, environment axis first."""
+        """A copy of all that the next step depends on (the warm start too) and of `fields`,
+        environment axis first."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `state` returned, bit by bit, derived fields included."""
 
     def captured(self, advance: Callable[[], None]) -> Callable[[], None]:
-        """`advance` as a call that costs the host as little as it can: a replayed graph, where the engine has graphs.
+        """`advance` as a call that costs the host as little as it can: a replayed graph, where the
+        engine has graphs.
 
-        `advance` is an environment's whole step: it calls `step` and `restart`, and reads and writes always the same
-        tensors, without waiting for a CUDA device. What is returned must also work while someone else captures.
-        """
+        `advance` is an environment's whole step: it calls `step` and `restart`, and reads and
+        writes always the same tensors, without waiting for a CUDA device. What is returned must
+        also work while someone else captures."""
         return advance
 
     def close(self) -> None:  # noqa: B027 - a GPU's memory goes with its tensors
@@ -79,7 +82,8 @@ class Physics(ABC):
 
 
 class BatchPhysics(Physics):
-    """N worlds in float64; the results do not depend on the number of threads, which is torch's own."""
+    """N worlds in float64; the results do not depend on the number of threads, which is torch's
+    own."""
 
     def __init__(self, model: mujoco.MjModel, num_envs: int, fields: Sequence[str] = ()) -> None:
         """`fields`: the derived fields of `mjData` that will be read."""
@@ -124,7 +128,8 @@ class BatchPhysics(Physics):
     def restart(self, rows: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         """See `Physics.restart`."""
         index = rows.nonzero().squeeze(1)
-        # A world is its row. `Batch.reset` does the same and takes ten times as long for a few worlds.
+        # A world is its row. `Batch.reset` does the same and takes ten times as long for a few
+        # worlds.
         self._rows.index_copy_(0, index, self._default_row.expand(index.numel(), -1))
         self._fields["qpos"].index_copy_(0, index, qpos.index_select(0, index))
         self._fields["qvel"].index_copy_(0, index, qvel.index_select(0, index))
@@ -133,12 +138,15 @@ class BatchPhysics(Physics):
         self._batch.forward(index.numpy())
 
     def broken(self) -> Tensor:
-        """See `Physics.broken`; where MuJoCo warned of NaN it has also put the world back to its default state."""
+        """See `Physics.broken`; where MuJoCo warned of NaN it has also put the world back to its
+        default state."""
         return self._warnings.any(1).logical_or_(self._failed)
 
     def state(self) -> dict[str, Tensor]:
         """See `Physics.state`."""
-        return {"rows": self._rows.clone()} | {name: self._fields[name].clone() for name in self._derived}
+        return {"rows": self._rows.clone()} | {
+            name: self._fields[name].clone() for name in self._derived
+        }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """See `Physics.load_state`."""
@@ -150,7 +158,8 @@ class BatchPhysics(Physics):
 
 
 def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
-    """`model`, or a copy that does not look for islands of constraints where one tree of bodies can only make one.
+    """`model`, or a copy that does not look for islands of constraints where one tree of bodies can
+    only make one.
 
     The same bits come out, 4 to 5 % sooner.
     """
@@ -162,14 +171,16 @@ def _without_islands(model: mujoco.MjModel) -> mujoco.MjModel:
 
 
 def _live(array: np.ndarray) -> Tensor:
-    """`array`'s own memory. The batch marks what it computes as read-only, which torch can only warn of."""
+    """`array`'s own memory. The batch marks what it computes as read-only, which torch can only
+    warn of."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 
 
 def _keep_warnings_out_of_files() -> None:
-    """MuJoCo's warnings go to stderr only: broken worlds are counted, and no MUJOCO_LOG.TXT lies about."""
+    """MuJoCo's warnings go to stderr only: broken worlds are counted, and no MUJOCO_LOG.TXT lies
+    about."""
     config = mujoco.MjLogConfig.get()
     config.logto_file = False
     mujoco.MjLogConfig.set(config)

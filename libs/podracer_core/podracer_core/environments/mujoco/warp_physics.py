@@ -1,13 +1,13 @@
 """MuJoCo on a GPU: MuJoCo Warp, its arrays seen as torch tensors.
 
-In float32, with the settings of `model_for_warp`. Under the same settings C MuJoCo comes to the same positions within
-1e-4 after 100 physics steps of random torques: 28 to 31 of 32 worlds of Ant, 31 or 32 of Humanoid, HalfCheetah, Hopper
-and Walker2d, the median between 4e-7 and 1e-5. The rest are worlds in which rounding decides whether a foot touches a
-step earlier; C MuJoCo with its state rounded to float32 at every step leaves itself so, too.
+In float32, with the settings of `model_for_warp`. Under the same settings C MuJoCo comes to the
+same positions within 1e-4 after 100 physics steps of random torques: 28 to 31 of 32 worlds of Ant,
+31 or 32 of Humanoid, HalfCheetah, Hopper and Walker2d, the median between 4e-7 and 1e-5. The rest
+are worlds in which rounding decides whether a foot touches a step earlier; C MuJoCo with its state
+rounded to float32 at every step leaves itself so, too.
 
-A GPU adds contacts up in any order, so there two runs agree to rounding only. On a CPU device Warp works as well and is
-repeatable, but on one thread: good for tests, not for training.
-"""
+A GPU adds contacts up in any order, so there two runs agree to rounding only. On a CPU device Warp
+works as well and is repeatable, but on one thread: good for tests, not for training."""
 
 from __future__ import annotations
 
@@ -36,10 +36,16 @@ from podracer_core.errors import InvalidInput
 # What the next step depends on, besides the model.
 _STATE = ("qpos", "qvel", "act", "ctrl", "time", "qacc_warmstart")
 # What positions alone decide, without contacts and forces.
-_KINEMATIC = frozenset(("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "site_xpos", "subtree_com", "cinert"))
-_AFTER_CONSTRAINTS = frozenset(("cacc", "cfrc_int", "cfrc_ext"))  # `mj_rnePostConstraint` computes them
-# A solver that stops at its iteration limit is no error: C MuJoCo continues with its result, and so does this code.
-_OVERFLOWS = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
+_KINEMATIC = frozenset(
+    ("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "site_xpos", "subtree_com", "cinert")
+)
+# `mj_rnePostConstraint` computes them
+_AFTER_CONSTRAINTS = frozenset(("cacc", "cfrc_int", "cfrc_ext"))
+# A solver that stops at its iteration limit is no error: C MuJoCo continues with its result, and so
+# does this code.
+_OVERFLOWS = int(
+    mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
+)
 
 
 def _mark_overflow(
@@ -63,11 +69,12 @@ _MARK_OVERFLOW = wp.kernel(_mark_overflow, enable_backward=False)
 class WarpPhysics(Physics):
     """N worlds in MuJoCo Warp, in float32. Views, and how a step may be captured: `Physics`.
 
-    Warp has one current stream a device, for all threads: those on one GPU must be used from one thread at a time.
+    Warp has one current stream a device, for all threads: those on one GPU must be used from one
+    thread at a time.
 
-    `capacity` is the room for contacts and constraint rows, `usual_capacity` if None; a world that overflows it is
-    `broken`. Raises InvalidInput for a model that MuJoCo Warp cannot simulate, or a field that it does not have.
-    """
+    `capacity` is the room for contacts and constraint rows, `usual_capacity` if None; a world that
+    overflows it is `broken`. Raises InvalidInput for a model that MuJoCo Warp cannot simulate, or a
+    field that it does not have."""
 
     dtype = torch.float32
 
@@ -88,13 +95,19 @@ class WarpPhysics(Physics):
                 self._model = mjw.put_model(self.model)
             except (NotImplementedError, ValueError) as error:
                 raise InvalidInput(f"MuJoCo Warp cannot simulate this model: {error}") from error
-            self.capacity = capacity or usual_capacity(self.model, self._model.nxn_geom_pair_filtered.numpy().tolist())
+            self.capacity = capacity or usual_capacity(
+                self.model, self._model.nxn_geom_pair_filtered.numpy().tolist()
+            )
             self._data = mjw.make_data(
-                self.model, nworld=num_envs, nconmax=self.capacity.contacts, njmax=self.capacity.rows
+                self.model,
+                nworld=num_envs,
+                nconmax=self.capacity.contacts,
+                njmax=self.capacity.rows,
             )
             self._rows = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
             self._warp_rows = wp.from_torch(self._rows)
-        self._model.opt.warn_overflow = 0  # the kernels' own printing; `broken` reports this instead
+        # the kernels' own printing; `broken` reports this instead
+        self._model.opt.warn_overflow = 0
         self._model.callback.control = _check_capacity
         self._overflow = wp.to_torch(self._data.overflow)
         self._broken = torch.zeros_like(self._rows)
@@ -106,7 +119,9 @@ class WarpPhysics(Physics):
         """See `Physics.field`; a derived field must be one of the constructor's `fields`."""
         view = self._views.get(name, self._derived.get(name))
         if view is None:
-            raise InvalidInput(f"{name!r} is not among the fields that were asked for: {', '.join(self._derived)}")
+            raise InvalidInput(
+                f"{name!r} is not among the fields that were asked for: {', '.join(self._derived)}"
+            )
         return view
 
     def step(self, count: int) -> None:
@@ -117,7 +132,8 @@ class WarpPhysics(Physics):
         self._broken |= ~sound | ((self._overflow & _OVERFLOWS) != 0)
 
     def restart(self, rows: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """See `Physics.restart`; what follows from the new states is computed as far as the fields need it."""
+        """See `Physics.restart`; what follows from the new states is computed as far as the fields
+        need it."""
         self._rows.copy_(rows)
         kept = {name: view.clone() for name, view in self._derived.items()}
         self._run("reset", lambda: mjw.reset_data(self._model, self._data, reset=self._warp_rows))
@@ -127,7 +143,8 @@ class WarpPhysics(Physics):
         if not self._derived:
             return
         self._run("forward", self._forward)
-        for name, view in self._derived.items():  # the others' are of one stage before their state, and stay so
+        # the others' are of one stage before their state, and stay so
+        for name, view in self._derived.items():
             _write_rows(view, ~self._rows, kept[name])
 
     def broken(self) -> Tensor:
@@ -144,11 +161,13 @@ class WarpPhysics(Physics):
             value.copy_(state[name])
 
     def captured(self, advance: Callable[[], None]) -> Callable[[], None]:
-        """See `Physics.captured`: one CUDA graph. On a CPU the physics alone are replayed, by `step` and `restart`."""
+        """See `Physics.captured`: one CUDA graph. On a CPU the physics alone are replayed, by
+        `step` and `restart`."""
         return GraphedStep(advance, self.device) if self.device.type == "cuda" else advance
 
     def close(self) -> None:
-        """See `Physics.close`. Warp frees memory at once: what still runs on a stream of torch's has to end first."""
+        """See `Physics.close`. Warp frees memory at once: what still runs on a stream of torch's
+        has to end first."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -182,7 +201,8 @@ class WarpPhysics(Physics):
             mjw.rne_postconstraint(self._model, self._data)
 
     def _run(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Run Warp's `work`. On a CPU the whole step is not captured elsewhere, so it is captured here."""
+        """Run Warp's `work`. On a CPU the whole step is not captured elsewhere, so it is captured
+        here."""
         with on_torch_stream(self.device):
             if self.device.type == "cuda":
                 work()

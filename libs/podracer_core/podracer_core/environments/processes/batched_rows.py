@@ -1,4 +1,5 @@
-"""A user's own `VecEnvironment` as rows of a batch: one instance, which writes directly into the shared arrays."""
+"""A user's own `VecEnvironment` as rows of a batch: one instance, which writes directly into the
+shared arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
+from podracer_core.environments.processes.batched_inspection import (
+    check_attributes,
+    inspect_batched,
+)
 from podracer_core.environments.processes.breaks import IN_A_ROW, describe_error, name_number
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
 from podracer_core.environments.vec_environment import Step, VecEnvironment, step_over
@@ -23,10 +27,15 @@ _INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
 
 
 class BatchedRows(Rows):
-    """The instance sees only its own rows; as random numbers depend on seeds only, that changes no result."""
+    """The instance sees only its own rows; as random numbers depend on seeds only, that changes no
+    result."""
 
     def __init__(
-        self, kind: type[VecEnvironment], count: int, kwargs: Mapping[str, Any], max_episode_steps: int | None
+        self,
+        kind: type[VecEnvironment],
+        count: int,
+        kwargs: Mapping[str, Any],
+        max_episode_steps: int | None,
     ) -> None:
         super().__init__()
         torch.set_num_threads(1)  # several processes share the cores
@@ -74,8 +83,9 @@ class BatchedRows(Rows):
         self._action = torch.from_numpy(self.arrays.action)
 
     def start(self) -> None:
-        """See `Rows.start`: if earlier episodes were lost, it continues with other seeds. What breaks is repeated with
-        the next ones, in another instance, once it has worked; the third time in a row it is raised."""
+        """See `Rows.start`: if earlier episodes were lost, it continues with other seeds. What
+        breaks is repeated with the next ones, in another instance, once it has worked; the third
+        time in a row it is raised."""
         for attempt in range(1, IN_A_ROW + 1):
             try:
                 self._begin()
@@ -106,7 +116,9 @@ class BatchedRows(Rows):
     def set_ages(self, ages: bytes) -> bool:
         """See `Rows.set_ages`."""
         self.doing = "set_ages"
-        return bool(self._environment.set_ages(torch.frombuffer(bytearray(ages), dtype=torch.int64)))
+        return bool(
+            self._environment.set_ages(torch.frombuffer(bytearray(ages), dtype=torch.int64))
+        )
 
     def play_once(self) -> bool:
         """See `Rows.play_once`."""
@@ -134,7 +146,9 @@ class BatchedRows(Rows):
             _copy(step, out)
         total = np.add.reduce(arrays.reward)
         if arrays.final_observation.dtype.kind == "f":
-            total += np.add.reduce(arrays.final_observation, axis=None) + np.add.reduce(arrays.observation, axis=None)
+            total += np.add.reduce(arrays.final_observation, axis=None) + np.add.reduce(
+                arrays.observation, axis=None
+            )
         if not np.isfinite(total):
             self._refuse_broken_rows()
         ended = arrays.terminated | arrays.truncated
@@ -142,8 +156,8 @@ class BatchedRows(Rows):
         np.putmask(self._began_at, ended, self._steps)
 
     def _break_off(self, error: BaseException) -> None:
-        """End all episodes after an exception or a result that cannot be right, and go on with the next ones in another
-        instance. Raises the exception if it is not tolerated."""
+        """End all episodes after an exception or a result that cannot be right, and go on with the
+        next ones in another instance. Raises the exception if it is not tolerated."""
         arrays = self.arrays
         self._note(error, (self._steps - self._began_at).tolist())
         arrays.final_observation.fill(0)
@@ -168,8 +182,8 @@ class BatchedRows(Rows):
             if not isinstance(value, Tensor) or value.shape[:1] != (self.count,):
                 found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise InvalidInput(
-                    f"state()[{name!r}] must be a tensor whose first axis is the environment's ({self.count} here), "
-                    f"not {found}"
+                    f"state()[{name!r}] must be a tensor whose first axis is the environment's "
+                    f"({self.count} here), not {found}"
                 )
         return safetensors.torch.save({name: value.contiguous() for name, value in state.items()})
 
@@ -189,7 +203,9 @@ class BatchedRows(Rows):
         try:
             inspect.signature(self._kind).bind(count, device="cpu", **self._arguments)
         except TypeError as error:
-            message = f"{self._kind.__name__}(num_envs, device=…) does not take these arguments: {error}"
+            message = (
+                f"{self._kind.__name__}(num_envs, device=…) does not take these arguments: {error}"
+            )
             raise InvalidInput(message, field="environment.kwargs") from error
         constructor: Any = self._kind
         environment: VecEnvironment = constructor(count, device="cpu", **self._arguments)
@@ -200,24 +216,31 @@ class BatchedRows(Rows):
         """Write the result of a reset into the arrays."""
         shape = (self.count, *(self.observation_space.shape or ()))
         if not isinstance(observation, Tensor) or observation.shape != shape:
-            found = list(observation.shape) if isinstance(observation, Tensor) else type(observation).__name__
-            raise InvalidInput(f"{self.doing} must return the observations, a tensor {list(shape)}, not {found}")
+            found = (
+                list(observation.shape)
+                if isinstance(observation, Tensor)
+                else type(observation).__name__
+            )
+            raise InvalidInput(
+                f"{self.doing} must return the observations, a tensor {list(shape)}, not {found}"
+            )
         torch.from_numpy(self.arrays.observation).copy_(observation)
         mask = self._environment.action_mask
         if mask is not None and self._out is not None and self._out.action_mask is not None:
             self._out.action_mask.copy_(mask)
 
     def _refuse_broken_rows(self) -> None:
-        """Refuse rows with numbers that are not finite but valid: only the environment itself can restart a broken
-        world."""
+        """Refuse rows with numbers that are not finite but valid: only the environment itself can
+        restart a broken world."""
         arrays = self.arrays
         finite = np.isfinite(arrays.reward)
         for observations in (arrays.observation, arrays.final_observation):
             finite &= np.isfinite(observations.reshape(self.count, -1)).all(axis=1)
         if not finite.all():
             raise InvalidInput(
-                f"step gave NaN or infinity in row {int(finite.argmin())}; a TorchEnvironment with can_diverge starts "
-                "such worlds anew, any other environment has to do that itself and say valid = False"
+                f"step gave NaN or infinity in row {int(finite.argmin())}; a TorchEnvironment with "
+                "can_diverge starts such worlds anew, any other environment has to do that itself "
+                "and say valid = False"
             )
 
 
@@ -231,5 +254,7 @@ def _copy(step: Any, out: Step) -> None:
             continue
         if not isinstance(value, Tensor) or value.shape != place.shape:
             found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InvalidInput(f"{field.name} of step must be a tensor {list(place.shape)}, not {found}")
+            raise InvalidInput(
+                f"{field.name} of step must be a tensor {list(place.shape)}, not {found}"
+            )
         place.copy_(value)

@@ -1,4 +1,5 @@
-"""What breaks in the environments of a process with user code, and which exceptions are not borne; no torch."""
+"""What breaks in the environments of a process with user code, and which exceptions are not borne;
+no torch."""
 
 from __future__ import annotations
 
@@ -19,14 +20,18 @@ LONGEST_TEXT = 300  # characters
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 20_000  # from its end
 _OUR_FOLDER = str(Path(__file__).parent.parent) + os.sep
-_TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep  # a decorator of ours is torch's
+# a decorator of ours is torch's
+_TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep
 
 
 def describe_error(error: BaseException) -> tuple[str, str]:
-    """The message and the traceback for the user: without Podracer's frames above the first line of the user's code."""
+    """The message and the traceback for the user: without Podracer's frames above the first line of
+    the user's code."""
     described = traceback.TracebackException.from_exception(error)
     own = 0
-    while own < len(described.stack) and described.stack[own].filename.startswith((_OUR_FOLDER, _TORCH_FOLDER)):
+    while own < len(described.stack) and described.stack[own].filename.startswith(
+        (_OUR_FOLDER, _TORCH_FOLDER)
+    ):
         own += 1
     if own < len(described.stack):
         del described.stack[:own]
@@ -48,9 +53,9 @@ def name_number(reward: float, observation: NDArray[Any]) -> str:
 class Breaks:
     """Notes what has broken in some rows of a batch, for `VecEnvironment.take_breaks`.
 
-    An exception is tolerated once the environments have worked, as a death is: the row's world is made anew. It is
-    raised the third time without a step between, the third time at the same step of the same seed, and at one source
-    line in more than half of all episodes.
+    An exception is tolerated once the environments have worked, as a death is: the row's world is
+    made anew. It is raised the third time without a step between, the third time at the same step
+    of the same seed, and at one source line in more than half of all episodes.
 
     first_row  of these rows in the batch
     worked     whether a step has succeeded since the environments were opened
@@ -62,16 +67,21 @@ class Breaks:
 
     def __init__(self) -> None:
         self._noted: list[dict[str, Any]] = []
-        self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
-        self._places: dict[tuple[int, int], set[int]] = defaultdict(set)  # seed and step → when it failed there
+        # row → when it failed last, and how often in a row
+        self._last: dict[int, tuple[int, int]] = {}
+        # seed and step → when it failed there
+        self._places: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._lines: Counter[str] = Counter()
 
     def note(self, row: int, step: int, what: str, *, numbers: bool = True, text: str = "") -> None:
-        """Something broke in a step of the row's episode, or in its reset (step 0). `text`: the user's traceback."""
+        """Something broke in a step of the row's episode, or in its reset (step 0). `text`: the
+        user's traceback."""
         if len(self._noted) < _MOST:
             place = f"step {step}" if step else "reset"
             told = f"{place}: {what}"[:LONGEST_TEXT]
-            self._noted.append({"row": self.first_row + row, "numbers": numbers, "text": told, "traceback": text})
+            self._noted.append(
+                {"row": self.first_row + row, "numbers": numbers, "text": told, "traceback": text}
+            )
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
         """Note an exception in step `now` of the batch; raises it if it is not tolerated."""
@@ -84,7 +94,10 @@ class Breaks:
         moments = self._places[seed, step]
         moments.add(now)  # at the same time, it is one failure of many rows
         if len(moments) >= IN_A_ROW:
-            _raise(error, f"it came {len(moments)} times at step {step} of the episode with seed {seed}")
+            _raise(
+                error,
+                f"it came {len(moments)} times at step {step} of the episode with seed {seed}",
+            )
         line = str(traceback.extract_tb(error.__traceback__, limit=-1))
         self._lines[line] += 1
         if self.begun >= _FEWEST_EPISODES and 2 * self._lines[line] > self.begun:

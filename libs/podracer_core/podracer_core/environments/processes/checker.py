@@ -1,8 +1,8 @@
-"""Tries a user's environment before anything trains in it: the form of what it returns, its speed, whether it repeats.
+"""Tries a user's environment before anything trains in it: the form of what it returns, its speed,
+whether it repeats.
 
-The same code runs in a child process for jobs and ids, and in this process for a notebook's class. It does not import
-torch or user code.
-"""
+The same code runs in a child process for jobs and ids, and in this process for a notebook's class.
+It does not import torch or user code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ import gymnasium
 import numpy as np
 
 from podracer_core.catalogue.spaces import NO_BOUND
-from podracer_core.environments.processes.row_codec import NotFinite, check_reset, check_step, number_of, numbers_of
+from podracer_core.environments.processes.row_codec import (
+    NotFinite,
+    check_reset,
+    check_step,
+    number_of,
+    numbers_of,
+)
 from podracer_core.errors import InvalidInput, PodracerError
 
 _STEPS, _FEWEST_STEPS, _ENOUGH_S = 60, 5, 1.0
@@ -29,14 +35,15 @@ _WAITING_S = 1e-3
 
 
 class Checker:
-    """One trial of at most 60 steps; a slow environment takes at least 5, and then as many as begin within a second."""
+    """One trial of at most 60 steps; a slow environment takes at least 5, and then as many as begin
+    within a second."""
 
     def __init__(
-        self, environment: gymnasium.Env[Any, Any], space: gymnasium.Space[Any], sample: Callable[[Any], Any],
-        tell: Callable[[str], None],
+        self, environment: gymnasium.Env[Any, Any], space: gymnasium.Space[Any],
+        sample: Callable[[Any], Any], tell: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """`space`: of the observations, without parts that are left out. `sample`: a random action, given the last
-        info. `tell` gets what the user's code does, for the message if it fails."""
+        """`space`: of the observations, without parts that are left out. `sample`: a random action,
+        given the last info. `tell` gets what the user's code does, for the message if it fails."""
         self._environment, self._space, self._sample, self._tell = environment, space, sample, tell
         self._warnings: dict[str, str] = {}
         self._walls: list[float] = []
@@ -45,7 +52,8 @@ class Checker:
 
     def report(self) -> dict[str, Any]:
         """`warnings`; seconds of a step, `step_s`; whether it `waits` more than it computes; its
-        `observation_origin`. Raises InvalidInput for what cannot be used, and the environment's own errors."""
+        `observation_origin`. Raises InvalidInput for what cannot be used, and the environment's own
+        errors."""
         self._check_reset_signature()
         self._check_bounds()
         first = self._attempt(0, _EPISODE_STEPS)
@@ -58,7 +66,12 @@ class Checker:
             self._check_precision(self._attempt(seed, _EPISODE_STEPS), origin)
         wall, processor = float(np.median(self._walls)), float(np.median(self._processors))
         waits = wall >= _WAITING_S and processor < wall / 2
-        return {"warnings": list(self._warnings.values()), "step_s": wall, "waits": waits, "observation_origin": origin}
+        return {
+            "warnings": list(self._warnings.values()),
+            "step_s": wall,
+            "waits": waits,
+            "observation_origin": origin,
+        }
 
     @property
     def _goes_on(self) -> bool:
@@ -66,7 +79,8 @@ class Checker:
         return taken < _STEPS and (taken < _FEWEST_STEPS or sum(self._walls) < _ENOUGH_S)
 
     def _attempt(self, seed: int, steps: int, earlier: Exception | None = None) -> list[Any]:
-        """`_episode`, twice if its step raises: an error that comes again is raised, another one told."""
+        """`_episode`, twice if its step raises: an error that comes again is raised, another one
+        told."""
         failed_at = self._step_number
         try:
             seen = self._episode(seed, steps)
@@ -77,7 +91,9 @@ class Checker:
                 return self._attempt(seed, steps, error)
             raise (earlier or error) if self._step_number <= failed_at else error from None
         if earlier is not None:
-            self._warn("raised", f"step raised {type(earlier).__name__}: {earlier} ({self._place('step')})")
+            self._warn(
+                "raised", f"step raised {type(earlier).__name__}: {earlier} ({self._place('step')})"
+            )
         return seen
 
     def _episode(self, seed: int, steps: int) -> list[Any]:
@@ -107,18 +123,27 @@ class Checker:
 
     def _check(self, method: str, look: Callable[..., Any], result: Any) -> Any:
         try:
-            return look(self._space, result, lambda kind, text: self._warn(kind, f"{text} ({self._place(method)})"))
+            return look(
+                self._space,
+                result,
+                lambda kind, text: self._warn(kind, f"{text} ({self._place(method)})"),
+            )
         except InvalidInput as error:
             raise type(error)(f"{error.message} ({self._place(method)})") from None
 
     def _note_broken(self, seed: int, error: NotFinite) -> None:
-        """Numbers that break now and then end an episode; those that always break at once are a mistake."""
-        self._broken_in_a_row = self._broken_in_a_row + 1 if self._step_number <= _FIRST_STEPS else 0
+        """Numbers that break now and then end an episode; those that always break at once are a
+        mistake."""
+        self._broken_in_a_row = (
+            self._broken_in_a_row + 1 if self._step_number <= _FIRST_STEPS else 0
+        )
         if self._broken_in_a_row == _BROKEN_IN_A_ROW:
             raise InvalidInput(f"{error.message}, in three episodes from their first steps on")
         where = f"step {self._step_number}" if self._step_number else "the start"
         self._warn(
-            "broken", f"{error.message}, in {where} of the episode of seed {seed}: such an episode is not counted"
+            "broken",
+            f"{error.message}, in {where} of the episode of seed {seed}: such an episode is not "
+            "counted",
         )
 
     def _numbers(self, observation: Any, reward: Any) -> Any:
@@ -130,36 +155,62 @@ class Checker:
         if not all(same[:1]):
             advice = "call super().reset(seed=seed) and draw from self.np_random"
             self._warn(
-                "seed", f"reset ignores its seed: evaluations will not repeat; {advice} ({self._place('reset')})"
+                "seed",
+                f"reset ignores its seed: evaluations will not repeat; {advice} "
+                f"({self._place('reset')})",
             )
         elif not all(same):
-            what = "step draws numbers that the seed of reset does not set: evaluations will not repeat"
+            what = (
+                "step draws numbers that the seed of reset does not set: evaluations will not "
+                "repeat"
+            )
             self._warn("seed", f"{what}; draw from self.np_random ({self._place('step')})")
 
     def _check_precision(self, seen: list[Any], origin: list[float]) -> None:
         """Warn where the origin of the first episode is far from another one."""
         places = np.flatnonzero(origin)
         if seen and (lost := _origin(np.array(seen)[:, places] - np.array(origin)[places])):
-            what = f"number {places[np.flatnonzero(lost)[0]]} of the observation begins episodes far apart"
-            self._warn("precision", f"{what}, and float32 cannot hold its small differences: let it begin at 0")
+            what = (
+                f"number {places[np.flatnonzero(lost)[0]]} of the observation begins episodes "
+                "far apart"
+            )
+            self._warn(
+                "precision",
+                f"{what}, and float32 cannot hold its small differences: let it begin at 0",
+            )
 
     def _check_reset_signature(self) -> None:
         environment: Any = self._environment
         while environment is not None:
             parameters = inspect.signature(environment.reset).parameters.values()
-            if not any(each.name == "seed" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-                right = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
-                raise InvalidInput(f"reset takes no seed ({_place(environment, 'reset')}); right is {right}")
+            if not any(
+                each.name == "seed" or each.kind is inspect.Parameter.VAR_KEYWORD
+                for each in parameters
+            ):
+                right = (
+                    "def reset(self, *, seed=None, options=None), which returns (observation, info)"
+                )
+                raise InvalidInput(
+                    f"reset takes no seed ({_place(environment, 'reset')}); right is {right}"
+                )
             environment = environment.env if isinstance(environment, gymnasium.Wrapper) else None
 
     def _check_bounds(self) -> None:
         space = self._environment.action_space
         if isinstance(space, gymnasium.spaces.Box):
-            bounds = np.abs(np.concatenate([space.low.ravel(), space.high.ravel()]).astype(np.float64))
+            bounds = np.abs(
+                np.concatenate([space.low.ravel(), space.high.ravel()]).astype(np.float64)
+            )
             large = bounds[(bounds > _LARGE_BOUND) & (bounds < NO_BOUND)]
             if large.size:
-                what = f"an action may be as large as {large.max():g}, so a new policy explores all of that"
-                advice = "set the bounds of useful actions, or -numpy.inf and numpy.inf where there are none"
+                what = (
+                    f"an action may be as large as {large.max():g}, so a new policy explores "
+                    "all of that"
+                )
+                advice = (
+                    "set the bounds of useful actions, or -numpy.inf and numpy.inf where "
+                    "there are none"
+                )
                 self._warn("bounds", f"{what}: {advice} in action_space")
 
     def _warn(self, kind: str, text: str) -> None:
@@ -170,21 +221,25 @@ class Checker:
 
 
 def _origin(seen: Any) -> list[float]:
-    """The first value of numbers whose differences float32 cannot hold, such as Unix seconds; 0 of the others. Empty if
-    there are none."""
+    """The first value of numbers whose differences float32 cannot hold, such as Unix seconds; 0 of
+    the others. Empty if there are none."""
     if not len(seen):
         return []
     numbers = np.asarray(seen)
     with np.errstate(over="ignore", invalid="ignore"):
-        spacing, rounded = np.spacing(np.abs(numbers).max(0).astype(np.float32)), numbers.astype(np.float32)
+        spacing = np.spacing(np.abs(numbers).max(0).astype(np.float32))
+        rounded = numbers.astype(np.float32)
     width = np.ptp(numbers, 0)
     lost = (numbers != rounded).any(0) & (width > 0.0) & (width < _FEW_VALUES * spacing)
     return np.where(lost, numbers[0], 0.0).tolist() if lost.any() else []
 
 
 def _place(environment: Any, method: str) -> str:
-    """Where the user's code of a method is: `Shop.step, shop.py:12`; the class alone where the file is unknown."""
-    while isinstance(environment, gymnasium.Wrapper) and type(environment).__module__.startswith("gymnasium."):
+    """Where the user's code of a method is: `Shop.step, shop.py:12`; the class alone where the file
+    is unknown."""
+    while isinstance(environment, gymnasium.Wrapper) and type(environment).__module__.startswith(
+        "gymnasium."
+    ):
         environment = environment.env
     name = f"{type(environment).__name__}.{method}"
     code = getattr(inspect.unwrap(getattr(environment, method)), "__code__", None)
@@ -192,17 +247,22 @@ def _place(environment: Any, method: str) -> str:
 
 
 _OTHER_LIBRARIES = {
-    "gym": "is of the former gym: derive it from gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0(env=…)",
-    "pettingzoo": "is of PettingZoo, with several agents; Podracer trains one: wrap it as a gymnasium.Env of one agent",
+    "gym": "is of the former gym: derive it from gymnasium.Env, or wrap it with "
+    "shimmy.GymV21CompatibilityV0(env=…)",
+    "pettingzoo": "is of PettingZoo, with several agents; Podracer trains one: wrap it as a "
+    "gymnasium.Env of one agent",
     "dm_env": "is of dm_env: wrap it with shimmy.DmControlCompatibilityV0(…)",
     "dm_control": "is of dm_control: wrap it with shimmy.DmControlCompatibilityV0(…)",
-    "stable_baselines3": "is of Stable-Baselines3, several in one: pass what makes a single gymnasium.Env",
-    "gymnasium.vector": "is several in one: pass the id, or a function that makes a single gymnasium.Env",
+    "stable_baselines3": "is of Stable-Baselines3, several in one: pass what makes a single "
+    "gymnasium.Env",
+    "gymnasium.vector": "is several in one: pass the id, or a function that makes a single "
+    "gymnasium.Env",
 }
 
 
 def problem_of_kind(kind: type) -> str:
-    """Why instances of a class are no environments, where the library that they come from tells; empty elsewhere."""
+    """Why instances of a class are no environments, where the library that they come from tells;
+    empty elsewhere."""
     modules = [base.__module__ for base in kind.__mro__]
     for library, text in _OTHER_LIBRARIES.items():
         if any(module == library or module.startswith(f"{library}.") for module in modules):
@@ -216,7 +276,8 @@ def require_environment(made: Any, name: str) -> gymnasium.Env[Any, Any]:
         return made
     advice = problem_of_kind(type(made)) or (
         "it has to return the environment" if made is None else
-        "derive it from gymnasium.Env; an environment in torch is named by its class, a subclass of TorchEnvironment"
+        "derive it from gymnasium.Env; an environment in torch is named by its class, a subclass "
+        "of TorchEnvironment"
     )  # fmt: skip
     raise InvalidInput(f"{name} returned {type(made).__name__}, not a gymnasium.Env: {advice}")
 

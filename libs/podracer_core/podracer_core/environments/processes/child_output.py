@@ -1,4 +1,5 @@
-"""What processes with user code print. A service keeps the end of it, and lets a bounded part into its own log."""
+"""What processes with user code print. A service keeps the end of it, and lets a bounded part into
+its own log."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\].*?(\x07|\x1b\\)|.)")
 class ChildOutput:
     """The last KEPT_BYTES that the processes of a batch of environments have printed.
 
-    is_kept  whether this process is a service; else all they print goes on to its stderr, and nothing is kept
+    is_kept  whether this process is a service; else all they print goes on to its stderr, and
+             nothing is kept
     stderr   the descriptor to print to; None: this process's
     """
 
@@ -33,7 +35,9 @@ class ChildOutput:
         if ChildOutput.is_kept:
             self._pipe, self.stderr = os.pipe()
             os.set_blocking(self._pipe, False)
-            self._thread = threading.Thread(target=self._drain, name="environment-output", daemon=True)
+            self._thread = threading.Thread(
+                target=self._drain, name="environment-output", daemon=True
+            )
             self._thread.start()
 
     def kept(self) -> bytes:
@@ -43,13 +47,21 @@ class ChildOutput:
 
     def after(self, traceback: str) -> str:
         """`traceback` and the last lines of the output, without control characters."""
-        lines = _ESCAPE.sub("", self.kept()[-16 * _CHARACTERS :].decode(errors="replace")).splitlines()
-        lines = ["".join(each for each in line if each.isprintable() or each == "\t").rstrip() for line in lines]
+        lines = _ESCAPE.sub(
+            "", self.kept()[-16 * _CHARACTERS :].decode(errors="replace")
+        ).splitlines()
+        lines = [
+            "".join(each for each in line if each.isprintable() or each == "\t").rstrip()
+            for line in lines
+        ]
         text = "\n".join([line for line in lines if line][-_LINES:])[-_CHARACTERS:]
-        return "\n".join(filter(None, (traceback, text and f"The last output of the environment:\n{text}\n")))
+        return "\n".join(
+            filter(None, (traceback, text and f"The last output of the environment:\n{text}\n"))
+        )
 
     def close(self) -> None:
-        """Close our end; what is printed is read on while a process that has the other end lives."""
+        """Close our end; what is printed is read on while a process that has the other end
+        lives."""
         stderr, self.stderr = self.stderr, None
         if stderr is not None:
             os.close(stderr)
@@ -84,12 +96,17 @@ class _Log:
     """Writes whole lines to stderr, at most some bytes a second; the rest is left out."""
 
     def __init__(self) -> None:
-        self._lock, self._left, self._time, self._is_told = threading.Lock(), float(_LOG_BYTES), time.monotonic(), False
+        self._lock = threading.Lock()
+        self._left = float(_LOG_BYTES)
+        self._time = time.monotonic()
+        self._is_told = False
 
     def write(self, data: bytes) -> None:
         with self._lock:
             now = time.monotonic()
-            self._left = min(float(_LOG_BYTES), self._left + (now - self._time) * _LOG_BYTES_A_SECOND)
+            self._left = min(
+                float(_LOG_BYTES), self._left + (now - self._time) * _LOG_BYTES_A_SECOND
+            )
             self._time = now
             written = data[: int(self._left)]
             if len(written) < len(data):

@@ -1,9 +1,10 @@
-"""Starts, calls and ends a process that runs user code. Its memory, its output and a crash do not affect the parent.
+"""Starts, calls and ends a process that runs user code. Its memory, its output and a crash do not
+affect the parent.
 
-The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared memory. It ends with
-its parent. In Linux a `launcher` stands between: all that the child has started ends with it, and a service's child is
-in a box (see `box`). Elsewhere the child ends when its socket closes, and so does its process group.
-"""
+The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared
+memory. It ends with its parent. In Linux a `launcher` stands between: all that the child has
+started ends with it, and a service's child is in a box (see `box`). Elsewhere the child ends when
+its socket closes, and so does its process group."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ from typing import Any
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes import launcher
 from podracer_core.environments.processes.box import box_for
-from podracer_core.environments.processes.breaks import LONGEST_MESSAGE, LONGEST_TEXT, LONGEST_TRACEBACK
+from podracer_core.environments.processes.breaks import (
+    LONGEST_MESSAGE,
+    LONGEST_TEXT,
+    LONGEST_TRACEBACK,
+)
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.launcher import IN_BOX
@@ -41,19 +46,21 @@ _NEEDED = {
     **dict.fromkeys(("frame", "trace"), ("shape",)),
     **dict.fromkeys(("set_ages", "play_once"), ("possible",)),
 }
-"""By command, what its answer has to say. User code shares the socket with what answers, and may have written."""
+"""By command, what its answer has to say. User code shares the socket with what answers, and may
+have written."""
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "observation_space": dict, "action_space": dict, "max_episode_steps": (int, type(None)), "mask_size": int,
-    "batched": bool, "deterministic_evaluation": bool, "frames_per_second": float, "start_s": float, "shape": list,
-    "possible": bool, "warnings": list, "step_s": float, "waits": bool, "observation_origin": list, "made": int,
-    "breaks": list, "error": dict,
+    "observation_space": dict, "action_space": dict, "max_episode_steps": (int, type(None)),
+    "mask_size": int, "batched": bool, "deterministic_evaluation": bool, "frames_per_second": float,
+    "start_s": float, "shape": list, "possible": bool, "warnings": list, "step_s": float,
+    "waits": bool, "observation_origin": list, "made": int, "breaks": list, "error": dict,
 }  # fmt: skip
 _BREAK = {"row": int, "numbers": bool, "text": str, "traceback": str}
 _ERROR = {"kind": str, "message": str, "traceback": str}
 _CLOSING_S = 3.0
 _ENDING_S = 10.0
 _LOOK_S = 0.005
-_LOOK_AROUND_S = 0.2  # how late we notice a death that the socket does not tell of, or that we wait no longer
+# how late we notice a death that the socket does not tell of, or that we wait no longer
+_LOOK_AROUND_S = 0.2
 
 
 class ChildLost(PodracerError):
@@ -63,11 +70,18 @@ class ChildLost(PodracerError):
 
 
 class ChildProcess:
-    """One process and the parent's end of its socket. `spec` is the environment that it is for; `spins` is `Channel`'s.
-    `output` takes what it prints; `check` is called during long waits, and may raise."""
+    """One process and the parent's end of its socket. `spec` is the environment that it is for;
+    `spins` is `Channel`'s. `output` takes what it prints; `check` is called during long waits, and
+    may raise."""
 
     def __init__(
-        self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool, check: Callable[[], None]
+        self,
+        spec: EnvironmentSpec,
+        memory: int,
+        output: ChildOutput,
+        *,
+        spins: bool,
+        check: Callable[[], None],
     ) -> None:
         self._name, self._output, self._check = spec.name, output, check
         self._command, self._count = "", 0
@@ -84,7 +98,14 @@ class ChildProcess:
                 folder = tempfile.mkdtemp(prefix="podracer-box-")
                 box = box_for(spec, folder)
                 environment |= {"TMPDIR": folder, "HOME": folder, IN_BOX: "1"}
-            script = [sys.executable, "-I", "-S", "-c", launcher.START, str(Path(launcher.__file__).parent)]
+            script = [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                launcher.START,
+                str(Path(launcher.__file__).parent),
+            ]
             command = [*script, str(read_end), ",".join(inherited), *box, *command]
         with theirs, os.fdopen(read_end, "rb"):
             self._process = subprocess.Popen(
@@ -107,20 +128,24 @@ class ChildProcess:
             raise self._interfered("more than one answer")
         self._command, self._count = command, arguments.get("count", 0)
         try:
-            self._channel.send({} if command == "step" else {"command": command, **arguments}, payload)
+            self._channel.send(
+                {} if command == "step" else {"command": command, **arguments}, payload
+            )
         except OSError as error:
             raise self._lost() from error
 
     def receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
         """The answer to the last command, and its payload.
 
-        Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
-        or InvalidInput for an error in the user's code. With each environment that was made the time begins anew.
-        """
+        Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills
+        it; UserCodeFailed or InvalidInput for an error in the user's code. With each environment
+        that was made the time begins anew."""
         limit_s, made = deadline - time.monotonic(), 0
         while True:
             try:
-                answer, payload = self._channel.receive(min(deadline, time.monotonic() + _LOOK_AROUND_S))
+                answer, payload = self._channel.receive(
+                    min(deadline, time.monotonic() + _LOOK_AROUND_S)
+                )
                 if not answer and self._command not in _NEEDED:
                     return answer, payload
                 _check_answer(answer, self._command)
@@ -136,7 +161,9 @@ class ChildProcess:
                 if time.monotonic() >= deadline:
                     self.kill()
                     progress = f", after it had made {made} environments" if made else ""
-                    raise ChildLost(f"{self._name}: no answer to {self._command!r} in time{progress}") from None
+                    raise ChildLost(
+                        f"{self._name}: no answer to {self._command!r} in time{progress}"
+                    ) from None
                 self._check()
             except OSError as error:
                 raise self._lost() from error
@@ -152,14 +179,16 @@ class ChildProcess:
         self._lifeline.close()
         try:
             self._process.wait(_ENDING_S if _HAS_LAUNCHER else 0)
-        except subprocess.TimeoutExpired:  # not reaped yet, so the group's number cannot be another's
+        except subprocess.TimeoutExpired:
+            # not reaped yet, so the group's number cannot be another's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:
-        """End several processes in parallel: each has a few seconds, unless `check` raises TimeUp."""
+        """End several processes in parallel: each has a few seconds, unless `check` raises
+        TimeUp."""
         deadline = time.monotonic() + _CLOSING_S
         for child in children:
             child._channel.close()  # it ends then
@@ -184,7 +213,10 @@ class ChildProcess:
         if self._process.returncode is not None:
             return True
         try:
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return (
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                is not None
+            )
         except ChildProcessError:  # the whole process ignores SIGCHLD
             return True
 
@@ -193,10 +225,20 @@ class ChildProcess:
         ended = self._has_ended_by(time.monotonic() + _CLOSING_S)
         self.kill()
         if not ended:
-            return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")
+            return ChildLost(
+                f"{self._name}: the process closed its connection in {self._command!r}"
+            )
         status = self._process.returncode
-        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        advice = ": the kernel does that to a process for which there is no memory" if status == -signal.SIGKILL else ""
+        how = (
+            f"killed by {signal.Signals(-status).name}"
+            if status < 0
+            else f"ended with status {status}"
+        )
+        advice = (
+            ": the kernel does that to a process for which there is no memory"
+            if status == -signal.SIGKILL
+            else ""
+        )
         return ChildLost(f"{self._name}: the process was {how} in {self._command!r}{advice}")
 
     def _interfered(self, what: object) -> ChildLost:
@@ -210,18 +252,23 @@ class ChildProcess:
         traceback = traceback[-LONGEST_TRACEBACK:]
         if kind == "invalid":
             return InvalidInput(message, environment=self._name)
-        return UserCodeFailed(message, user_traceback=self._output.after(traceback), environment=self._name)
+        return UserCodeFailed(
+            message, user_traceback=self._output.after(traceback), environment=self._name
+        )
 
 
 def _check_answer(answer: Mapping[str, Any], command: str) -> None:
     """Raises ValueError unless `answer` can be one to `command`."""
     needed = () if "error" in answer or PROGRESS in answer else _NEEDED.get(command, ())
     wrong = {name for name in needed if name not in answer}
-    wrong |= {name for name, value in answer.items() if not isinstance(value, _KINDS.get(name, object))}
+    wrong |= {
+        name for name, value in answer.items() if not isinstance(value, _KINDS.get(name, object))
+    }
     if not wrong and "error" in answer and not _has_form(answer["error"], _ERROR):
         wrong.add("error")
     if not wrong and not all(
-        _has_form(each, _BREAK) and len(each["text"]) <= LONGEST_TEXT for each in answer.get("breaks", ())
+        _has_form(each, _BREAK) and len(each["text"]) <= LONGEST_TEXT
+        for each in answer.get("breaks", ())
     ):
         wrong.add("breaks")
     if wrong:
@@ -237,13 +284,16 @@ def _has_form(value: Any, form: Mapping[str, type]) -> bool:
 
 
 def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without Podracer's settings and variables named like secrets, and with those that a child needs.
+    """`environment` without Podracer's settings and variables named like secrets, and with those
+    that a child needs.
 
-    Numeric libraries get one thread each, unless it sets another number: several processes share the cores.
-    """
+    Numeric libraries get one thread each, unless it sets another number: several processes share
+    the cores."""
     kept = {name: value for name, value in environment.items() if not _SECRET.search(name.upper())}
     ours = str(Path(__file__).resolve().parents[3])
-    others = [path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]
+    others = [
+        path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours
+    ]
     kept["PYTHONPATH"] = os.pathsep.join([ours, *others])
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
     return threads | kept

@@ -1,4 +1,5 @@
-"""Makes the environments of rows, each with a number that no other on this machine has, for ports and such."""
+"""Makes the environments of rows, each with a number that no other on this machine has, for ports
+and such."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ VARIABLE = "PODRACER_ENVIRONMENT_INDEX"
 """The variable of a child process with the index of its first environment."""
 _ARGUMENT = "environment_index"
 _ADVICE = (
-    f"if each environment needs a port or a number of its own, let the constructor take the argument {_ARGUMENT}: it "
-    "is different in all environments that are open on this machine"
+    "if each environment needs a port or a number of its own, let the constructor take the "
+    f"argument {_ARGUMENT}: it is different in all environments that are open on this machine"
 )
 
 
@@ -49,9 +50,8 @@ class EnvironmentIndex:
 def _mark(name: str) -> int | None:
     """A descriptor that marks `name` as taken while it is open; None if another one does.
 
-    In Linux it is a name in the kernel's table of sockets. Its scope is that of ports: all containers of a pod and all
-    users of a machine share it.
-    """
+    In Linux it is a name in the kernel's table of sockets. Its scope is that of ports: all
+    containers of a pod and all users of a machine share it."""
     if platform.system() == "Linux":
         with socket.socket(socket.AF_UNIX) as ours:
             try:
@@ -70,17 +70,22 @@ def _mark(name: str) -> int | None:
 
 def open_gymnasium(
     make: Callable[..., Any], environment: Mapping[str, Any], count: int, pictures: bool, *,
-    first: EnvironmentIndex | None = None, in_threads: bool = False, tell: Callable[[int], None] = lambda made: None,
+    first: EnvironmentIndex | None = None, in_threads: bool = False,
+    tell: Callable[[int], None] = lambda made: None,
 ) -> GymnasiumRows:  # fmt: skip
-    """Rows of `count` environments that `make` makes with the arguments of `environment` (`EnvironmentSpec.to_json`),
-    each with an index, of which one may be there, if the constructor names an argument for it.
+    """Rows of `count` environments that `make` makes with the arguments of `environment`
+    (`EnvironmentSpec.to_json`), each with an index, of which one may be there, if the constructor
+    names an argument for it.
 
-    `in_threads`: each in a thread of its own, at the same time. `tell` gets how many there are by now.
-    """
+    `in_threads`: each in a thread of its own, at the same time. `tell` gets how many there are by
+    now."""
     name, kwargs = environment["id"] or environment["entry_point"], dict(environment["kwargs"])
     if pictures:
         if not _takes(make, "render_mode", in_rest=True):
-            raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
+            raise InvalidInput(
+                "it cannot be filmed: it takes no argument render_mode, as Gymnasium's "
+                "environments do"
+            )
         kwargs = {"render_mode": "rgb_array"} | kwargs
     constructor: Any = inspect.unwrap(make)
     if isinstance(constructor, partial) and constructor.func is gymnasium.make:
@@ -111,7 +116,9 @@ def open_gymnasium(
             made.append(begun[row].wait_until_made() if begun else make_row(row))
             tell(row + 1)
         if any(each.unwrapped is made[0].unwrapped for each in made[1:]):
-            raise InvalidInput(f"{name} gave the same environment twice; it has to make a new one each time")
+            raise InvalidInput(
+                f"{name} gave the same environment twice; it has to make a new one each time"
+            )
     except BaseException as error:
         with contextlib.suppress(Exception):  # an error may have no words
             if "in use" in str(error) and not named:
@@ -131,4 +138,6 @@ def _takes(make: Callable[..., Any], name: str, *, in_rest: bool = False) -> boo
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):  # of a class in C, say
         return False
-    return name in parameters or (in_rest and any(each.kind is each.VAR_KEYWORD for each in parameters.values()))
+    return name in parameters or (
+        in_rest and any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    )

@@ -1,12 +1,13 @@
-"""The communication with a process that runs user code; this module imports neither torch nor user code.
+"""The communication with a process that runs user code; this module imports neither torch nor user
+code.
 
-Messages go over a stream socket. A message is a line of JSON, followed by `payload_bytes` bytes. The empty line
-is the empty message: it needs no JSON, and a batch exchanges two of them at every step.
+Messages go over a stream socket. A message is a line of JSON, followed by `payload_bytes` bytes.
+The empty line is the empty message: it needs no JSON, and a batch exchanges two of them at every
+step.
 
-Arrays are in memory that a `PreprocessVecEnv` and its processes share: one array per quantity, one row per environment.
-Its file never has a name (or loses it at once), so that nothing remains even if its processes are killed; the processes
-inherit its descriptor.
-"""
+Arrays are in memory that a `PreprocessVecEnv` and its processes share: one array per quantity, one
+row per environment. Its file never has a name (or loses it at once), so that nothing remains even
+if its processes are killed; the processes inherit its descriptor."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _PATIENCE_S = 0.25  # how late a deadline may be noticed
 _SPIN_S = 100e-6
 _yield_core = getattr(os, "sched_yield", lambda: None)
 
-_MOST_LINE_BYTES, _MOST_PAYLOAD_BYTES = 64 << 20, 4 << 30  # the spaces of a million numbers, each with its bounds
+# the spaces of a million numbers, each with its bounds
+_MOST_LINE_BYTES, _MOST_PAYLOAD_BYTES = 64 << 20, 4 << 30
 
 _ALIGNMENT_BYTES = 64
 
@@ -48,9 +50,9 @@ PROGRESS = "made"
 class Channel:
     """One end of the socket.
 
-    A sleeping process takes about 50 µs to wake up, more than a step of a cheap environment. With `spins`, a wait of a
-    kind that was short recently therefore polls the socket for a while, yielding the core each time, before it sleeps.
-    """
+    A sleeping process takes about 50 µs to wake up, more than a step of a cheap environment. With
+    `spins`, a wait of a kind that was short recently therefore polls the socket for a while,
+    yielding the core each time, before it sleeps."""
 
     def __init__(self, connection: socket.socket, *, spins: bool) -> None:
         seconds = struct.pack("ll", int(_PATIENCE_S), int(_PATIENCE_S % 1 * 1e6))
@@ -75,9 +77,9 @@ class Channel:
     def receive(self, deadline: float = math.inf) -> tuple[dict[str, Any], bytes]:
         """The next message and its payload.
 
-        Raises TimeoutError when `deadline` (of `time.monotonic`) has passed, OSError if the other side is gone, and
-        ValueError for bytes that are not a message. After a TimeoutError it can be called again.
-        """
+        Raises TimeoutError when `deadline` (of `time.monotonic`) has passed, OSError if the other
+        side is gone, and ValueError for bytes that are not a message. After a TimeoutError it can
+        be called again."""
         message = self._take() if self._received else None
         while message is None:
             part = self._wait(deadline)
@@ -97,7 +99,8 @@ class Channel:
         if self._received or not self._arrived.poll(0):
             return not self._received
         try:
-            return not self._connection.recv(1, socket.MSG_PEEK)  # empty: the other side is gone, as `send` will say
+            # empty: the other side is gone, as `send` will say
+            return not self._connection.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
@@ -133,7 +136,11 @@ class Channel:
     def _wait(self, deadline: float) -> bytes:
         began = time.perf_counter()
         # As long again, because waking up counts too.
-        part = self._look_until(began + _SPIN_S) if self._spins and self._waited_s < 2 * _SPIN_S else None
+        part = (
+            self._look_until(began + _SPIN_S)
+            if self._spins and self._waited_s < 2 * _SPIN_S
+            else None
+        )
         while part is None:
             try:
                 part = self._connection.recv(_PART_BYTES)
@@ -191,7 +198,11 @@ def create_memory() -> int:
 
 
 def size_memory(
-    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+    descriptor: int,
+    num_envs: int,
+    observation: gymnasium.spaces.Box,
+    action: gymnasium.Space[Any],
+    mask_size: int,
 ) -> None:
     """Give the file the size that `map_memory` needs; Exhausted if there is no memory for it."""
     _, size_bytes = _layout(num_envs, observation, action, mask_size)
@@ -205,13 +216,20 @@ def size_memory(
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EPERM):
             raise
-        raise Exhausted(f"no shared memory for {num_envs} environments ({size_bytes} bytes): {error}") from error
+        raise Exhausted(
+            f"no shared memory for {num_envs} environments ({size_bytes} bytes): {error}"
+        ) from error
 
 
 def map_memory(
-    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+    descriptor: int,
+    num_envs: int,
+    observation: gymnasium.spaces.Box,
+    action: gymnasium.Space[Any],
+    mask_size: int,
 ) -> SharedArrays:
-    """The arrays in the file; every process computes the same layout. The mapping lives as long as the arrays."""
+    """The arrays in the file; every process computes the same layout. The mapping lives as long as
+    the arrays."""
     places, size_bytes = _layout(num_envs, observation, action, mask_size)
     memory = mmap.mmap(descriptor, size_bytes)
     return SharedArrays(

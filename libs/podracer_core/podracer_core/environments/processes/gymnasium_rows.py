@@ -55,10 +55,13 @@ class GymnasiumRows(Rows):
         origin: Sequence[float] = (),
         held: Iterable[Any] = (),
     ) -> None:
-        """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
-        for a row, after an exception. `origin`: of the observations. `held` is closed with them."""
+        """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes
+        another environment for a row, after an exception. `origin`: of the observations. `held` is
+        closed with them."""
         super().__init__()
-        self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
+        self.observation_space, self._texts = without_texts(
+            required_space(environments[0], "observation_space")
+        )
         self.action_space = required_space(environments[0], "action_space")
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
@@ -66,13 +69,15 @@ class GymnasiumRows(Rows):
         self._make, self._held, self._limit = make, held, max_episode_steps or _NO_LIMIT
         limits = [min(limit, self._limit) for _, limit in unwrapped]
         self._limits = limits
-        # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the id.
+        # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the
+        # id.
         registered_limit = registered.max_episode_steps if registered is not None else None
         self._known_limit = limits[0] if limits[0] < _NO_LIMIT else registered_limit
         # Counted in steps of the batch, so that nearly every step has only one number to look at.
         self._steps = 0
         self._began_at = [0] * len(limits)  # the present episode in each row
-        self._ruined: set[int] = set()  # rows whose environment raised: it is made anew before the next episode
+        # rows whose environment raised: it is made anew before the next episode
+        self._ruined: set[int] = set()
         self._last_step = np.full(len(limits), _NO_LIMIT)  # of the present episode in each row
         self._nearest_last_step = _NO_LIMIT
         self._mask_methods = [mask_method(made) for made in self._environments]
@@ -85,7 +90,9 @@ class GymnasiumRows(Rows):
         self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
-        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing, origin)
+        self._write_observation = observation_writer(
+            self.observation_space, array_space, lambda: self.doing, origin
+        )
         self._read_actions = action_reader(self.action_space)
 
     def describe(self) -> dict[str, Any]:
@@ -93,8 +100,9 @@ class GymnasiumRows(Rows):
         first = self._environments[0]
         if self._pictures and first.render_mode != "rgb_array":
             raise InvalidInput(
-                f"it cannot be filmed: with render_mode='rgb_array' it came with {first.render_mode!r}; "
-                "an environment that can be filmed gives its pictures as arrays from render()"
+                "it cannot be filmed: with render_mode='rgb_array' it came with "
+                f"{first.render_mode!r}; an environment that can be filmed gives its pictures as "
+                "arrays from render()"
             )
         return {
             **describe_spaces(self.observation_space, self.action_space),
@@ -104,7 +112,9 @@ class GymnasiumRows(Rows):
 
     def inspect(self) -> dict[str, Any]:
         """See `Rows.inspect`: the first environment only."""
-        report = Checker(self._environments[0], self.observation_space, self._sample, self._tell).report()
+        report = Checker(
+            self._environments[0], self.observation_space, self._sample, self._tell
+        ).report()
         left_out = [f"{name!r} is left out of the observations: it is text" for name in self._texts]
         return {**report, "warnings": left_out + report["warnings"]}
 
@@ -118,7 +128,8 @@ class GymnasiumRows(Rows):
         return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
 
     def has_action_mask(self) -> bool:
-        """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""
+        """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only
+        after a reset."""
         if self._mask_methods[0] is not None:
             return True
         self.doing = "reset"
@@ -131,20 +142,26 @@ class GymnasiumRows(Rows):
         self._flat_observation = self.arrays.final_observation.reshape(-1)
         self._is_bytes = self._flat_observation.dtype != np.float32
         # The sum of all numbers times this is finite, where they are.
-        self._small = np.full(self.count if self._is_bytes else self._flat_observation.size, 2.0**-64, np.float32)
+        self._small = np.full(
+            self.count if self._is_bytes else self._flat_observation.size, 2.0**-64, np.float32
+        )
         self._first_observations = self.arrays.observation.reshape(self.count, -1)
-        self._rewards: Any = self.arrays.reward.data  # takes numbers only; NumPy would take None and text
+        # takes numbers only; NumPy would take None and text
+        self._rewards: Any = self.arrays.reward.data
 
     def start(self) -> None:
         """See `Rows.start`."""
-        self._acting_rows, self._acting, self._plays_once = range(self.count), self._environments, False
+        self._acting_rows = range(self.count)
+        self._acting = self._environments
+        self._plays_once = False
         for row in range(self.count):
             self._reset(row)
         self._nearest_last_step = int(self._last_step.min())
         self._draw()
 
     def set_ages(self, ages: bytes) -> bool:
-        """See `Rows.set_ages`: impossible if the limit is in a wrapper that stays, or in the environment itself."""
+        """See `Rows.set_ages`: impossible if the limit is in a wrapper that stays, or in the
+        environment itself."""
         limited = np.array(self._limits) < _NO_LIMIT
         self._last_step[limited] -= np.frombuffer(ages, np.int64)[limited]
         self._nearest_last_step = int(self._last_step.min())
@@ -210,13 +227,18 @@ class GymnasiumRows(Rows):
             rows.reward.fill(0.0)
             actions = actions[self._acting_rows]
         masked = rows.action_mask.shape[1] > 0
-        write, final_observation, rewards = self._write_observation, rows.final_observation, self._rewards
+        write = self._write_observation
+        final_observation = rows.final_observation
+        rewards = self._rewards
         looks_at_info, check = self._can_have_masks, self.check
         result: Any = None
         row = -1
         read = self._read_actions(actions)
         if self._acting and isinstance(self._acting[0], InThread):
-            read = [cast("InThread", each).begin(action) for each, action in zip(self._acting, read, strict=True)]
+            read = [
+                cast("InThread", each).begin(action)
+                for each, action in zip(self._acting, read, strict=True)
+            ]
         turns = zip(self._acting_rows, self._acting, read, strict=True)
         while True:
             try:
@@ -231,7 +253,8 @@ class GymnasiumRows(Rows):
                     except (TypeError, OverflowError):
                         rewards[row] = number_of(reward)
                     if terminated is not False or truncated is not False:
-                        terminated, truncated = flag_of("terminated", terminated), flag_of("truncated", truncated)
+                        terminated = flag_of("terminated", terminated)
+                        truncated = flag_of("truncated", truncated)
                     if terminated or truncated:
                         rows.terminated[row] = terminated
                         rows.truncated[row] = truncated
@@ -246,9 +269,13 @@ class GymnasiumRows(Rows):
                 ended = True  # and the rows after this one take their turns
 
     def _break_off(self, rows: SharedArrays, row: int, result: Any, error: BaseException) -> None:
-        """End the row's episode after an exception, or after a `result` of the wrong form. Raises it if nothing has
-        worked yet, or if it is not tolerated."""
-        if isinstance(error, TypeError | ValueError) and error.__traceback__ and error.__traceback__.tb_next is None:
+        """End the row's episode after an exception, or after a `result` of the wrong form. Raises
+        it if nothing has worked yet, or if it is not tolerated."""
+        if (
+            isinstance(error, TypeError | ValueError)
+            and error.__traceback__
+            and error.__traceback__.tb_next is None
+        ):
             try:
                 check_step(self.observation_space, result)
             except InvalidInput as wrong:  # not raised by user code: its result has the wrong form
@@ -261,7 +288,8 @@ class GymnasiumRows(Rows):
         rows.break_off(row)
 
     def _stand_still(self, finished: Sequence[int]) -> None:
-        """The rows continue to show the last observation they acted on, to which their masks belong."""
+        """The rows continue to show the last observation they acted on, to which their masks
+        belong."""
         self._last_step[finished] = _NO_LIMIT
         self._acting_rows = [row for row in self._acting_rows if row not in finished]
         self._acting = [self._environments[row] for row in self._acting_rows]
@@ -285,7 +313,8 @@ class GymnasiumRows(Rows):
         rows.break_off(broken)
 
     def _reset(self, row: int) -> None:
-        """Start the row's episode, or the next one whose start does not break; the third in a row raises."""
+        """Start the row's episode, or the next one whose start does not break; the third in a row
+        raises."""
         failure: BaseException | None = None
         if self.check is not None:
             self.check()
@@ -361,16 +390,20 @@ class GymnasiumRows(Rows):
         return offered and self._can_have_masks
 
     def _mask(self, row: int, info: Any, masked: bool) -> NDArray[np.bool_] | None:
-        """The actions that the environment of a row allows now, or None unless it has masks (`masked`)."""
+        """The actions that the environment of a row allows now, or None unless it has masks
+        (`masked`)."""
         if not masked:
             if self._can_have_masks and info_mask(info) is not None:
                 raise InvalidInput(
-                    f"{self.doing} gave info['action_mask'], the first reset did not; give it always or never"
+                    f"{self.doing} gave info['action_mask'], the first reset did not; give it "
+                    "always or never"
                 )
             return None
         method: Callable[[], Any] | None = self._mask_methods[row]
         if method is None:
-            return check_mask(self.action_space, info_mask(info), f"info['action_mask'] of {self.doing}")
+            return check_mask(
+                self.action_space, info_mask(info), f"info['action_mask'] of {self.doing}"
+            )
         after, self.doing = self.doing, "action_masks"
         mask = method()
         self.doing = after
@@ -378,11 +411,11 @@ class GymnasiumRows(Rows):
 
 
 def _unwrap(environment: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], int]:
-    """The environment without the outer wrappers that `gymnasium.make` puts on, and the lowest of their time limits.
+    """The environment without the outer wrappers that `gymnasium.make` puts on, and the lowest of
+    their time limits.
 
-    Each costs a call at every step, for checks that the rows do themselves: they reset before they step and count
-    steps.
-    """
+    Each costs a call at every step, for checks that the rows do themselves: they reset before they
+    step and count steps."""
     lowest = _NO_LIMIT
     while isinstance(environment, gymnasium.Wrapper):
         if type(environment) is TimeLimit:

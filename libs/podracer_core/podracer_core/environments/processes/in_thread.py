@@ -1,4 +1,5 @@
-"""Environments that wait more than they compute, each in a thread of its own, so that the waits of a step overlap."""
+"""Environments that wait more than they compute, each in a thread of its own, so that the waits of
+a step overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import gymnasium
 
 
 class InThread(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that is made, reset, stepped and closed in one thread, which some libraries demand."""
+    """An environment that is made, reset, stepped and closed in one thread, which some libraries
+    demand."""
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
         """Begins to make the environment; `wait_until_made` comes next."""

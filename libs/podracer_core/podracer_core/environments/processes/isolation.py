@@ -1,4 +1,5 @@
-"""Proves whether the worlds of one process share state: each world then needs a process of its own."""
+"""Proves whether the worlds of one process share state: each world then needs a process of its
+own."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ _LOOK_S = 0.1
 
 
 class IsolationProof:
-    """Fresh processes play with the same seed and the same actions: one with a world alone, one with a second world,
-    which is stepped between. If they differ, two more play alone and one beside a second world again.
+    """Fresh processes play with the same seed and the same actions: one with a world alone, one
+    with a second world, which is stepped between. If they differ, two more play alone and one
+    beside a second world again.
 
-    The worlds share state if all are alike that were alone, and those beside another differ from them or fail. All else
-    proves nothing: an environment that ignores its seed, that cannot be started twice, or that takes too long.
-    """
+    The worlds share state if all are alike that were alone, and those beside another differ from
+    them or fail. All else proves nothing: an environment that ignores its seed, that cannot be
+    started twice, or that takes too long."""
 
     def __init__(self, spec: EnvironmentSpec, code: bytes = b"") -> None:
         """`code`: what makes an environment, packed (see `own_code`)."""
@@ -43,9 +45,11 @@ class IsolationProof:
         self._thread.start()
         return self
 
-    def shares_state(self, check: Callable[[], None] = lambda: None, deadline: float = math.inf) -> bool:
-        """Whether it has been proved; waits for the end, and calls `check` meanwhile. It is not if that takes until
-        `deadline` (of `time.monotonic`)."""
+    def shares_state(
+        self, check: Callable[[], None] = lambda: None, deadline: float = math.inf
+    ) -> bool:
+        """Whether it has been proved; waits for the end, and calls `check` meanwhile. It is not if
+        that takes until `deadline` (of `time.monotonic`)."""
         if self._thread.ident is None:
             self.start()
         while self._thread.is_alive():
@@ -76,12 +80,17 @@ class IsolationProof:
         return all(_alike(alone, other) for other in others) and not _alike(alone, again)
 
     def _shown(self, count: int) -> NDArray[np.float64] | None:
-        """What the first of so many worlds of a fresh process shows; None if one fails. Raises PodracerError if it
-        takes too long."""
+        """What the first of so many worlds of a fresh process shows; None if one fails. Raises
+        PodracerError if it takes too long."""
         if self._closed:
             return None
         processes = RowProcesses(
-            self._spec, count, 1, step_timeout_s=_PATIENCE_S, start_timeout_s=_PATIENCE_S, code=self._code
+            self._spec,
+            count,
+            1,
+            step_timeout_s=_PATIENCE_S,
+            start_timeout_s=_PATIENCE_S,
+            code=self._code,
         )
         self._processes.append(processes)
         end = time.monotonic() + _PATIENCE_S
@@ -107,7 +116,11 @@ def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
 
 
 def isolation_proof(spec: EnvironmentSpec, code: bytes = b"") -> IsolationProof | None:
-    """A proof for an environment, not begun; None if it is isolated or batched, or one of Gymnasium's own, of which it
-    is known that they share nothing."""
+    """A proof for an environment, not begun; None if it is isolated or batched, or one of
+    Gymnasium's own, of which it is known that they share nothing."""
     known = bool(spec.id) and find_environment(spec.id).is_gymnasiums
-    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec), code)
+    return (
+        None
+        if spec.isolation or known or batched_class(spec)
+        else IsolationProof(gymnasium_spec(spec), code)
+    )

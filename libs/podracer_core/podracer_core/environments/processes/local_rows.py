@@ -1,4 +1,5 @@
-"""A user's environments in this process, for a class or a function that other processes cannot import."""
+"""A user's environments in this process, for a class or a function that other processes cannot
+import."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class LocalRows(RowProcesses):
         waits: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own. `check`
-        is called before each row's turn, and may raise."""
+        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread
+        of its own. `check` is called before each row's turn, and may raise."""
         super().__init__(spec, num_envs, 1, pictures=pictures, check=check)
         self._make, self._waits, self._count = make, waits, num_envs
         self._server = Server(self.memory)
@@ -64,8 +65,12 @@ class LocalRows(RowProcesses):
         self._server.close()
         os.close(self.memory)
 
-    def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _answer(
+        self, message: dict[str, Any], payload: bytes = b""
+    ) -> tuple[dict[str, Any], bytes]:
         try:
             return self._server.answer(message, payload)
         except InvalidInput as error:
-            raise InvalidInput(f"{self._spec.name}: {error.message}", environment=self._spec.name) from error
+            raise InvalidInput(
+                f"{self._spec.name}: {error.message}", environment=self._spec.name
+            ) from error

@@ -1,4 +1,5 @@
-"""Users' environments as a batch: a few processes with many environments each, over shared memory."""
+"""Users' environments as a batch: a few processes with many environments each, over shared
+memory."""
 
 from __future__ import annotations
 
@@ -18,8 +19,17 @@ from podracer_core.catalogue.spaces import from_json
 from podracer_core.environments.processes.breaks import LONGEST_MESSAGE
 from podracer_core.environments.processes.exchange import map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
-from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
-from podracer_core.environments.spaces import action_mask_size, observation_array_space, to_gymnasium
+from podracer_core.environments.processes.row_processes import (
+    MOST_ISOLATED,
+    Asked,
+    RowProcesses,
+    core_count,
+)
+from podracer_core.environments.spaces import (
+    action_mask_size,
+    observation_array_space,
+    to_gymnasium,
+)
 from podracer_core.environments.vec_environment import Break, Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
@@ -29,25 +39,28 @@ _INNER = "environment."  # begins the names of what a batched environment's own 
 
 
 class PreprocessVecEnv(VecEnvironment):
-    """N environments of a user's, row i always in process i * P // N, and the same results whatever P is.
+    """N environments of a user's, row i always in process i * P // N, and the same results whatever
+    P is.
 
-    What the spec names is a `gymnasium.Env`, of which every row has one, or a `VecEnvironment` (a `TorchEnvironment`,
-    say), of which every process has one.
+    What the spec names is a `gymnasium.Env`, of which every row has one, or a `VecEnvironment` (a
+    `TorchEnvironment`, say), of which every process has one.
 
-    Observations: a Box keeps its shape (uint8 as it is, all else float32); anything else is flattened into a float32
-    vector. Rewards are float32. Episode k of row i is reset with a seed mixed from (seeds[i], k), episode 0 with
-    seeds[i] itself where Gymnasium can take it. Masks of Discrete and MultiDiscrete actions come from the environment
-    (see `action_masks`); to find out whether there are any, environment 0 is reset once more at the start.
+    Observations: a Box keeps its shape (uint8 as it is, all else float32); anything else is
+    flattened into a float32 vector. Rewards are float32. Episode k of row i is reset with a seed
+    mixed from (seeds[i], k), episode 0 with seeds[i] itself where Gymnasium can take it. Masks of
+    Discrete and MultiDiscrete actions come from the environment (see `action_masks`); to find out
+    whether there are any, environment 0 is reset once more at the start.
 
-    With `isolation: process` in the spec each row has a process of its own, whatever `processes` is. With `elastic`,
-    only the first of them is started at once, and `reset` starts those that `resize` leaves.
+    With `isolation: process` in the spec each row has a process of its own, whatever `processes`
+    is. With `elastic`, only the first of them is started at once, and `reset` starts those that
+    `resize` leaves.
 
-    A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows show reward 0, their
-    last observation as the final one, truncated and not valid, and start their next episode. The same holds for a row
-    whose environment raises once it has worked (`Breaks` says which exceptions are raised): its world is made anew.
-    After numbers that are not finite a row starts its next episode, too. After three losses without a step between
-    them, and when the user's code raises before a step has succeeded, UserCodeFailed ends it.
-    """
+    A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows
+    show reward 0, their last observation as the final one, truncated and not valid, and start their
+    next episode. The same holds for a row whose environment raises once it has worked (`Breaks`
+    says which exceptions are raised): its world is made anew. After numbers that are not finite a
+    row starts its next episode, too. After three losses without a step between them, and when the
+    user's code raises before a step has succeeded, UserCodeFailed ends it."""
 
     def __init__(
         self,
@@ -65,17 +78,20 @@ class PreprocessVecEnv(VecEnvironment):
         waits: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
+        """Start `processes` processes (None: one a core, at most `num_envs`) and make the
+        environments in them.
 
-        `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
-        this process; `waits`: their steps wait more than they compute, so that each gets a thread. `code`: makes each
-        in the processes, packed (see `own_code`). `check` is called before each row's turn in this process, and while
-        others take long; it raises TimeUp to cancel, which ends them at once.
-        """
+        `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes
+        each environment, in this process; `waits`: their steps wait more than they compute, so that
+        each gets a thread. `code`: makes each in the processes, packed (see `own_code`). `check` is
+        called before each row's turn in this process, and while others take long; it raises TimeUp
+        to cancel, which ends them at once."""
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
-            raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
+            raise InvalidInput(
+                f"num_envs and processes must be at least 1, not {num_envs} and {wanted}"
+            )
         self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
         self.evaluation_steps = spec.evaluation_steps
         self._pictures = pictures
@@ -89,7 +105,13 @@ class PreprocessVecEnv(VecEnvironment):
             LocalRows(make, spec, num_envs, pictures=pictures, waits=waits, check=check)
             if make is not None
             else RowProcesses(
-                spec, started, min(wanted, started), pictures=pictures, code=code, check=check, **limits_s
+                spec,
+                started,
+                min(wanted, started),
+                pictures=pictures,
+                code=code,
+                check=check,
+                **limits_s,
             )
         )
         self._finalizer = weakref.finalize(self, self._processes.close)
@@ -112,7 +134,8 @@ class PreprocessVecEnv(VecEnvironment):
     def _map(self) -> None:
         """Have `num_envs` rows act, and start the processes that they lack."""
         assert isinstance(self.observation_space, gymnasium.spaces.Box), "they are arrays"
-        is_first, self._capacity = not self._capacity, self._capacity or max(self.num_envs, self.most_at_once or 0)
+        is_first = not self._capacity
+        self._capacity = self._capacity or max(self.num_envs, self.most_at_once or 0)
         layout = self._capacity, self.observation_space, self.action_space, self._mask_size
         if is_first:
             size_memory(self._processes.memory, *layout)
@@ -132,7 +155,9 @@ class PreprocessVecEnv(VecEnvironment):
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
         if seeds.shape != (self.num_envs,):
-            raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+            raise InvalidInput(
+                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
+            )
         if self.most_at_once is not None:
             with self._closed_by_failure():
                 self._map()
@@ -141,16 +166,19 @@ class PreprocessVecEnv(VecEnvironment):
         return self._start_episodes()
 
     def set_ages(self, ages: Tensor) -> bool:
-        """See `VecEnvironment.set_ages`; of a `gymnasium.Env`, where its limit is the job's or `gymnasium.make`'s."""
+        """See `VecEnvironment.set_ages`; of a `gymnasium.Env`, where its limit is the job's or
+        `gymnasium.make`'s."""
         payloads = [ages[rows].cpu().numpy().tobytes() for rows in self._processes.rows]
         return all(answer["possible"] for answer, _ in self._ask("set_ages", payloads).answers)
 
     def play_once(self) -> bool:
-        """See `VecEnvironment.play_once`; the rows of a process that was replaced go on with their next episodes."""
+        """See `VecEnvironment.play_once`; the rows of a process that was replaced go on with their
+        next episodes."""
         return all(answer["possible"] for answer, _ in self._ask("play_once").answers)
 
     def step(self, action: Tensor, out: Step | None = None) -> Step:
-        """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
+        """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed
+        then."""
         self.check_action(action)
         self._action.copy_(action.detach())
         if self._bounds:
@@ -166,7 +194,9 @@ class PreprocessVecEnv(VecEnvironment):
 
         What goes on inside a `gymnasium.Env` cannot be stored.
         """
-        counters = {name: torch.from_numpy(getattr(self._arrays, name).copy()) for name in _COUNTERS}
+        counters = {
+            name: torch.from_numpy(getattr(self._arrays, name).copy()) for name in _COUNTERS
+        }
         if not self._batched:
             return counters
         parts = [safetensors.torch.load(payload) for _, payload in self._ask("state").answers]
@@ -174,21 +204,28 @@ class PreprocessVecEnv(VecEnvironment):
         return counters | inner
 
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Go on where `state` was taken; of a `gymnasium.Env`, start the episodes after those that it saw instead: they
-        count as truncated, and go on nowhere.
-        """
+        """Go on where `state` was taken; of a `gymnasium.Env`, start the episodes after those that
+        it saw instead: they count as truncated, and go on nowhere."""
         for name in _COUNTERS:
             getattr(self._arrays, name)[:] = state[name].cpu().numpy()
         if not self._batched:
             np.add(self._arrays.episode, 1, out=self._arrays.episode)
             return self._start_episodes()
-        inner = {name.removeprefix(_INNER): state[name].cpu() for name in state if name.startswith(_INNER)}
-        parts = ({name: value[rows].contiguous() for name, value in inner.items()} for rows in self._processes.rows)
+        inner = {
+            name.removeprefix(_INNER): state[name].cpu()
+            for name in state
+            if name.startswith(_INNER)
+        }
+        parts = (
+            {name: value[rows].contiguous() for name, value in inner.items()}
+            for rows in self._processes.rows
+        )
         self._ask("load_state", [safetensors.torch.save(part) for part in parts])
         return self._step.observation.to(self.device)
 
     def frame(self) -> Tensor:
-        """The picture of environment 0 as the last reset or step left it, before any new episode: uint8 [H, W, 3].
+        """The picture of environment 0 as the last reset or step left it, before any new episode:
+        uint8 [H, W, 3].
 
         Only with `pictures`.
         """
@@ -197,9 +234,13 @@ class PreprocessVecEnv(VecEnvironment):
         with self._closed_by_failure():
             answer, payload = self._processes.ask_first("frame")
             try:
-                return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
+                return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(
+                    answer["shape"]
+                )
             except (RuntimeError, TypeError) as error:
-                raise self._processes.failed(f"{self.name}: a picture of another size: {error}") from error
+                raise self._processes.failed(
+                    f"{self.name}: a picture of another size: {error}"
+                ) from error
 
     def take_breaks(self) -> list[Break]:
         """See `VecEnvironment.take_breaks`."""
@@ -216,16 +257,21 @@ class PreprocessVecEnv(VecEnvironment):
         return [child.pid for child in self._processes.children]
 
     def _open(self) -> int:
-        """Start the processes, and get the descriptions of their environments; the size of their masks."""
+        """Start the processes, and get the descriptions of their environments; the size of their
+        masks."""
         opened = self._processes.start()
         try:
             self.original_space = from_json(opened["observation_space"])
             self.observation_space = observation_array_space(to_gymnasium(self.original_space))
             self.action_space = to_gymnasium(from_json(opened["action_space"]))
         except InvalidInput as error:
-            raise InvalidInput(f"{self.name}: {error.message}"[:LONGEST_MESSAGE], environment=self.name) from error
+            raise InvalidInput(
+                f"{self.name}: {error.message}"[:LONGEST_MESSAGE], environment=self.name
+            ) from error
         if opened["mask_size"] not in (0, action_mask_size(self.action_space)):
-            raise self._processes.failed(f"{self.name}: masks of {opened['mask_size']} flags for {self.action_space}")
+            raise self._processes.failed(
+                f"{self.name}: masks of {opened['mask_size']} flags for {self.action_space}"
+            )
         self.max_episode_steps = opened["max_episode_steps"]
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
         self.frames_per_second: float = opened.get("frames_per_second", 0.0)
@@ -253,14 +299,16 @@ class PreprocessVecEnv(VecEnvironment):
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Note what has broken, by the answer of a process to `step` or `start`."""
-        spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
+        # one is enough
+        spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}
         noted = [Break(**each | spare) for each in answer.get("breaks", ())]
         if any(not 0 <= each.row < self.num_envs for each in noted):
             raise self._processes.failed(f"{self.name}: breaks of rows that are not there")
         self._breaks += noted
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
-        """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
+        """Run `command` in all processes; it is one that a replacement of a lost process could not
+        answer."""
         with self._closed_by_failure():
             asked = self._processes.ask(command, payloads)
             for reason in asked.lost.values():
@@ -292,9 +340,13 @@ class PreprocessVecEnv(VecEnvironment):
 
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:
     """`step` in `out`, or in new tensors on `device`."""
-    tensors = {name: tensor for name in Step.__slots__ if (tensor := getattr(step, name)) is not None}
+    tensors = {
+        name: tensor for name in Step.__slots__ if (tensor := getattr(step, name)) is not None
+    }
     if out is None:
-        return Step(**{"action_mask": None} | {name: tensor.to(device) for name, tensor in tensors.items()})
+        return Step(
+            **{"action_mask": None} | {name: tensor.to(device) for name, tensor in tensors.items()}
+        )
     for name, tensor in tensors.items():
         if (place := getattr(out, name)) is not None:
             place.copy_(tensor)

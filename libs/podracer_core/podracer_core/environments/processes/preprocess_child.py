@@ -2,26 +2,30 @@
 
     python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD SPINS
 
-It answers messages (see `channel`), one for each command, and shares arrays with its parent. It imports torch only if
-the user's environment is a batched one.
+It answers messages (see `channel`), one for each command, and shares arrays with its parent. It
+imports torch only if the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
-                                                            -> {"made": 1} after each environment, and then the spaces,
-                                                               the time limit and more, see `Rows.describe`
+                            -> {"made": 1} after each environment, and then the spaces,
+                               the time limit and more, see `Rows.describe`
                                  its payload, if any: see `own_code`
     {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows, see `Rows.trace`
-    {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
-    {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
+    {"command": "inspect"}  -> `Checker.report`, or the environment's fault
+    {"command": "find_masks"}
+                            -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
-                                                            -> {}; rows first … first + count - 1 are its own
+                            -> {}; rows first … first + count - 1 are its own
     {"command": "start"}    -> {} (or as a step); a new episode in every row, numbered by `episode`
     {"command": "set_ages"} and a number for each row, int64
                             -> {"possible": true}; their episodes count as that many steps old
     {"command": "play_once"}
-                            -> {"possible": true}; a row stands still from the end of its episode to the next start
-    {}                      -> {}; acts once in every row. Where something broke: {"breaks": [the fields of `Break`]}
+                            -> {"possible": true}; a row stands still from the end of its episode
+                               to the next start
+    {}                      -> {}; acts once in every row. Where something broke:
+                               {"breaks": [the fields of `Break`]}
     {"command": "frame"}    -> {"shape": [400, 600, 3]} and the bytes of the picture
-    {"command": "state"}    -> {} and the state of a batched environment; "load_state" takes such a payload
+    {"command": "state"}    -> {} and the state of a batched environment; "load_state"
+                               takes such a payload
 
 A failure answers {"error": {"kind": "user_code" or "invalid", "message": …, "traceback": …}}.
 """
@@ -49,7 +53,11 @@ import gymnasium
 from numpy.typing import NDArray
 
 from podracer_core.environments.processes.breaks import describe_error
-from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, open_gymnasium
+from podracer_core.environments.processes.environment_index import (
+    VARIABLE,
+    EnvironmentIndex,
+    open_gymnasium,
+)
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.environments.processes.rows import Rows
@@ -88,7 +96,8 @@ class Server:
                 return {"mask_size": self.rows.mask_size()}, b""
             case "map":
                 self.rows.map(self._memory, **message)
-                os.close(self._memory)  # mapped now, and out of the reach of code that writes to any descriptor
+                # mapped now, and out of the reach of code that writes to any descriptor
+                os.close(self._memory)
             case "start":
                 self.rows.start()
                 return self._broken(), b""
@@ -106,7 +115,8 @@ class Server:
         return _NOTHING, b""
 
     def open(self, make: Callable[[], Rows]) -> dict[str, Any]:
-        """Have the rows that `make` makes; what they say of themselves, with the seconds of that, `start_s`."""
+        """Have the rows that `make` makes; what they say of themselves, with the seconds of that,
+        `start_s`."""
         began = time.monotonic()
         self._opened = make()
         return {**self._opened.describe(), "start_s": time.monotonic() - began}
@@ -137,7 +147,8 @@ def serve(channel: Channel, server: Server) -> None:
         try:
             answer, payload = server.answer(message, payload)
         except InvalidInput as error:
-            answer, payload = {"error": {"kind": "invalid", "message": error.message, "traceback": ""}}, b""
+            answer = {"error": {"kind": "invalid", "message": error.message, "traceback": ""}}
+            payload = b""
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported, not hidden
             answer, payload = {"error": _describe(error, server.doing)}, b""
         channel.send(answer, payload)
@@ -151,7 +162,8 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
 
 
 def hint(error: BaseException) -> str:
-    """A sentence for a file that is not here, a missing module, or what the box refuses; empty for other errors."""
+    """A sentence for a file that is not here, a missing module, or what the box refuses; empty for
+    other errors."""
     if IN_BOX in os.environ and (advice := _box_advice(error)):
         return advice
     if isinstance(error, FileNotFoundError):
@@ -162,32 +174,47 @@ def hint(error: BaseException) -> str:
             ways = f"put the file beside your module and open {beside}, or name it under `data`"
             return f"a relative path is right in one folder only: {ways}"
         if str(file.parent) in sys.path:
-            return "only what `environment.code` names is sent here: name the folder that holds this file"
+            return (
+                "only what `environment.code` names is sent here: name the folder that holds "
+                "this file"
+            )
     if isinstance(error, ModuleNotFoundError):
-        from podracer_core.catalogue.environments.packages import install_advice  # late: it takes 100 ms
+        # late: it takes 100 ms
+        from podracer_core.catalogue.environments.packages import install_advice
 
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
-        return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
+        return (
+            install_advice(top)
+            or f"install {top}, or name the folder that holds it under `environment.code`"
+        )
     return ""
 
 
 def _box_advice(error: BaseException) -> str:
-    """A sentence for what the box refuses, also where a library has raised another error because of that."""
+    """A sentence for what the box refuses, also where a library has raised another error because of
+    that."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, socket.gaierror) or (isinstance(cause, PermissionError) and cause.filename is None):
-            why = "an environment has no network, unless its job says `environment: {network: true}`, and no /dev/shm"
+        if isinstance(cause, socket.gaierror) or (
+            isinstance(cause, PermissionError) and cause.filename is None
+        ):
+            why = (
+                "an environment has no network, unless its job says `environment: {network: "
+                "true}`, and no /dev/shm"
+            )
             return f"{why}, which locks of multiprocessing need"
         if isinstance(cause, PermissionError):
-            return "it reads its own code and `data` only, and writes into its working folder (tempfile.gettempdir())"
+            return (
+                "it reads its own code and `data` only, and writes into its working folder "
+                "(tempfile.gettempdir())"
+            )
         cause = cause.__cause__ or cause.__context__
     return ""
 
 
 def _exit_with_parent(connection: int) -> None:
-    """Wait until the other side closes its end of the socket, then end this process and all that the user's code has
-    started, even in the middle of an operation.
-    """
+    """Wait until the other side closes its end of the socket, then end this process and all that
+    the user's code has started, even in the middle of an operation."""
     hang_up = select.poll()
     hang_up.register(connection, getattr(select, "POLLRDHUP", 0))
     hang_up.poll()
@@ -199,12 +226,15 @@ def _exit_with_parent(connection: int) -> None:
 
 def main(descriptor: int, memory: int, spins: bool) -> None:
     """Serve until the parent closes its socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    os.dup2(2, 1)  # what user code prints must not mix with the output of the command that started us
+    # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # what user code prints must not mix with the output of the command that started us
+    os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the last lines before a crash say most
     for inherited in (descriptor, memory):
-        os.set_inheritable(inherited, False)  # what user code starts would keep the socket open after our death
+        # what user code starts would keep the socket open after our death
+        os.set_inheritable(inherited, False)
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
     server = Server(memory)
@@ -217,13 +247,14 @@ _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
 def _open_rows(
-    environment: dict[str, Any], count: int, pictures: bool, tell: Callable[[int], None], code: bytes = b"",
-    import_path: Sequence[str] = (),
+    environment: dict[str, Any], count: int, pictures: bool, tell: Callable[[int], None],
+    code: bytes = b"", import_path: Sequence[str] = (),
 ) -> Rows:  # fmt: skip
-    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested.
+    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the
+    first if requested.
 
-    `tell`: see `open_gymnasium`. `code`: the class or function itself, packed, from a process with this `import_path`.
-    """
+    `tell`: see `open_gymnasium`. `code`: the class or function itself, packed, from a process with
+    this `import_path`."""
     index = EnvironmentIndex()  # until the end of this process
     os.environ[VARIABLE] = str(index.number)
     limit: int | None = environment["max_episode_steps"]
@@ -231,11 +262,14 @@ def _open_rows(
         own_code = importlib.import_module("podracer_core.environments.processes.own_code")
         loaded = own_code.unpacked(code, import_path)
     elif environment["id"]:
-        loaded = partial(gymnasium.make, environment["id"], max_episode_steps=limit, disable_env_checker=True)
+        loaded = partial(
+            gymnasium.make, environment["id"], max_episode_steps=limit, disable_env_checker=True
+        )
     else:
         loaded = _load(environment["entry_point"], environment["code_path"])
     if _is_batched(loaded):
-        # Late: torch takes seconds and memory that an environment which does without should not pay for.
+        # Late: torch takes seconds and memory that an environment which does without should not pay
+        # for.
         batched_rows = importlib.import_module("podracer_core.environments.processes.batched_rows")
         rows: Rows = batched_rows.BatchedRows(loaded, count, environment["kwargs"], limit)
         return rows
@@ -250,15 +284,22 @@ def _load(entry_point: str, code_path: str) -> Any:
         module = re.split(r"[.:]", entry_point, maxsplit=1)[0]
         if module in sys.modules:
             place = getattr(sys.modules[module], "__file__", None) or "Python itself"
-            raise InvalidInput(f"another module {module} is there already, from {place}: give yours another name")
+            raise InvalidInput(
+                f"another module {module} is there already, from {place}: give yours another name"
+            )
         sys.path.insert(0, code_path)
     return pkgutil.resolve_name(entry_point)
 
 
 def _is_batched(loaded: Any) -> bool:
-    """Whether it is a VecEnvironment: only then has it imported that module itself, and torch with it."""
+    """Whether it is a VecEnvironment: only then has it imported that module itself, and torch with
+    it."""
     protocol = sys.modules.get(_PROTOCOL)
-    return protocol is not None and isinstance(loaded, type) and issubclass(loaded, protocol.VecEnvironment)
+    return (
+        protocol is not None
+        and isinstance(loaded, type)
+        and issubclass(loaded, protocol.VecEnvironment)
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Converts between the values of one Gymnasium environment and its row in the arrays of a batch.
 
-The conversion for a space is chosen once, so that each step is fast. Neither torch nor user code is imported.
-"""
+The conversion for a space is chosen once, so that each step is fast. Neither torch nor user code is
+imported."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ ObservationWriter = Callable[[Array, int, Any], None]
 
 
 def observation_writer(
-    space: gymnasium.Space[Any], array_space: gym.Box, source: Callable[[], str], origin: Sequence[float] = ()
+    space: gymnasium.Space[Any],
+    array_space: gym.Box,
+    source: Callable[[], str],
+    origin: Sequence[float] = (),
 ) -> ObservationWriter:
-    """A function that writes an observation from `space` into a row of an array: `write(array, row, observation)`.
+    """A function that writes an observation from `space` into a row of an array: `write(array, row,
+    observation)`.
 
-    `array_space` is `observation_array_space(space)`. The function raises InvalidInput for a value that does not fit,
-    with the name of its `source`; NaN and values outside the bounds of a Box are accepted. `origin` is subtracted.
-    """
+    `array_space` is `observation_array_space(space)`. The function raises InvalidInput for a value
+    that does not fit, with the name of its `source`; NaN and values outside the bounds of a Box are
+    accepted. `origin` is subtracted."""
     if any(origin):
-        write_exact, zero = observation_writer(space, array_space, source), origin_array(origin, array_space.shape)
+        write_exact = observation_writer(space, array_space, source)
+        zero = origin_array(origin, array_space.shape)
         exact = np.zeros((1, *array_space.shape))
 
         def write_from_origin(array: Array, row: int, observation: Any) -> None:
@@ -42,7 +47,8 @@ def observation_writer(
     if not isinstance(space, gym.Box) or space.shape != array_space.shape:
         return _flattening_writer(space, array_space.shape, source)
     shape, dtype = array_space.shape, array_space.dtype
-    # Into bytes NumPy would cut off the fractions of floats without a word, into floats all numbers may go.
+    # Into bytes NumPy would cut off the fractions of floats without a word, into floats all numbers
+    # may go.
     only_bytes = dtype == np.uint8
 
     def write(array: Array, row: int, observation: Any) -> None:
@@ -63,7 +69,8 @@ def observation_writer(
 
 
 def action_reader(space: gymnasium.Space[Any]) -> Callable[[Array], Iterable[Any]]:
-    """A function that makes actions for N environments from the array of a batch: copies, which user code may keep."""
+    """A function that makes actions for N environments from the array of a batch: copies, which
+    user code may keep."""
     if isinstance(space, gym.Discrete | gym.MultiDiscrete):
         start, dtype = space.start, space.dtype
         return lambda actions: (actions + start).astype(dtype, copy=False)
@@ -107,26 +114,39 @@ def numbers_of(space: gymnasium.Space[Any], observation: Any) -> Array:
     """The numbers of an observation from `space`, as a vector."""
     if isinstance(space, gym.Dict | gym.Tuple) and not space.spaces:
         return np.zeros(0)
-    whole: Any = as_numpy(observation) if isinstance(space, gym.Box) else gym.flatten(space, observation)
+    whole: Any = (
+        as_numpy(observation) if isinstance(space, gym.Box) else gym.flatten(space, observation)
+    )
     return np.ravel(whole)
 
 
-def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
-    """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it is none."""
+def _as_array(
+    value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]
+) -> Array:
+    """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it
+    is none."""
     if value is None:
         raise InvalidInput(f"{source()} returned None in place of an observation")
     try:
         array = as_numpy(value)
     except ValueError as error:  # a ragged list
-        raise InvalidInput(f"{source()} returned an observation that is no array: {error}") from None
+        raise InvalidInput(
+            f"{source()} returned an observation that is no array: {error}"
+        ) from None
     if array.shape != shape:
         found, right = list(array.shape), list(shape)
-        raise InvalidInput(f"{source()} returned an observation of shape {found}; its space has {right}")
+        raise InvalidInput(
+            f"{source()} returned an observation of shape {found}; its space has {right}"
+        )
     kinds = "biu" if dtype == np.uint8 else "biuf"
     if array.dtype.kind not in kinds:
-        raise InvalidInput(f"{source()} returned an observation of type {array.dtype}; its space needs {dtype}")
+        raise InvalidInput(
+            f"{source()} returned an observation of type {array.dtype}; its space needs {dtype}"
+        )
     if dtype == np.uint8 and ((array < 0) | (array > 255)).any():  # NumPy would wrap them around
-        raise InvalidInput(f"{source()} returned an observation with numbers outside the bounds of {dtype}")
+        raise InvalidInput(
+            f"{source()} returned an observation with numbers outside the bounds of {dtype}"
+        )
     return array
 
 
@@ -146,18 +166,25 @@ def _ignore(_kind: str, _text: str) -> None:
     pass
 
 
-def check_in_space(space: gymnasium.Space[Any], value: Any, what: str, warn: Warn = _ignore) -> None:
-    """InvalidInput unless `value` lies in `space`. A Box may be given in another numeric type; `warn` is told of
-    numbers a little outside its bounds."""
+def check_in_space(
+    space: gymnasium.Space[Any], value: Any, what: str, warn: Warn = _ignore
+) -> None:
+    """InvalidInput unless `value` lies in `space`. A Box may be given in another numeric type;
+    `warn` is told of numbers a little outside its bounds."""
     match space:
         case gymnasium.spaces.Box():
             _check_box(space, value, what, warn)
         case gymnasium.spaces.Dict() if isinstance(value, dict):
-            if not set(space.spaces) <= set(value):  # the rows leave out what the space does not name
-                raise InvalidInput(f"{what} has the keys {sorted(value)}; its space has {sorted(space.spaces)}")
+            # the rows leave out what the space does not name
+            if not set(space.spaces) <= set(value):
+                raise InvalidInput(
+                    f"{what} has the keys {sorted(value)}; its space has {sorted(space.spaces)}"
+                )
             for name, inner in space.spaces.items():
                 check_in_space(inner, value[name], f"{what}[{name!r}]", warn)
-        case gymnasium.spaces.Tuple() if isinstance(value, tuple | list) and len(value) == len(space.spaces):
+        case gymnasium.spaces.Tuple() if isinstance(value, tuple | list) and len(value) == len(
+            space.spaces
+        ):
             for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True)):
                 check_in_space(inner, part, f"{what}[{index}]", warn)
         case _ if not space.contains(value):
@@ -172,11 +199,16 @@ def check_reset(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) 
 
 
 def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -> bool:
-    """Whether the episode has ended. Raises InvalidInput unless `result` has the form of the result of a Gymnasium
-    step; `warn` is told of what is plain in another form, such as a reward in an array of size 1."""
+    """Whether the episode has ended. Raises InvalidInput unless `result` has the form of the result
+    of a Gymnasium step; `warn` is told of what is plain in another form, such as a reward in an
+    array of size 1."""
     if not (isinstance(result, tuple) and len(result) == 5):
         right = "(observation, reward, terminated, truncated, info)"
-        former = "; the former gym returned four" if isinstance(result, tuple) and len(result) == 4 else ""
+        former = (
+            "; the former gym returned four"
+            if isinstance(result, tuple) and len(result) == 4
+            else ""
+        )
         raise InvalidInput(f"step must return {right}, not {_form(result)}{former}")
     observation, reward, terminated, truncated, _ = result
     check_in_space(space, observation, "the observation of step", warn)
@@ -192,7 +224,8 @@ def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -
 
 
 def number_of(reward: Any) -> float:
-    """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it is no number."""
+    """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it
+    is no number."""
     array = as_numpy(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
@@ -200,7 +233,8 @@ def number_of(reward: Any) -> float:
 
 
 def flag_of(name: str, flag: Any) -> bool:
-    """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for anything else."""
+    """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for
+    anything else."""
     if isinstance(flag, bool | np.bool_):
         return bool(flag)
     array = as_numpy(flag)
@@ -211,8 +245,17 @@ def flag_of(name: str, flag: Any) -> bool:
 
 def check_frame(frame: Any) -> NDArray[np.uint8]:
     """`frame` itself; InvalidInput unless it is a picture, uint8 [height, width, 3]."""
-    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
-        found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+    if not (
+        isinstance(frame, np.ndarray)
+        and frame.dtype == np.uint8
+        and frame.ndim == 3
+        and frame.shape[2] == 3
+    ):
+        found = (
+            f"{frame.dtype} {list(frame.shape)}"
+            if isinstance(frame, np.ndarray)
+            else type(frame).__name__
+        )
         raise InvalidInput(f"render must return an array uint8 [height, width, 3], not {found}")
     return frame
 
@@ -226,9 +269,13 @@ def _check_box(space: gymnasium.spaces.Box, value: Any, what: str, warn: Warn) -
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{what} must be an array of numbers, not {_short(value)}")
     if array.shape != space.shape:
-        raise InvalidInput(f"{what} has the shape {list(array.shape)}; its space has {list(space.shape)}")
+        raise InvalidInput(
+            f"{what} has the shape {list(array.shape)}; its space has {list(space.shape)}"
+        )
     if space.dtype.kind in "iu" and array.dtype.kind == "f":
-        raise InvalidInput(f"{what} has the type {array.dtype}; its space has {space.dtype}, without fractions")
+        raise InvalidInput(
+            f"{what} has the type {array.dtype}; its space has {space.dtype}, without fractions"
+        )
     if not np.isfinite(array).all():
         raise NotFinite(f"{what} has NaN or infinity in it: {_short(value)}")
     if bool((array >= space.low).all() and (array <= space.high).all()):  # quick, for many numbers
@@ -239,8 +286,12 @@ def _check_box(space: gymnasium.spaces.Box, value: Any, what: str, warn: Warn) -
         where = tuple(int(axis) for axis in np.unravel_index(np.argmax(outside), outside.shape))
         width = high[where] - low[where]
         bounds = f"[{space.low[where]:g}, {space.high[where]:g}]"
-        text = f"{what} is {array[where]:g} at {list(where)}, outside the bounds {bounds} of its space"
-        little = _LITTLE * (width if math.isfinite(width) else 1 + min(abs(low[where]), abs(high[where])))
+        text = (
+            f"{what} is {array[where]:g} at {list(where)}, outside the bounds {bounds} of its space"
+        )
+        little = _LITTLE * (
+            width if math.isfinite(width) else 1 + min(abs(low[where]), abs(high[where]))
+        )
         if outside[where] > little * (1 + _TOLERANCE):
             raise InvalidInput(text)
         warn("bounds of observations", f"{text}; it is used as it is")

@@ -1,4 +1,5 @@
-"""The processes of a `PreprocessVecEnv`, each with its rows of the batch: started, asked all at once, and replaced."""
+"""The processes of a `PreprocessVecEnv`, each with its rows of the batch: started, asked all at
+once, and replaced."""
 
 from __future__ import annotations
 
@@ -22,23 +23,24 @@ def core_count() -> int:
 
 
 MOST_ISOLATED = 8
-"""Processes with one world each that an evaluation uses at a time, and a cohort by default: each has its own copy of
-Python, and often of a simulator."""
+"""Processes with one world each that an evaluation uses at a time, and a cohort by default: each
+has its own copy of Python, and often of a simulator."""
 
 
 class Asked(NamedTuple):
-    """The answers of all processes with their payloads; for each missing answer, process index → reason."""
+    """The answers of all processes with their payloads; for each missing answer, process index →
+    reason."""
 
     answers: list[tuple[dict[str, Any], bytes]]
     lost: dict[int, str]
 
 
 class RowProcesses:
-    """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size yet.
+    """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size
+    yet.
 
-    The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an environment, packed
-    (see `own_code`). `check` is called during long waits, and may raise.
-    """
+    The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an
+    environment, packed (see `own_code`). `check` is called during long waits, and may raise."""
 
     def __init__(
         self,
@@ -62,10 +64,12 @@ class RowProcesses:
         self.memory, self.output = create_memory(), ChildOutput()
 
     def spread(self, num_envs: int, count: int) -> None:
-        """Let the first `count` processes have `num_envs` rows; one that is mapped has to keep its own."""
+        """Let the first `count` processes have `num_envs` rows; one that is mapped has to keep its
+        own."""
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
-        # A process that looks for its next command without sleeping must not take the core of one that is at work.
+        # A process that looks for its next command without sleeping must not take the core of one
+        # that is at work.
         self._spins = count <= core_count()
 
     def start(self) -> dict[str, Any]:
@@ -75,20 +79,23 @@ class RowProcesses:
         return {**opened, "mask_size": self._mask_size}
 
     def open(self) -> dict[str, Any]:
-        """Make the environments; what the first process says of its own, with the seconds of that, `start_s`."""
+        """Make the environments; what the first process says of its own, with the seconds of that,
+        `start_s`."""
         try:
             return self._open()[0]
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
     def map(self, num_envs: int) -> None:
-        """Have the processes attach the memory, which has room for `num_envs` rows by now; start those that have rows
-        and do not yet run."""
+        """Have the processes attach the memory, which has room for `num_envs` rows by now; start
+        those that have rows and do not yet run."""
         self._num_envs = num_envs
         try:
             self._open()
             deadline = time.monotonic() + self._start_timeout_s
-            for child, rows in zip(self.children[self._mapped :], self.rows[self._mapped :], strict=False):
+            for child, rows in zip(
+                self.children[self._mapped :], self.rows[self._mapped :], strict=False
+            ):
                 self._map(child, rows, deadline)
             self._mapped = len(self.children)
         except ChildLost as lost:
@@ -98,13 +105,18 @@ class RowProcesses:
         """Start the processes that have rows and do not run yet; their answers."""
         first = len(self.children)
         rows = self.rows[first:]
-        self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
+        # all at once: the rest may wait for them
+        self.children += [self._start_child() for _ in rows]
         for child, own in zip(self.children[first:], rows, strict=True):
             self._send_open(child, own)
-        return [child.receive(time.monotonic() + self._start_timeout_s)[0] for child in self.children[first:]]
+        return [
+            child.receive(time.monotonic() + self._start_timeout_s)[0]
+            for child in self.children[first:]
+        ]
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
-        """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""
+        """Have all do `command` at the same time; `payloads` has one for each of them, or none at
+        all."""
         asked = Asked([], {})
         children = self.children[: len(self.rows)]
         for index, child in enumerate(children):
@@ -122,7 +134,8 @@ class RowProcesses:
         return asked
 
     def ask_first(self, command: str) -> tuple[dict[str, Any], bytes]:
-        """The first process's answer to `command`. Raises UserCodeFailed if that process is lost."""
+        """The first process's answer to `command`. Raises UserCodeFailed if that process is
+        lost."""
         try:
             self.children[0].send(command)
             return self.children[0].receive(time.monotonic() + self.step_timeout_s)
@@ -130,7 +143,8 @@ class RowProcesses:
             raise self.failed(lost.message) from lost
 
     def replace(self, index: int) -> dict[str, Any]:
-        """Start another process in the place of a lost one, and a new episode in all its rows; its answer to that."""
+        """Start another process in the place of a lost one, and a new episode in all its rows; its
+        answer to that."""
         child = self.children[index] = self._start_child()
         deadline = time.monotonic() + self._start_timeout_s
         try:
@@ -144,10 +158,13 @@ class RowProcesses:
 
     def failed(self, message: str) -> UserCodeFailed:
         """The error to raise if a lost process cannot be replaced."""
-        return UserCodeFailed(message, user_traceback=self.output.after(""), environment=self._spec.name)
+        return UserCodeFailed(
+            message, user_traceback=self.output.after(""), environment=self._spec.name
+        )
 
     def kill(self) -> None:
-        """End the processes at once; another thread may be waiting for them, and has to call `close`."""
+        """End the processes at once; another thread may be waiting for them, and has to call
+        `close`."""
         for child in list(self.children):
             child.kill()
 
@@ -158,12 +175,21 @@ class RowProcesses:
         self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec, self.memory, self.output, spins=self._spins, check=self._check)
+        return ChildProcess(
+            self._spec, self.memory, self.output, spins=self._spins, check=self._check
+        )
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start
         here = {"import_path": sys.path} if self._code else {}
-        child.send("open", self._code, environment=self._spec.to_json(), count=count, pictures=pictures, **here)
+        child.send(
+            "open",
+            self._code,
+            environment=self._spec.to_json(),
+            count=count,
+            pictures=pictures,
+            **here,
+        )
 
     def _map(self, child: ChildProcess, rows: slice, deadline: float) -> None:
         child.send("map", num_envs=self._num_envs, first=rows.start, mask_size=self._mask_size)

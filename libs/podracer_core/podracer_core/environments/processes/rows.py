@@ -1,4 +1,5 @@
-"""Some rows of a batch, in a process with user code: what `preprocess_child` asks of them, whatever is behind them.
+"""Some rows of a batch, in a process with user code: what `preprocess_child` asks of them, whatever
+is behind them.
 
 Neither torch nor user code is imported here.
 """
@@ -18,7 +19,12 @@ from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.environments.processes.breaks import Breaks
-from podracer_core.environments.processes.exchange import SharedArrays, create_memory, map_memory, size_memory
+from podracer_core.environments.processes.exchange import (
+    SharedArrays,
+    create_memory,
+    map_memory,
+    size_memory,
+)
 from podracer_core.environments.spaces import (
     action_array_space,
     action_mask_size,
@@ -38,7 +44,8 @@ class Rows(ABC):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     doing: str = "construction"  # what the user's code is doing, for the message when it fails
-    check: Callable[[], None] | None = None  # called before each row's turn; raises TimeUp to end a step
+    # called before each row's turn; raises TimeUp to end a step
+    check: Callable[[], None] | None = None
     _arrays: SharedArrays | None = None
 
     def __init__(self) -> None:
@@ -46,12 +53,13 @@ class Rows(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Spaces, time limit and whatever else the other side wants to know of it, as JSON values."""
+        """Spaces, time limit and whatever else the other side wants to know of it, as JSON
+        values."""
 
     @abstractmethod
     def inspect(self) -> dict[str, Any]:
-        """Reset and take random steps, looking at everything that comes back: `Checker.report`, or what is known of
-        it. InvalidInput if something cannot be used."""
+        """Reset and take random steps, looking at everything that comes back: `Checker.report`, or
+        what is known of it. InvalidInput if something cannot be used."""
 
     @abstractmethod
     def has_action_mask(self) -> bool:
@@ -74,10 +82,16 @@ class Rows(ABC):
         """Act once in every row; where an episode ends, start the next one."""
 
     def trace(self) -> NDArray[np.float64]:
-        """What row 0 shows of two episodes of random actions, in at most 100 steps [steps, n], while the other rows act
-        too; of a large observation the sums of its parts."""
+        """What row 0 shows of two episodes of random actions, in at most 100 steps [steps, n],
+        while the other rows act too; of a large observation the sums of its parts."""
         memory, masked = create_memory(), self.mask_size()
-        size_memory(memory, self.count, observation_array_space(self.observation_space), self.action_space, masked)
+        size_memory(
+            memory,
+            self.count,
+            observation_array_space(self.observation_space),
+            self.action_space,
+            masked,
+        )
         self.map(memory, self.count, 0, masked)
         os.close(memory)
         rows = self.arrays
@@ -89,22 +103,32 @@ class Rows(ABC):
         shown: list[NDArray[np.float64]] = []
         self.start()
         end = time.monotonic() + _LONGEST_TRACE_S
-        while len(shown) < _TRACED_STEPS and rows.episode[0] < _TRACED_EPISODES and time.monotonic() < end:
+        while (
+            len(shown) < _TRACED_STEPS
+            and rows.episode[0] < _TRACED_EPISODES
+            and time.monotonic() < end
+        ):
             for row, space in enumerate(spaces):
                 action = sample_allowed(space, rows.action_mask[row] if masked else None)
                 rows.action[row] = np.asarray(action) - getattr(space, "start", 0)
             self.step()
             flat = rows.final_observation[0].ravel().astype(np.float64)
-            parts = np.linspace(0, flat.size, min(flat.size, _TRACED_NUMBERS), endpoint=False, dtype=np.int64)
+            parts = np.linspace(
+                0, flat.size, min(flat.size, _TRACED_NUMBERS), endpoint=False, dtype=np.int64
+            )
             shown.append(np.array([*np.add.reduceat(flat, parts), rows.reward[0], rows.episode[0]]))
         return np.stack(shown)
 
     def frame(self) -> NDArray[np.uint8]:
-        """The picture [height, width, 3] of row 0 as the last step left it, before any new episode."""
-        raise InvalidInput("a batched environment has no pictures; only a gymnasium.Env with rgb_array has")
+        """The picture [height, width, 3] of row 0 as the last step left it, before any new
+        episode."""
+        raise InvalidInput(
+            "a batched environment has no pictures; only a gymnasium.Env with rgb_array has"
+        )
 
     def state(self) -> bytes:
-        """The complete state, as bytes. Raises InvalidInput if the environment cannot provide it."""
+        """The complete state, as bytes. Raises InvalidInput if the environment cannot provide
+        it."""
         raise InvalidInput("a gymnasium.Env has no state that can be stored")
 
     def load_state(self, state: bytes) -> None:
@@ -120,7 +144,8 @@ class Rows(ABC):
         return size if size and self.has_action_mask() else 0
 
     def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
-        """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of these."""
+        """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of
+        these."""
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
         self.breaks.first_row, self._arrays = first, arrays[first : first + self.count]
@@ -133,7 +158,9 @@ class Rows(ABC):
         return self._arrays
 
 
-def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Mapping[str, Any]:
+def describe_spaces(
+    observation: gymnasium.Space[Any], action: gymnasium.Space[Any]
+) -> Mapping[str, Any]:
     """Both spaces as JSON values. Raises InvalidInput if a batch cannot show or act in them."""
     observation_array_space(observation)
     return {
@@ -147,11 +174,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """The seed to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31 bits mixed from both.
+    """The seed to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31
+    bits mixed from both.
 
-    The mixture is SplitMix64's (Steele, Lea and Flood, OOPSLA 2014): an episode may last only a few steps, and
-    `numpy.random.SeedSequence` takes as long as two steps of a cheap environment.
-    """
+    The mixture is SplitMix64's (Steele, Lea and Flood, OOPSLA 2014): an episode may last only a few
+    steps, and `numpy.random.SeedSequence` takes as long as two steps of a cheap environment."""
     if episode == 0 and 0 <= seed < 2**31:
         return seed
     return _mix(_mix(seed + _GOLDEN) ^ _mix((episode + 1) * _GOLDEN)) >> 33

@@ -6,8 +6,8 @@ market        all of it, as tensors on the device
 environment   StockTrading-v0, and what its broker does with N × K orders
 statistic     a number to rank policies by, from daily returns
 
-Every knob is in podracer_core.environments.stock_trading_info. What needs no torch, from the file to tickers on one
-time axis, is podracer_core.market_data.
+Every knob is in podracer_core.environments.stock_trading_info. What needs no torch, from the file
+to tickers on one time axis, is podracer_core.market_data.
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
 """

@@ -1,4 +1,5 @@
-"""Preparation of a price table, from its file to tensors on the device: everything that is done once."""
+"""Preparation of a price table, from its file to tensors on the device: everything that is done
+once."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, names_of, turbulence_of
+from podracer_core.environments.stock_trading.indicators import (
+    bars_needed,
+    indicators_of,
+    names_of,
+    turbulence_of,
+)
 from podracer_core.environments.stock_trading.split import split_bars
 from podracer_core.environments.stock_trading_info import Split, StockTradingConfig
 from podracer_core.market_data import refusal
@@ -18,7 +24,8 @@ from podracer_core.market_data.ex_rights import ExRightsDate, adjusted, find_ex_
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.table import AlignedBars, align, checked, moment
 
-# Relative. A deviation below it is the rounding of something that stands still; to divide by it would make noise of it.
+# Relative. A deviation below it is the rounding of something that stands still; to divide by it
+# would make noise of it.
 _STANDS_STILL = 1e-6
 _DATES_SHOWN = 50  # in a report, ex-rights dates
 
@@ -47,7 +54,9 @@ class PreparationReport:
         told = [f"{self.table}: {len(self.tickers)} tickers, {stretch}"]
         for name in ("train", "validation", "test"):
             bars = self.splits[name]
-            told.append(f"{name} {self._stretch(bars)} ({len(bars)} bars)" if bars else f"no {name} bars")
+            told.append(
+                f"{name} {self._stretch(bars)} ({len(bars)} bars)" if bars else f"no {name} bars"
+            )
         if self.ex_rights:
             shown = [*map(str, self.ex_rights[:_DATES_SHOWN])]
             more = len(self.ex_rights) - len(shown)
@@ -72,8 +81,8 @@ class Market:
     tickers      [K]
     times        [T] datetime64[us]
     splits       the bars of each split; those of none are the indicators' first ones
-    features     [T, K, F] float32: close and indicators, standardized with the training split's mean and deviation of
-                 each stock; 0 before a stock's are known
+    features     [T, K, F] float32: close and indicators, standardized with the training split's
+                 mean and deviation of each stock; 0 before a stock's are known
     turbulence   [T] float64, 0 before it is known; None if the configuration does not use it
     turbulence_feature  [T, 1] float32, standardized likewise; [T, 0] where it is no indicator
     open, close  [T, K] float64, 0 before a stock's first bar
@@ -97,7 +106,8 @@ class Market:
 
 
 def prepare(config: StockTradingConfig, device: torch.device) -> Market:
-    """Read, check, adjust, align, compute and standardize. Raises InvalidInput for a table that cannot be traded."""
+    """Read, check, adjust, align, compute and standardize. Raises InvalidInput for a table that
+    cannot be traded."""
     table = checked(read_table(config.table, config.columns))
     ex_rights: list[ExRightsDate] = []
     if config.adjust == "auto":
@@ -105,7 +115,11 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
         table = adjusted(table, config.daily_limit)
     bars = align(table, indicators_of(table, config), config.gaps)
     known = (bars.close > 0) & np.isfinite(bars.indicators).all(axis=2)
-    turbulence = turbulence_of(bars.close, bars.traded, config.turbulence_window) if config.uses_turbulence else None
+    turbulence = (
+        turbulence_of(bars.close, bars.traded, config.turbulence_window)
+        if config.uses_turbulence
+        else None
+    )
     splits = split_bars(bars.times, _first_usable(bars, known, turbulence, config), config)
     features, mean_close = _features(bars, known, splits["train"], table.tickers)
     _refuse_untraded(bars.traded & known, splits["train"])
@@ -139,7 +153,10 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
 
 
 def _first_usable(
-    bars: AlignedBars, known: NDArray[np.bool_], turbulence: NDArray[np.float64] | None, config: StockTradingConfig
+    bars: AlignedBars,
+    known: NDArray[np.bool_],
+    turbulence: NDArray[np.float64] | None,
+    config: StockTradingConfig,
 ) -> int:
     """The first bar on which some stock's indicators and the turbulence are known."""
     usable = known.any(axis=1)
@@ -148,7 +165,10 @@ def _first_usable(
         usable &= np.isfinite(turbulence)
         needs += f", {config.turbulence_window + 2} for turbulence (see turbulence_window)"
     if not usable.any():
-        raise refusal("table", f"the table has {len(bars.times)} bars, too few for the indicators, which need {needs}")
+        raise refusal(
+            "table",
+            f"the table has {len(bars.times)} bars, too few for the indicators, which need {needs}",
+        )
     return int(np.argmax(usable))
 
 
@@ -163,7 +183,9 @@ def _features(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[T, K, F] standardized, and the mean close [K]; both from the bars of `train` alone."""
     seen = known[train.start : train.stop]
-    unseen = [ticker for ticker, any_bar in zip(tickers, np.any(seen, axis=0), strict=True) if not any_bar]
+    unseen = [
+        ticker for ticker, any_bar in zip(tickers, np.any(seen, axis=0), strict=True) if not any_bar
+    ]
     if unseen:
         message = f"{unseen[0]} has no bar with known indicators in the training split"
         raise refusal("table", f"{message}: leave it out of the table, or end training later")

@@ -19,10 +19,10 @@ _NORMAL_QUANTILE = 1.96
 def statistic_of(returns: NDArray[np.float64], score: Score, scale: float) -> EpisodeStatistic:
     """`score` of daily returns [D]: the profit times `scale`, or the annual Sharpe ratio.
 
-    The interval is the stationary bootstrap's; it is widened to hold the value itself where the percentiles miss it.
-    An account that held only cash has a Sharpe ratio of 0, as uncertain as any other (Lo 2002, "The Statistics of
-    Sharpe Ratios", eq. 9). Otherwise no account that takes a risk for a year would have a lower bound above it.
-    """
+    The interval is the stationary bootstrap's; it is widened to hold the value itself where the
+    percentiles miss it. An account that held only cash has a Sharpe ratio of 0, as uncertain as any
+    other (Lo 2002, "The Statistics of Sharpe Ratios", eq. 9). Otherwise no account that takes a
+    risk for a year would have a lower bound above it."""
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] = sharpe_ratio
     if score == "profit":
 
@@ -36,4 +36,6 @@ def statistic_of(returns: NDArray[np.float64], score: Score, scale: float) -> Ep
         lower, upper = -half_width, half_width
     else:
         lower, upper = bootstrap_interval(returns, statistic)
-    return EpisodeStatistic(value, min(lower, value), max(upper, value), performance(returns).known())
+    return EpisodeStatistic(
+        value, min(lower, value), max(upper, value), performance(returns).known()
+    )

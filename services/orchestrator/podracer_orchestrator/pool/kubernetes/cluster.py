@@ -1,4 +1,5 @@
-"""A copy of the pool's Jobs, pods and pod template in the cluster: threads list and watch, the event loop uses it."""
+"""A copy of the pool's Jobs, pods and pod template in the cluster: threads list and watch, the
+event loop uses it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Reflector:
 
     replace(items)      all objects; at first, and whenever events were missed
     apply(kind, item)   ADDED, MODIFIED or DELETED
-    fail(error)         the server does not answer, or refuses the call; it is tried again. None: it answers (again)
+    fail(error)         the server does not answer, or refuses the call; it is tried again. None: it
+                        answers (again)
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Reflector:
                     self._fail(error)
                 self._stopping.wait(next(waits))
             except Exception:
-                logger.exception("unexpected error while watching %s; listing them again", self._resource)
+                logger.exception(
+                    "unexpected error while watching %s; listing them again", self._resource
+                )
                 self._version = ""
                 self._stopping.wait(next(waits))
 
@@ -99,7 +103,9 @@ class Reflector:
 class ClusterCopy:
     """The copy. `changed` is called on the event loop after each change."""
 
-    def __init__(self, api: ClusterApi, labels: str, template: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, api: ClusterApi, labels: str, template: str, changed: Callable[[], None]
+    ) -> None:
         """`labels` select the Jobs and their pods; `template` is the name of the PodTemplate."""
         self._api, self._template, self._changed = api, template, changed
         self._selectors: Mapping[Resource, Selector] = {
@@ -107,7 +113,8 @@ class ClusterCopy:
             "pods": {"labelSelector": labels},
             "podtemplates": {"fieldSelector": f"metadata.name={template}"},
         }
-        self._items: dict[str, dict[str, Item]] = {}  # by resource and name; a resource once it was listed
+        # by resource and name; a resource once it was listed
+        self._items: dict[str, dict[str, Item]] = {}
         self._problems: dict[str, PodracerError] = {}
         self._reflectors: list[Reflector] = []
 
@@ -132,7 +139,8 @@ class ClusterCopy:
         return self._items.get("podtemplates", {}).get(self._template)
 
     def pods(self) -> Mapping[str, Sequence[Item]]:
-        """The pods of each Job, by its name; without those that an earlier Job of that name left on a dead node."""
+        """The pods of each Job, by its name; without those that an earlier Job of that name left on
+        a dead node."""
         found: dict[str, list[Item]] = defaultdict(list)
         for pod in self._items.get("pods", {}).values():
             job = self.jobs.get(status.pod_id(pod))
@@ -183,7 +191,9 @@ class ClusterCopy:
         if problem is not None:
             self._problems[resource] = problem
             if former is None or former.message != problem.message:
-                logger.warning("cannot watch the cluster's %s, retrying: %s", resource, problem.message)
+                logger.warning(
+                    "cannot watch the cluster's %s, retrying: %s", resource, problem.message
+                )
             self._changed()
         elif former is not None:
             logger.info("watching the cluster's %s again", resource)

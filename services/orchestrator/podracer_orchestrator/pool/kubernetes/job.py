@@ -25,18 +25,22 @@ from podracer_orchestrator.pool.kubernetes.template import (
 
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
-"""Annotations: the pod's resource name; the requests of its jobs when it was created, 0 if they have none."""
+"""Annotations: the pod's resource name; the requests of its jobs when it was created, 0 if they
+have none."""
 TEMPLATE_DIGEST = "podracer.dev/template-digest"
 """Annotation: the digest of the pod template it was created from."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LEARNER_PORT = 50051
-"""The port at which other learners of its agent reach a learner, at the address of its pod, as the template sets it."""
+"""The port at which other learners of its agent reach a learner, at the address of its pod, as the
+template sets it."""
 BACKOFF_LIMIT = 10
-"""Failures of a pod's learner before the cluster ends its Job; the pool creates another one later."""
+"""Failures of a pod's learner before the cluster ends its Job; the pool creates another one
+later."""
 WRONG_SETTINGS = 2
 """Exit status of a process whose settings are wrong: a restart would not help."""
 TTL_S = 600
-"""The pool deletes a Job that has ended; without an orchestrator the cluster deletes it after this time."""
+"""The pool deletes a Job that has ended; without an orchestrator the cluster deletes it after this
+time."""
 _EVALUATOR_CPU = 0.1
 _POD_IP = "PODRACER_POD_IP"
 _CPU = re.compile(r"(\d+(?:\.\d+)?)(m?)")
@@ -49,7 +53,8 @@ def pool_selector(pool: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobMaker:
-    """The common part of all Jobs of a pool. `queue` of Kueue; "": none. `gpu` is a GPU's resource name."""
+    """The common part of all Jobs of a pool. `queue` of Kueue; "": none. `gpu` is a GPU's resource
+    name."""
 
     pool: str
     queue: str = ""
@@ -59,7 +64,11 @@ class JobMaker:
         """The Job of a pod by the template of its profile, owned by the ConfigMap `owner`."""
         name, kind = last_part(plan.name), plan.kind
         labels = {**_labels(self.pool), POD_LABEL: name, KIND_LABEL: kind.name}
-        annotations = {POD_NAME: plan.name, ASKED_MEMORY: str(plan.memory_bytes), TEMPLATE_DIGEST: digest(template)}
+        annotations = {
+            POD_NAME: plan.name,
+            ASKED_MEMORY: str(plan.memory_bytes),
+            TEMPLATE_DIGEST: digest(template),
+        }
         metadata = copy.deepcopy(dict(template["metadata"]))
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
@@ -90,7 +99,9 @@ class JobMaker:
                 **({"suspend": True} if self.queue else {}),
                 "template": {
                     "metadata": metadata,
-                    "spec": _pod_spec(plan, template["spec"], template.get(GPU_RESOURCE) or self.gpu),
+                    "spec": _pod_spec(
+                        plan, template["spec"], template.get(GPU_RESOURCE) or self.gpu
+                    ),
                 },
             },
         }
@@ -98,7 +109,10 @@ class JobMaker:
 
 _FAILURE_RULES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-    {"action": "FailJob", "onExitCodes": {"containerName": LEARNER, "operator": "In", "values": [WRONG_SETTINGS]}},
+    {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": LEARNER, "operator": "In", "values": [WRONG_SETTINGS]},
+    },
 ]
 
 
@@ -116,11 +130,16 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
     spec: dict[str, Any] = copy.deepcopy(dict(template))
     spec["restartPolicy"] = "Never"  # podFailurePolicy needs it; the Job starts another pod
     learner, evaluator = container(spec, LEARNER), container(spec, EVALUATOR)
-    folder, threads = value_of(learner, RUN_DIR).rstrip("/"), str(plan.threads or _threads_of(learner))
+    folder = value_of(learner, RUN_DIR).rstrip("/")
+    threads = str(plan.threads or _threads_of(learner))
 
     def socket(of: Item, *, seen_by: Item) -> str:
-        """A sidecar's address. It may have a folder of its own there, which the learner sees beneath that of all."""
-        own = next((each.get("subPath", "") for each in of["volumeMounts"] if each["mountPath"] == folder), "")
+        """A sidecar's address. It may have a folder of its own there, which the learner sees
+        beneath that of all."""
+        own = next(
+            (each.get("subPath", "") for each in of["volumeMounts"] if each["mountPath"] == folder),
+            "",
+        )
         return f"unix://{folder}/{f'{own}/' if own and seen_by is learner else ''}{of['name']}.sock"
 
     others = [each for each in spec["initContainers"] if each["name"] not in (WORKER, EVALUATOR)]
@@ -156,7 +175,8 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
 
 
 def _worker(template: Item, index: int) -> Item:
-    """A copy of the template's worker with a name and, in volumes that have a folder `worker`, a folder of its own."""
+    """A copy of the template's worker with a name and, in volumes that have a folder `worker`, a
+    folder of its own."""
     worker = copy.deepcopy(template) | {"name": f"{WORKER}-{index}"}
     for mount in worker.get("volumeMounts") or ():
         if mount.get("subPath") == WORKER:
@@ -164,9 +184,11 @@ def _worker(template: Item, index: int) -> Item:
     return worker
 
 
-def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Iterator[tuple[Item, float, float]]:
-    """(container, its part of the pod's cores, its part of the memory). Learner and workers take turns; the learner
-    holds the replay memory."""
+def _shares(
+    learner: Item, workers: list[Item], evaluators: list[Item]
+) -> Iterator[tuple[Item, float, float]]:
+    """(container, its part of the pod's cores, its part of the memory). Learner and workers take
+    turns; the learner holds the replay memory."""
     if not workers:
         yield learner, 1.0, 1.0
         return
@@ -177,8 +199,9 @@ def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Itera
 
 
 def _set_resources(of: Item, plan: PodPlan, cpu: float, memory: float) -> None:
-    """Set the jobs' requests instead of the template's. The requests of the containers add up to the pod's, so that the
-    scheduler finds room for all; the limit of each is the whole pod, so that it can use what the others leave."""
+    """Set the jobs' requests instead of the template's. The requests of the containers add up to
+    the pod's, so that the scheduler finds room for all; the limit of each is the whole pod, so that
+    it can use what the others leave."""
     if not plan.cpu and not plan.memory_bytes:
         return
     resources = of.setdefault("resources", {})
@@ -202,7 +225,8 @@ def _threads_of(learner: Item) -> int:
 
 
 def _set(of: Item, values: Mapping[str, str], entries: list[Item] | None = None) -> None:
-    """Set environment variables, replacing those of the template; entries come first, as values may refer to them."""
+    """Set environment variables, replacing those of the template; entries come first, as values may
+    refer to them."""
     ours = [*(entries or []), *({"name": name, "value": value} for name, value in values.items())]
     names = {entry["name"] for entry in ours}
     of["env"] = [*(entry for entry in of.get("env") or () if entry.get("name") not in names), *ours]

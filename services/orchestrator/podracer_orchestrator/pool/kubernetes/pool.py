@@ -28,10 +28,21 @@ from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
-from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, TEMPLATE_DIGEST, JobMaker, pool_selector
+from podracer_orchestrator.pool.kubernetes.job import (
+    ASKED_MEMORY,
+    POOL_LABEL,
+    TEMPLATE_DIGEST,
+    JobMaker,
+    pool_selector,
+)
 from podracer_orchestrator.pool.kubernetes.memory import Deaths, Waits, growth_of
 from podracer_orchestrator.pool.kubernetes.profiles import Profiles
-from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE, digest, place, read_template
+from podracer_orchestrator.pool.kubernetes.template import (
+    INVALID_TEMPLATE,
+    digest,
+    place,
+    read_template,
+)
 from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 
 logger = logging.getLogger(__name__)
@@ -45,19 +56,24 @@ _LOOK_S = 5.0
 _PAUSE_S = 0.2
 """The minimum time between two looks: changes come in bursts."""
 _REST = 9.0
-"""The pause after a look, as a multiple of its processor time: with many pods looks become rarer."""
+"""The pause after a look, as a multiple of its processor time: with many pods looks become
+rarer."""
 _SEEN_S = 15.0
-"""The time in which the copy of the cluster must show a change made here; after that the change is repeated."""
+"""The time in which the copy of the cluster must show a change made here; after that the change is
+repeated."""
 
 Result = TypeVar("Result")
 
 
 class KubernetesPool(PoolBackend):
-    """One Job per pod, named by the pod's id. Jobs continue without this process, and the next one adopts them."""
+    """One Job per pod, named by the pod's id. Jobs continue without this process, and the next one
+    adopts them."""
 
     name = "kubernetes"
 
-    def __init__(self, config: OrchestratorConfig, observer: PodObserver, profiles: Profiles) -> None:
+    def __init__(
+        self, config: OrchestratorConfig, observer: PodObserver, profiles: Profiles
+    ) -> None:
         """Raises InvalidInput without access to a cluster."""
         self._config = config
         self._observer = observer
@@ -68,12 +84,15 @@ class KubernetesPool(PoolBackend):
         self._max_pending = config.max_pods if config.kueue_queue else config.pool_max_pending
         self._calls = ThreadPoolExecutor(CALLS, "cluster-call")
         self._changed = asyncio.Event()
-        self._cluster = ClusterCopy(self._api, pool_selector(config.pool_name), config.pod_template, self._changed.set)
+        self._cluster = ClusterCopy(
+            self._api, pool_selector(config.pool_name), config.pod_template, self._changed.set
+        )
         self._deaths = Deaths(observer)
         self._warnings = ClusterWarnings()
         self._task: asyncio.Task[None] | None = None
         self._plans: Mapping[str, PodPlan] | None = None  # by id; None before the first are known
-        self._known: dict[str, str] = {}  # id and name of each pod that was there, or should have been
+        # id and name of each pod that was there, or should have been
+        self._known: dict[str, str] = {}
         self._drain_since: dict[str, float] = {}
         self._made: dict[str, float] = {}  # id: until when the copy may not know its Job yet
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
@@ -82,7 +101,8 @@ class KubernetesPool(PoolBackend):
         self._digests: dict[PodKind, str] = {}  # of templates, as of one look
         self._told: Mapping[str, Trouble] = {}  # by id
         self._restarts: set[asyncio.Task[None]] = set()
-        self._capacity: Capacity | None = None  # replaced as a whole: transactions read it from their threads
+        # replaced as a whole: transactions read it from their threads
+        self._capacity: Capacity | None = None
 
     @property
     def capacity(self) -> Capacity | None:
@@ -94,8 +114,8 @@ class KubernetesPool(PoolBackend):
         self._task = asyncio.create_task(self._run(), name="kubernetes-pool")
 
     async def check(self) -> None:
-        """Raises PermissionRefused while the cluster refuses calls: the Role lacks a permission, or the token is
-        unknown."""
+        """Raises PermissionRefused while the cluster refuses calls: the Role lacks a permission, or
+        the token is unknown."""
         for problem in (self._cluster.problem, *self._refusals.values()):
             if isinstance(problem, PermissionRefused):
                 raise problem
@@ -106,11 +126,16 @@ class KubernetesPool(PoolBackend):
         self._changed.set()
 
     def restart(self, pod: str) -> None:
-        """Delete the pod's Job and create it again, if its learner has run for a while; otherwise it is only slow to
-        start."""
-        job, pods = self._cluster.jobs.get(last_part(pod)), self._cluster.pods().get(last_part(pod), ())
+        """Delete the pod's Job and create it again, if its learner has run for a while; otherwise
+        it is only slow to start."""
+        job = self._cluster.jobs.get(last_part(pod))
+        pods = self._cluster.pods().get(last_part(pod), ())
         newest = status.newest(pods)
-        if job is None or newest is None or self._deaths.running_s(newest, time.monotonic()) < FRESH_S:
+        if (
+            job is None
+            or newest is None
+            or self._deaths.running_s(newest, time.monotonic()) < FRESH_S
+        ):
             return
         task = asyncio.get_running_loop().create_task(self._delete_or_log(job))
         self._restarts.add(task)
@@ -150,11 +175,13 @@ class KubernetesPool(PoolBackend):
                 continue
 
     async def _look(self) -> None:
-        """Look at everything, then bring the cluster to the wanted state. Each step can be repeated safely."""
+        """Look at everything, then bring the cluster to the wanted state. Each step can be repeated
+        safely."""
         await self._observer.check_active()
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
         found = await self._tell_troubles(jobs, pods)
-        await self._deaths.look(jobs, pods, now)  # they may end jobs, which get no further events then
+        # they may end jobs, which get no further events then
+        await self._deaths.look(jobs, pods, now)
         self._digests = {}
         self._capacity = Capacity(  # of a cluster nothing is known but how far to go
             cores=0.0,
@@ -167,7 +194,9 @@ class KubernetesPool(PoolBackend):
         if plans is None:
             return
         failures = await asyncio.gather(
-            self._delete_surplus(jobs, pods, plans), self._make_missing(jobs, plans), return_exceptions=True
+            self._delete_surplus(jobs, pods, plans),
+            self._make_missing(jobs, plans),
+            return_exceptions=True,
         )
         await self._tell_stopped(plans)
         for failure in failures:
@@ -175,19 +204,28 @@ class KubernetesPool(PoolBackend):
                 raise failure
 
     async def _delete_surplus(
-        self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], plans: Mapping[str, PodPlan]
+        self,
+        jobs: Mapping[str, Item],
+        pods: Mapping[str, Sequence[Item]],
+        plans: Mapping[str, PodPlan],
     ) -> None:
-        """Give surplus pods time to end, then delete their Jobs; delete Jobs that have ended at once."""
+        """Give surplus pods time to end, then delete their Jobs; delete Jobs that have ended at
+        once."""
         now, ending = time.monotonic(), []
-        self._drain_since = {name: since for name, since in self._drain_since.items() if name in jobs}
+        self._drain_since = {
+            name: since for name, since in self._drain_since.items() if name in jobs
+        }
         for name, job in jobs.items():
             outcome, newest = status.outcome(job), status.newest(pods.get(name, ()))
             if self._deleted.get(status.uid_of(job), 0.0) > now:
                 continue
             if self._deaths.is_stranded(pods.get(name, ()), now):
-                # It may still run there, so a pod of another name replaces it, before its own name is free.
+                # It may still run there, so a pod of another name replaces it, before its own name
+                # is free.
                 if name in plans:
-                    await self._observer.pod_stranded(plans[name].name, "its node does not confirm that it has ended")
+                    await self._observer.pod_stranded(
+                        plans[name].name, "its node does not confirm that it has ended"
+                    )
                 else:
                     ending.append(self._delete(job, "Background"))  # which waits for nothing
                 continue
@@ -201,17 +239,21 @@ class KubernetesPool(PoolBackend):
                     self._waits.prolong(name, now)
                     ending.append(self._delete(job, "Background"))
                 elif self._waits_in_vain(job, newest):
-                    logger.info("pod %s has not started, and its template has changed", plans[name].name)
+                    logger.info(
+                        "pod %s has not started, and its template has changed", plans[name].name
+                    )
                     ending.append(self._delete(job, "Background"))
                 continue
             since = self._drain_since.setdefault(name, now)
             works = newest is not None and status.is_running(newest)
             if outcome or not works or now - since >= DRAIN_S or name not in self._known:
-                ending.append(self._delete(job, "Foreground"))  # a pod without a row is not asked to end
+                # a pod without a row is not asked to end
+                ending.append(self._delete(job, "Foreground"))
         await _all(ending)
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
-        """Whether a pod that has not started has an outdated template: that of an existing Job cannot be changed."""
+        """Whether a pod that has not started has an outdated template: that of an existing Job
+        cannot be changed."""
         made_from = str((job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
@@ -224,14 +266,21 @@ class KubernetesPool(PoolBackend):
             return False
 
     def _template(self, kind: PodKind) -> dict[str, Any]:
-        """The current template for pods of a kind. Raises InvalidInput with the place of the error."""
+        """The current template for pods of a kind. Raises InvalidInput with the place of the
+        error."""
         template = read_template(self._config.pod_template, self._cluster.template)
         return place(template, self._profiles.entries, kind.profile)
 
     async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
         now = time.monotonic()
-        self._made = {name: until for name, until in self._made.items() if until > now and name not in jobs}
-        self._refusals = {name: error for name, error in self._refusals.items() if name in plans and name not in jobs}
+        self._made = {
+            name: until for name, until in self._made.items() if until > now and name not in jobs
+        }
+        self._refusals = {
+            name: error
+            for name, error in self._refusals.items()
+            if name in plans and name not in jobs
+        }
         self._waits.forget_others(plans)
         missing = [
             plan
@@ -278,7 +327,10 @@ class KubernetesPool(PoolBackend):
         if pool == self._config.pool_name:
             return True
         whose = f"the pool {pool}" if pool else "no pool"
-        message = f"the namespace {self._api.namespace} already has a Job {name}, which belongs to {whose}"
+        message = (
+            f"the namespace {self._api.namespace} already has a Job {name}, which belongs "
+            f"to {whose}"
+        )
         self._refuse(name, AlreadyExists(message))
         self._waits.prolong(name, time.monotonic())
         return False
@@ -297,8 +349,9 @@ class KubernetesPool(PoolBackend):
             owner = {}
         if not owner or status.is_deleting(owner):
             raise PreconditionFailed(
-                f"cannot create pods: the ConfigMap {name} in the namespace {self._api.namespace} is missing or being "
-                "deleted. It owns the Jobs of all pods; apply the manifests again",
+                f"cannot create pods: the ConfigMap {name} in the namespace {self._api.namespace} "
+                "is missing or being deleted. It owns the Jobs of all pods; apply the manifests "
+                "again",
                 reason="NO_POD_OWNER",
             )
         return owner
@@ -307,7 +360,9 @@ class KubernetesPool(PoolBackend):
         name, uid = status.name_of(job), status.uid_of(job)
         await self._in_thread(partial(self._api.delete_job, name, uid, propagation))
         now = time.monotonic()
-        self._deleted = {uid: until for uid, until in self._deleted.items() if until > now} | {uid: now + _SEEN_S}
+        self._deleted = {uid: until for uid, until in self._deleted.items() if until > now} | {
+            uid: now + _SEEN_S
+        }
         logger.info("deleted the Job %s", name)
 
     async def _delete_or_log(self, job: Item) -> None:
@@ -322,7 +377,8 @@ class KubernetesPool(PoolBackend):
         await _all([self._tell_stop(name) for name in self._known if name not in there])
 
     async def _tell_stop(self, name: str) -> None:
-        full_name = self._known.pop(name)  # first, as another pod may get the name before this is reported
+        # first, as another pod may get the name before this is reported
+        full_name = self._known.pop(name)
         try:
             await self._observer.pod_stopped(full_name)
         except PodracerError:
@@ -337,11 +393,17 @@ class KubernetesPool(PoolBackend):
         seen |= {name: troubles.of_refusal(error) for name, error in self._refusals.items()}
         found = {name: trouble for name, trouble in seen.items() if trouble is not None}
         slow = {name: job for name, job in jobs.items() if name not in found}
-        found |= await self._warnings.of(slow, pods, self._in_thread, self._api.warnings, time.monotonic())
+        found |= await self._warnings.of(
+            slow, pods, self._in_thread, self._api.warnings, time.monotonic()
+        )
         found = {name: trouble for name, trouble in found.items() if name in self._known}
         changes: dict[str, Trouble | None] = dict.fromkeys(self._told.keys() - found.keys())
-        changes |= {name: trouble for name, trouble in found.items() if self._told.get(name) != trouble}
-        named = {self._known[name]: trouble for name, trouble in changes.items() if name in self._known}
+        changes |= {
+            name: trouble for name, trouble in found.items() if self._told.get(name) != trouble
+        }
+        named = {
+            self._known[name]: trouble for name, trouble in changes.items() if name in self._known
+        }
         if named:
             await self._observer.pods_troubled(named)
         self._told = found
@@ -365,4 +427,6 @@ def _asked_memory(job: Item) -> int:
 
 def _failure(job: Item) -> str:
     failed = status.condition(job, "Failed")
-    return f"its Job has failed: {failed.get('message') or failed.get('reason') or 'no reason given'}"
+    return (
+        f"its Job has failed: {failed.get('message') or failed.get('reason') or 'no reason given'}"
+    )

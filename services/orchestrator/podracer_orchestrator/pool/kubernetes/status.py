@@ -12,8 +12,9 @@ from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """`waiting` and `ended` are reasons in the cluster's words, empty if it does neither; `said` is the end of its
-    log before it ended, or the reason why it waits. `exit_code` is that of its last end."""
+    """`waiting` and `ended` are reasons in the cluster's words, empty if it does neither; `said` is
+    the end of its log before it ended, or the reason why it waits. `exit_code` is that of its last
+    end."""
 
     name: str
     is_running: bool
@@ -59,7 +60,9 @@ def is_deleting(item: Item) -> bool:
 
 def is_owned(item: Item, by: Item) -> bool:
     """Whether this object owns it, and not an earlier one of the same name."""
-    return any(owner.get("uid") == uid_of(by) for owner in item["metadata"].get("ownerReferences") or ())
+    return any(
+        owner.get("uid") == uid_of(by) for owner in item["metadata"].get("ownerReferences") or ()
+    )
 
 
 def is_suspended(job: Item) -> bool:
@@ -80,7 +83,9 @@ def condition(item: Item, kind: str) -> Item:
 def newest(pods: Sequence[Item]) -> Item | None:
     """The current pod of a Job: earlier ones have failed."""
     return max(
-        pods, key=lambda pod: (created(pod), phase(pod) not in ("Failed", "Succeeded"), name_of(pod)), default=None
+        pods,
+        key=lambda pod: (created(pod), phase(pod) not in ("Failed", "Succeeded"), name_of(pod)),
+        default=None,
     )
 
 
@@ -98,16 +103,21 @@ def is_running(pod: Item) -> bool:
 
 
 def is_disrupted(pod: Item) -> bool:
-    """Whether the cluster ended it (a drained node, a preemption), without a fault of its programs."""
+    """Whether the cluster ended it (a drained node, a preemption), without a fault of its
+    programs."""
     return _is_true(condition(pod, "DisruptionTarget"))
 
 
 def containers(pod: Item) -> Iterator[ContainerState]:
     """The states of all containers, init containers first."""
     status = pod.get("status") or {}
-    for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+    for each in [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]:
         state, last = each.get("state") or {}, each.get("lastState") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or last.get("terminated") or {}
+        waiting = state.get("waiting") or {}
+        ended = state.get("terminated") or last.get("terminated") or {}
         yield ContainerState(
             name=str(each.get("name")),
             is_running="running" in state,

@@ -1,4 +1,5 @@
-"""The reason why a pod cannot work, as text: from the objects themselves, otherwise from warnings of controllers."""
+"""The reason why a pod cannot work, as text: from the objects themselves, otherwise from warnings
+of controllers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
 from podracer_orchestrator.pool.local_pod import describe_exit
 
-_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+)
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
 SLOW_S = 10.0
@@ -36,12 +43,15 @@ InThread = Callable[[Callable[[], Sequence[str]]], Awaitable[Sequence[str]]]
 
 
 def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
-    """The trouble of a pod according to the objects themselves; None if there is none, or none yet."""
+    """The trouble of a pod according to the objects themselves; None if there is none, or none
+    yet."""
     pod = status.newest(pods)
     if pod is None or status.phase(pod) in ("Failed", "Succeeded"):
         if status.is_suspended(job):
             return Trouble("", _waiting(job))
-        ended = status.learner_of(pod) if pod is not None and status.phase(pod) == "Failed" else None
+        ended = (
+            status.learner_of(pod) if pod is not None and status.phase(pod) == "Failed" else None
+        )
         if pod is None or status.is_disrupted(pod) or ended is None or not ended.ended:
             return None
         return Trouble("POD_CRASHES", describe_end(ended), _tail(ended.said))
@@ -49,16 +59,23 @@ def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
     if unplaced.get("status") == "False":
         if unplaced.get("reason") != "Unschedulable":
             return Trouble(
-                "", f"not scheduled yet: {unplaced.get('message') or unplaced.get('reason') or 'no reason given'}"
+                "",
+                "not scheduled yet: "
+                f"{unplaced.get('message') or unplaced.get('reason') or 'no reason given'}",
             )
-        return Trouble("POD_UNSCHEDULABLE", f"no node has room for a pod{_asked(job)}: {unplaced.get('message') or ''}")
+        return Trouble(
+            "POD_UNSCHEDULABLE",
+            f"no node has room for a pod{_asked(job)}: {unplaced.get('message') or ''}",
+        )
     return next(filter(None, map(_of_container, status.containers(pod))), None)
 
 
 def of_refusal(error: PodracerError) -> Trouble | None:
     """The reason why the API server did not create a Job; None if it only does not answer now."""
     if isinstance(error, Exhausted):
-        return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {error.message}")
+        return Trouble(
+            "POD_QUOTA", f"the quota of the namespace has no room for another pod: {error.message}"
+        )
     if isinstance(error, PermissionRefused):
         return Trouble("POD_FORBIDDEN", f"the orchestrator cannot make pods: {error.message}")
     if isinstance(error, AlreadyExists):
@@ -66,35 +83,50 @@ def of_refusal(error: PodracerError) -> Trouble | None:
     if error.reason == INVALID_TEMPLATE:
         return Trouble("POD_TEMPLATE", error.message)
     if isinstance(error, InvalidInput):
-        return Trouble("POD_REFUSED", f"the cluster refuses the pod, see the pod template: {error.message}")
+        return Trouble(
+            "POD_REFUSED", f"the cluster refuses the pod, see the pod template: {error.message}"
+        )
     if isinstance(error, PreconditionFailed):
         return Trouble("POD_OWNER", error.message)
     return None
 
 
 def of_warning(message: str) -> Trouble:
-    """The trouble in a controller's warning about a Job that gets no pod, or a pod that does not start."""
+    """The trouble in a controller's warning about a Job that gets no pod, or a pod that does not
+    start."""
     if "exceeded quota" in message:
-        return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {message}")
+        return Trouble(
+            "POD_QUOTA", f"the quota of the namespace has no room for another pod: {message}"
+        )
     if "forbidden" in message:
         return Trouble("POD_REFUSED", f"the cluster refuses the pod: {message}")
     return Trouble("POD_STUCK", f"the pod does not start: {message}")
 
 
 def describe_end(ended: ContainerState) -> str:
-    """`the learner ended with exit code 1`, `the worker-0 was killed: it took more memory than its limit`."""
+    """`the learner ended with exit code 1`, `the worker-0 was killed: it took more memory than its
+    limit`."""
     if ended.ended == "OOMKilled":
-        return f"the {ended.name} was killed: it took more memory than its limit (pod.resources.memory)"
-    return f"the {ended.name} {describe_exit(128 - ended.exit_code if ended.exit_code > 128 else ended.exit_code)}"
+        return (
+            f"the {ended.name} was killed: it took more memory than its limit "
+            "(pod.resources.memory)"
+        )
+    return (
+        f"the {ended.name} "
+        f"{describe_exit(128 - ended.exit_code if ended.exit_code > 128 else ended.exit_code)}"
+    )
 
 
 def _of_container(each: ContainerState) -> Trouble | None:
     if each.waiting in _IMAGE:
         return Trouble(
-            "POD_IMAGE", f"cannot pull the image of the {each.name} ({each.waiting}): {each.waiting_message}"
+            "POD_IMAGE",
+            f"cannot pull the image of the {each.name} ({each.waiting}): {each.waiting_message}",
         )
     if each.waiting in _CONFIG:
-        return Trouble("POD_CONFIG", f"cannot start the {each.name} ({each.waiting}): {each.waiting_message}")
+        return Trouble(
+            "POD_CONFIG", f"cannot start the {each.name} ({each.waiting}): {each.waiting_message}"
+        )
     if each.waiting == "CrashLoopBackOff":
         return Trouble("POD_CRASHES", f"{describe_end(each)}, repeatedly", _tail(each.said))
     return None
@@ -118,8 +150,8 @@ def _waiting(job: Item) -> str:
 
 
 class ClusterWarnings:
-    """Reads the events of objects that are slow to start: a Job without a pod, a pod whose volumes cannot be
-    mounted."""
+    """Reads the events of objects that are slow to start: a Job without a pod, a pod whose volumes
+    cannot be mounted."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # of a Job, by uid: when it was first seen not to run
@@ -135,14 +167,19 @@ class ClusterWarnings:
         now: float,
     ) -> Mapping[str, Trouble]:
         """The troubles of those of `jobs` that should run and do not, by name."""
-        slow = {status.uid_of(job): job for name, job in jobs.items() if _should_run(job, pods.get(name, ()))}
+        slow = {
+            status.uid_of(job): job
+            for name, job in jobs.items()
+            if _should_run(job, pods.get(name, ()))
+        }
         self._since = {uid: self._since.get(uid, now) for uid in slow}
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in slow}
         self._found = {uid: trouble for uid, trouble in self._found.items() if uid in slow}
         due = [
             uid
             for uid in slow
-            if now - self._since[uid] >= SLOW_S and now - self._asked.get(uid, now - AGAIN_S) >= AGAIN_S
+            if now - self._since[uid] >= SLOW_S
+            and now - self._asked.get(uid, now - AGAIN_S) >= AGAIN_S
         ]
         for uid in due[:MOST]:
             self._asked[uid] = now

@@ -1,18 +1,19 @@
-"""Ant-v5, Humanoid-v5 and HumanoidStandup-v5: Gymnasium's, without contact forces in the observation.
+"""Ant-v5, Humanoid-v5 and HumanoidStandup-v5: Gymnasium's, without contact forces in the
+observation.
 
-Evaluations subtract the cost of these forces from the reward as Gymnasium does; training leaves it out.
+Evaluations subtract the cost of these forces from the reward as Gymnasium does; training leaves it
+out.
 
-The humanoids are of Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors through Online
-Trajectory Optimization". Both observe float32 [N, 270], in this order: positions (x and y left out), velocities, then
-for all bodies but the world
+The humanoids are of Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors
+through Online Trajectory Optimization". Both observe float32 [N, 270], in this order: positions (x
+and y left out), velocities, then for all bodies but the world
 
     cinert          mass and inertia in the frame of the centre of mass, 10 a body
     cvel            velocity in that frame, 6 a body
     qfrc_actuator   the forces of the motors, one a coordinate other than the root's
 
-Action [N, 17]: torques of the hinges. Gymnasium's default is `include_cfrc_ext_in_observation` true; here it is
-InvalidInput.
-"""
+Action [N, 17]: torques of the hinges. Gymnasium's default is `include_cfrc_ext_in_observation`
+true; here it is InvalidInput."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ _ROOT_COORDINATES = 6  # of the free joint, which no motor drives
 class Ant(MuJoCoEnvironment):
     """Four legs walk along x without falling over.
 
-    Schulman, Moritz, Levine, Jordan and Abbeel 2016, "High-Dimensional Continuous Control Using Generalized Advantage
-    Estimation". Observation float32 [N, 27]: positions (x and y left out) and velocities. Action [N, 8]: torques of
-    the hinges. Reward: forward velocity of `main_body` (number or name), plus 1 while healthy, minus 0.5 · Σ action².
-    It ends when unhealthy: height of the torso out of its range.
-    """
+    Schulman, Moritz, Levine, Jordan and Abbeel 2016, "High-Dimensional Continuous Control Using
+    Generalized Advantage Estimation". Observation float32 [N, 27]: positions (x and y left out) and
+    velocities. Action [N, 8]: torques of the hinges. Reward: forward velocity of `main_body`
+    (number or name), plus 1 while healthy, minus 0.5 · Σ action². It ends when unhealthy: height of
+    the torso out of its range."""
 
     arguments_type = AntArguments
     contact_force_range = (-1.0, 1.0)
@@ -73,7 +74,9 @@ class Ant(MuJoCoEnvironment):
         try:
             return int(model.body(body).id)
         except (KeyError, IndexError) as error:
-            names = ", ".join(filter(None, (model.body(index).name for index in range(model.nbody))))
+            names = ", ".join(
+                filter(None, (model.body(index).name for index in range(model.nbody)))
+            )
             message = f"main_body must be a body of the model ({names}) or its number, not {body!r}"
             raise InvalidInput(message, field="environment.kwargs.main_body") from error
 
@@ -81,9 +84,8 @@ class Ant(MuJoCoEnvironment):
 class HumanoidStandup(MuJoCoEnvironment):
     """Stand up from lying on the back, and stay up; it never ends by itself.
 
-    Reward: height of the torso over the physics time step, plus 1, minus 0.1 · Σ action². (Gymnasium's
-    `uph_cost_weight` multiplies nothing there, and is not taken here.)
-    """
+    Reward: height of the torso over the physics time step, plus 1, minus 0.1 · Σ action².
+    (Gymnasium's `uph_cost_weight` multiplies nothing there, and is not taken here.)"""
 
     arguments_type = HumanoidStandupArguments
     most_contact_cost = 10.0
@@ -104,15 +106,16 @@ class HumanoidStandup(MuJoCoEnvironment):
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Height minus control cost."""
         reward = self._height.div(self._time_step)
-        return reward.sub_(self.ctrl.square().sum(1), alpha=self.arguments.ctrl_cost_weight).add_(1), self.never
+        return reward.sub_(self.ctrl.square().sum(1), alpha=self.arguments.ctrl_cost_weight).add_(
+            1
+        ), self.never
 
 
 class Humanoid(MuJoCoEnvironment):
     """Walk along x on two legs without falling.
 
-    Reward: 1.25 · forward velocity of the centre of mass, plus 5 while healthy, minus 0.1 · Σ action². It ends when
-    unhealthy: height of the torso out of its range.
-    """
+    Reward: 1.25 · forward velocity of the centre of mass, plus 5 while healthy, minus 0.1 · Σ
+    action². It ends when unhealthy: height of the torso out of its range."""
 
     arguments_type = HumanoidArguments
     most_contact_cost = 10.0
@@ -124,7 +127,9 @@ class Humanoid(MuJoCoEnvironment):
     def set_up(self) -> Sequence[Tensor]:
         self._height = self.qpos[:, 2]
         self._body_x = self.physics.field("xipos")[:, :, 0]
-        mass = torch.as_tensor(self.physics.model.body_mass, dtype=self.physics.dtype, device=self.device)
+        mass = torch.as_tensor(
+            self.physics.model.body_mass, dtype=self.physics.dtype, device=self.device
+        )
         self._mass_share = mass / mass.sum()
         return _views(self, self.arguments)
 
@@ -155,6 +160,10 @@ def _views(task: MuJoCoEnvironment, asked: HumanoidParts) -> list[Tensor]:
     for name in _parts(asked):
         field = task.physics.field(name)
         # A copy would not be live, and `view` refuses to make one.
-        without_world = field[:, 1:].view(field.shape[0], -1) if field.dim() > 2 else field[:, _ROOT_COORDINATES:]
+        without_world = (
+            field[:, 1:].view(field.shape[0], -1)
+            if field.dim() > 2
+            else field[:, _ROOT_COORDINATES:]
+        )
         found.append(without_world)
     return found
