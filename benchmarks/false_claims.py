@@ -42,9 +42,10 @@ from podracer_core.backtest.performance import DAYS_A_YEAR, daily_returns, sharp
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.backtesting import play_baseline
-from podracer_core.evaluate.result import EvaluationResult, result_to_message
+from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.market_data.synthetic import SyntheticMarket
 from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
+from podracer_core.training.messages import result_to_message
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
 from podracer_orchestrator.outcomes.objective import claim_of

@@ -41,6 +41,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.jobs.messages import search_to_message
 from podracer_core.jobs.search import AlgorithmShare, Search
 from podracer_core.random_numbers import COMPARISON, evaluation_seeds
 from podracer_core.training.member_states import MemberGroups, inherit
@@ -143,7 +144,9 @@ def main() -> None:
 def _train(task: str, seed: int, seconds: float) -> list[Run]:
     """All variants, and from half of the seconds on the children of those with own replay."""
     search = Search(algorithms=(AlgorithmShare("sac"),))
-    space = read_competition(leaderboard_pb2.LeaderboardSpec(search=search.to_message())).space
+    space = read_competition(
+        leaderboard_pb2.LeaderboardSpec(search=search_to_message(search))
+    ).space
     agents = [configuration(space, "sac", number, seed) for number in range(MEMBERS)]
     draw = random.Random(seed)
     changed = [space.mutate("sac", agent, draw) for agent in agents]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.jobs.messages import search_to_message
 from podracer_core.jobs.search import AlgorithmShare, Search
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.portfolio import configuration
@@ -83,7 +84,9 @@ def configurations(task: Task, count: int = CONFIGURATIONS) -> list[Configuratio
     """The first `count` places: the defaults of each algorithm, then a point of each algorithm's
     Sobol sequence, then the next. Of a longer list a shorter one is the beginning."""
     search = Search(algorithms=tuple(map(AlgorithmShare, task.algorithms)))
-    space = read_competition(leaderboard_pb2.LeaderboardSpec(search=search.to_message())).space
+    space = read_competition(
+        leaderboard_pb2.LeaderboardSpec(search=search_to_message(search))
+    ).space
     found = []
     for number in range(count):
         turn, place = divmod(number, len(task.algorithms))

@@ -32,9 +32,10 @@ from podracer_core.checkpoint import (
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.result import result_from_json, result_to_message
+from podracer_core.evaluate.result import result_from_json
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.storage import open_store
+from podracer_core.training.messages import result_to_message
 from podracer_core.training.phases import processor_seconds
 
 _MAX_EPISODES = 100_000

@@ -28,7 +28,6 @@ from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.registry import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession
@@ -36,7 +35,7 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
 from podracer_core.telemetry.spans import span
-from podracer_core.training.messages import cohort_from_message
+from podracer_core.training.messages import cohort_from_message, result_to_message
 from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 logger = logging.getLogger(__name__)

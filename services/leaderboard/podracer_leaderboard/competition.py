@@ -15,8 +15,11 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.messages import (
+    evolution_from_message,
+    objective_from_message,
+    search_from_message,
+)
 from podracer_core.jobs.search import Dimension, Search
 from podracer_core.jobs.spec import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
@@ -56,12 +59,12 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
 def _competition(
     spec: leaderboard_pb2.LeaderboardSpec, find_generator: Callable[[str, str], type[Generator]]
 ) -> Competition:
-    search = Search.from_message(spec.search)
-    evolution = Evolution.from_message(spec.evolution)
+    search = search_from_message(spec.search)
+    evolution = evolution_from_message(spec.evolution)
     action_space = _action_space(spec, search)
     validate_competition(search, evolution, action_space)
     space = _search_space(search, action_space)
-    statistic = Objective.from_message(spec.objective).statistic
+    statistic = objective_from_message(spec.objective).statistic
     rules = Rules.of(
         evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares)
     )

@@ -13,7 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.objective import MIN_EPISODES, counted
+from podracer_core.jobs.evaluations import counted
+from podracer_core.jobs.objective import MIN_EPISODES
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.jobs.evaluations import broken_episodes, counted
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import broken_episodes, counted
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State

@@ -7,6 +7,7 @@ import pytest
 from podracer_core.catalogue.extensions import fusion_names
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
+from podracer_core.jobs.messages import pod_from_message, pod_to_message
 from podracer_core.jobs.pod import Fusion, Pod
 from podracer_core.jobs.spec import JobSpec
 
@@ -25,7 +26,7 @@ def mistakes(text: str) -> list[str]:
 
 def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() -> None:
     assert pod_of("{learners: 3}") == Pod(learners=3)
-    assert Pod.from_message(pod_of("{profile: a100}").to_message()).profile == "a100"
+    assert pod_from_message(pod_to_message(pod_of("{profile: a100}"))).profile == "a100"
     assert pod_of("{learners: 2, fusion: weighted}").fusion == Fusion("weighted")
     text = (
         "{name: outer, interval: 8, quorum: 2, deadline: 500ms, learning_rate: 0.7, momentum: 0.9}"

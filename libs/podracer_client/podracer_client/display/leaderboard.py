@@ -17,7 +17,7 @@ from podracer_client.names import enum_word, short_name
 from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.objective import broken_episodes
+from podracer_core.jobs.evaluations import broken_episodes
 
 _WIDTH = 100
 _LEAST_WIDTH = 60

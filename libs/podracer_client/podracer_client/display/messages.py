@@ -14,7 +14,7 @@ from podracer_client.display.outcome import result_word
 from podracer_client.display.score import best_score
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import enum_word
-from podracer_core.jobs.objective import CONFIRMING, broken_episodes
+from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from podracer_client.display.numbers import count_text, duration_text, return_te
 from podracer_client.display.score import best_score, score, score_name, statistic
 from podracer_client.names import enum_word
 from podracer_core.config import format_seconds
-from podracer_core.jobs.objective import CONFIRMING
+from podracer_core.jobs.evaluations import CONFIRMING
 
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""

@@ -23,7 +23,7 @@ from podracer_client.display.score import best_score, score_name, statistic
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import enum_word, short_name
 from podracer_core.catalogue.messages import arguments_from_message
-from podracer_core.jobs.objective import CONFIRMING, broken_episodes
+from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_to_message
-from podracer_core.config.document import parse_yaml
+from podracer_core.config.yaml_text import parse_yaml
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 

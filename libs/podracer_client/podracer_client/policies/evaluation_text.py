@@ -17,7 +17,7 @@ from podracer_client.display.output import columns
 from podracer_client.display.score import score_name
 from podracer_client.names import short_name
 from podracer_client.policies.evaluation import EnsembleEvaluation
-from podracer_core.jobs.objective import broken_episodes
+from podracer_core.jobs.evaluations import broken_episodes
 
 __all__ = ["alone_json", "alone_text", "together_json", "together_text"]
 

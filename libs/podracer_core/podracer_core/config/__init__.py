@@ -1,7 +1,8 @@
 """Settings and files -> frozen dataclasses, checked once when they are read; no torch.
 
 This module reads service settings from PODRACER_<NAME> variables: `load_settings`.
-document     YAML text -> a tree with line numbers: `load_yaml`, `parse_yaml`
+document     what a file says, as a tree with line numbers
+yaml_text    YAML text -> such a tree: `load_yaml`, `parse_yaml`
 build        such a tree -> dataclasses: `build`
 other_libraries  what names of other libraries are called here
 scalars      reads one value from text or YAML: durations and byte sizes (`Seconds`, `ByteSize`),
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from podracer_core.config.build import Builder, build
-from podracer_core.config.document import Document, LocatedViolation, Node, load_yaml, parse_yaml
+from podracer_core.config.document import Document, LocatedViolation, Node
 from podracer_core.config.scalars import (
     ByteSize,
     Seconds,
@@ -43,10 +44,8 @@ __all__ = [
     "build",
     "format_seconds",
     "load_settings",
-    "load_yaml",
     "parse_bytes",
     "parse_seconds",
-    "parse_yaml",
 ]
 
 T = TypeVar("T")

@@ -1,5 +1,4 @@
-"""The result of an evaluation, with its confidence interval; conversion to a message, to JSON, and
-back."""
+"""The result of an evaluation, with its confidence interval; conversion to JSON and back."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
-from podracer_core.errors import MOST_LETTERS, InvalidInput, plain
+from podracer_core.errors import InvalidInput
 from podracer_core.statistics import student_t_half_width
 
 _COUNTS: Mapping[str, tuple[str, type]] = {
@@ -152,32 +150,9 @@ class EvaluationResult:
         return EvaluationResult(**sums, first_break=first_break, statistic=statistic)
 
 
-def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
-    """The numbers of an Evaluation; the caller adds agent, purpose and time. Raises InvalidInput
-    for numbers that are not finite."""
-    numbers = _numbers(result)
-    single = [
-        numbers[name] for name in ("mean", "standard_deviation", "lower_bound", "upper_bound")
-    ]
-    if not all(map(math.isfinite, (*result.returns, *single))):
-        raise InvalidInput(
-            "an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION"
-        )
-    return agent_pb2.Evaluation(
-        **numbers | {"first_break": plain(result.first_break)[:MOST_LETTERS]}
-    )
-
-
-def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
-    """The inverse of `result_to_message`. Raises InvalidInput for lists of different lengths."""
-    return result_from_json(
-        {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
-    )
-
-
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
     """The result as stored in a checkpoint's metadata under "evaluation"."""
-    return {"episodes": result.episodes, **_numbers(result)}
+    return {"episodes": result.episodes, **numbers(result)}
 
 
 def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
@@ -201,7 +176,7 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
         ) from error
 
 
-def _numbers(result: EvaluationResult) -> dict[str, Any]:
+def numbers(result: EvaluationResult) -> dict[str, Any]:
     """By the names of an Evaluation. The interval of a single episode is unbounded; both bounds are
     then its return. Without an episode, mean and bounds are 0."""
     mean = result.mean if result.returns else 0.0

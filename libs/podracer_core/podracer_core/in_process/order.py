@@ -17,10 +17,9 @@ from podracer_core.config.other_libraries import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
 from podracer_core.jobs.checks import MAX_COUNT, Checks
-from podracer_core.jobs.job_file import search_space
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.jobs.pod import MAX_MEMBERS
-from podracer_core.jobs.search import AlgorithmShare, Search
+from podracer_core.jobs.search import AlgorithmShare, Search, search_space
 from podracer_core.training.plan import Statistic
 
 _COUNTS = (

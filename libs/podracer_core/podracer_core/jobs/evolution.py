@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from podracer.common.v1 import evolution_pb2
 from podracer_core.config import Seconds
 from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
-from podracer_core.jobs.messages import read, seconds_from_duration, seconds_to_duration, write
 
 MAX_POPULATION = 4096
 MAX_GENERATIONS = 1_000_000
@@ -72,27 +70,6 @@ class Evolution:
     def places(self) -> int:
         """`leaderboard_size`, the default filled in."""
         return self.leaderboard_size or min(4, self.population)
-
-    @classmethod
-    def from_message(cls, message: evolution_pb2.Evolution) -> Evolution:
-        """The evolution of a message, with the defaults filled in."""
-        seconds = (
-            seconds_from_duration(message.round_time) if message.HasField("round_time") else None
-        )
-        length = Round(seconds, message.round_env_steps or None)
-        return (
-            read(Evolution, message)
-            if length == Round()
-            else read(Evolution, message, round=length)
-        )
-
-    def to_message(self) -> evolution_pb2.Evolution:
-        """The inverse of `from_message`, but for the places, which are filled in."""
-        message = write(self, evolution_pb2.Evolution(round_env_steps=self.round.env_steps or 0))
-        message.leaderboard_size = self.places
-        if self.round.seconds is not None:
-            message.round_time.CopyFrom(seconds_to_duration(self.round.seconds))
-        return message
 
     def check(self, check: Checks) -> None:
         """Check each key, and the keys that depend on each other.

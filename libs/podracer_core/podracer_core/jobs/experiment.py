@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from podracer_core.config import Document, LocatedViolation, Node, load_yaml, parse_yaml
+from podracer_core.config import Document, LocatedViolation, Node
+from podracer_core.config.yaml_text import load_yaml, parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.job_file import build_job
 from podracer_core.jobs.matrix import Combination, axis_label, combinations, split_matrix

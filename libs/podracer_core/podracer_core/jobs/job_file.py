@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,24 +14,19 @@ from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.attachments.pack import code_files
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
-from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
+from podracer_core.config import Builder, Document, Node, build
 from podracer_core.config.build import INVALID, BuildFunction
+from podracer_core.config.yaml_text import load_yaml, parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.environment import DataSets, NamedDataSet
 from podracer_core.jobs.pod import Fusion, Pod, PodCount
-from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.search import AlgorithmShare, Search, read_space
 from podracer_core.jobs.spec import JobSpec, validate
 from podracer_core.jobs.warm_start import Beginnings, WarmStart
 from podracer_core.storage.manifest import FILE_NAME
 
 MATRIX = "matrix"
 """The key of a job file with several jobs; see `podracer_core.jobs.experiment`."""
-
-_RANGE_EXPECTED = (
-    "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: "
-    "[low, high]}, {integer_log_uniform: [low, high]}, {choice: [a, b]}"
-)
 
 
 def load_job_file(path: Path) -> JobSpec:
@@ -228,7 +223,7 @@ def _search(builder: Builder, node: Node, path: str) -> Any:
     if "algorithms" in node.value:
         algorithms = _algorithms(builder, node.value["algorithms"], f"{path}.algorithms")
     if "space" in node.value:
-        space = _space(builder, node.value["space"], f"{path}.space")
+        space = read_space(builder, node.value["space"], f"{path}.space")
     if not node.value:
         return builder.report(
             node, path, "is empty: name algorithms or a space, or leave it out", at_key=True
@@ -257,78 +252,6 @@ def _algorithms(builder: Builder, node: Node, path: str) -> Any:
         if shares is INVALID
         else tuple(AlgorithmShare(name, share) for name, share in shares.items())
     )
-
-
-def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
-    """The dimensions of a `search.space` given as Python values; messages name it `name`.
-
-    Raises InvalidInput with every mistake.
-    """
-    builder = Builder("", {})
-    space = _space(builder, Node.from_plain(values), name) if values else ()
-    if builder.problems:
-        violations = [
-            FieldViolation(problem.field, problem.message) for problem in builder.problems
-        ]
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
-    return tuple(space)
-
-
-def _space(builder: Builder, node: Node, path: str) -> Any:
-    """`hyperparameter: range`, or `algorithm.hyperparameter: range`."""
-    if not isinstance(node.value, Mapping):
-        return builder.wrong(node, path, "a mapping such as {gamma: {uniform: [0.9, 0.99]}}")
-    if not node.value:
-        message = (
-            "is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"
-        )
-        return builder.report(node, path, message, at_key=True)
-    dimensions = []
-    for key, child in node.value.items():
-        algorithm, _, hyperparameter = key.rpartition(".")
-        searched = _range(builder, child, f"{path}.{key}")
-        dimensions.append(
-            INVALID if searched is INVALID else Dimension(hyperparameter, searched, algorithm)
-        )
-    return INVALID if INVALID in dimensions else tuple(dimensions)
-
-
-_RANGES: Mapping[str, tuple[Any, Callable[..., Any], bool]] = {
-    "uniform": (tuple[float, float], Interval, False),
-    "log_uniform": (tuple[float, float], Interval, True),
-    "integer_uniform": (tuple[int, int], IntegerInterval, False),
-    "integer_log_uniform": (tuple[int, int], IntegerInterval, True),
-}
-
-
-def _range(builder: Builder, node: Node, path: str) -> Any:
-    if not isinstance(node.value, Mapping):
-        value = _hyperparameter_value(builder, node, path)
-        return INVALID if value is INVALID else Fixed(value)
-    if len(node.value) != 1:
-        return builder.wrong(node, path, _RANGE_EXPECTED)
-    ((kind, inner),) = node.value.items()
-    if kind == "choice":
-        if not isinstance(inner.value, tuple) or not inner.value:
-            return builder.wrong(inner, f"{path}.choice", "a list of at least one value")
-        values = [
-            _hyperparameter_value(builder, item, f"{path}.choice[{i}]")
-            for i, item in enumerate(inner.value)
-        ]
-        return INVALID if INVALID in values else Choice(tuple(values))
-    if kind not in _RANGES:
-        return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
-    shape, make, logarithmic = _RANGES[kind]
-    ends = builder.value(shape, inner, f"{path}.{kind}")
-    return INVALID if ends is INVALID else make(*ends, logarithmic)
-
-
-def _hyperparameter_value(builder: Builder, node: Node, path: str) -> Any:
-    if isinstance(node.value, tuple):
-        return builder.value(tuple[int, ...], node, path)
-    if node.value is None or isinstance(node.value, Mapping):
-        return builder.wrong(node, path, _RANGE_EXPECTED)
-    return node.value
 
 
 def _pod_count(builder: Builder, node: Node, path: str) -> Any:

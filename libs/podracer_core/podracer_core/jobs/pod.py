@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.extensions import BUILT_IN_FUSIONS, OUTER
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
-from podracer_core.jobs.messages import read, write
 
 # part of the names of pods, which have 63 characters
 _PROFILE = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
@@ -73,15 +71,6 @@ class Fusion:
     learning_rate: float | None = None
     momentum: float | None = None
 
-    @classmethod
-    def from_message(cls, message: job_pb2.Fusion) -> Fusion:
-        """The fusion of a message, with the defaults filled in."""
-        return read(cls, message, interval=message.interval_updates or None)
-
-    def to_message(self) -> job_pb2.Fusion:
-        """The inverse of `from_message`."""
-        return write(self, job_pb2.Fusion(interval_updates=self.interval or 0))
-
     def check(self, check: Checks, learners: int) -> None:
         """Check each key, and the keys that depend on each other. The server checks whether it has
         the fusion."""
@@ -130,32 +119,6 @@ class Pod:
     deterministic: bool = False
     fusion: Fusion | None = None
     profile: str = ""
-
-    @classmethod
-    def from_message(cls, message: job_pb2.PodShape) -> Pod:
-        """The pod of a message, with the defaults filled in."""
-        least = message.min_count or 1
-        return read(
-            cls,
-            message,
-            count=PodCount(least, message.max_count or least),
-            resources=read(
-                Resources, message.resources, memory=message.resources.memory_bytes or None
-            ),
-            fusion=Fusion.from_message(message.fusion) if message.HasField("fusion") else None,
-        )
-
-    def to_message(self) -> job_pb2.PodShape:
-        """The inverse of `from_message`, but for the maximum, which is filled in."""
-        message = job_pb2.PodShape(
-            min_count=self.count.min,
-            max_count=self.count.most,
-            resources=write(
-                self.resources, job_pb2.Resources(memory_bytes=self.resources.memory or 0)
-            ),
-            fusion=None if self.fusion is None else self.fusion.to_message(),
-        )
-        return write(self, message)
 
     def check(self, check: Checks, population: int) -> None:
         """Check each key, and the keys that depend on each other."""

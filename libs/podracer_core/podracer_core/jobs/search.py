@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from podracer.common.v1 import evolution_pb2
 from podracer_core.catalogue.algorithms import (
     AlgorithmInfo,
     automatic_algorithms,
@@ -13,7 +13,6 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
 )
 from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
 from podracer_core.catalogue.ranges import (
     Choice,
     Fixed,
@@ -24,12 +23,18 @@ from podracer_core.catalogue.ranges import (
 )
 from podracer_core.catalogue.recipes import Recipe
 from podracer_core.catalogue.spaces import Space, describe
+from podracer_core.config import Builder, Node
+from podracer_core.config.build import INVALID
 from podracer_core.config.other_libraries import advice
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.messages import read, write
 
 MAX_SHARE = 1e6
+
+_RANGE_EXPECTED = (
+    "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: "
+    "[low, high]}, {integer_log_uniform: [low, high]}, {choice: [a, b]}"
+)
 
 
 @dataclass(frozen=True)
@@ -56,35 +61,6 @@ class Dimension:
         """Its key in a job file."""
         return f"{self.algorithm}.{self.hyperparameter}" if self.algorithm else self.hyperparameter
 
-    @classmethod
-    def from_message(cls, message: evolution_pb2.Dimension) -> Dimension:
-        """Raises InvalidInput for one without a range."""
-        try:
-            return cls(message.hyperparameter, _range_from_message(message), message.algorithm)
-        except InvalidInput as error:
-            algorithm = f"{message.algorithm}." if message.algorithm else ""
-            path = f"search.space.{algorithm}{message.hyperparameter}"
-            raise InvalidInput(error.message, field=path) from error
-
-    def to_message(self) -> evolution_pb2.Dimension:
-        """The inverse of `from_message`."""
-        message = evolution_pb2.Dimension(
-            hyperparameter=self.hyperparameter, algorithm=self.algorithm
-        )
-        match self.range:
-            case Fixed(value):
-                message.fixed.CopyFrom(hyperparameter_to_message(value))
-            case Interval(low, high, logarithmic):
-                interval = message.log_uniform if logarithmic else message.uniform
-                interval.low, interval.high = low, high
-            case IntegerInterval(first, last, logarithmic):
-                message.integer_uniform.CopyFrom(
-                    evolution_pb2.IntegerInterval(low=first, high=last, log=logarithmic)
-                )
-            case Choice(values):
-                message.choice.values.extend(map(hyperparameter_to_message, values))
-        return message
-
 
 @dataclass(frozen=True)
 class Search:
@@ -97,21 +73,6 @@ class Search:
 
     algorithms: tuple[AlgorithmShare, ...] = ()
     space: tuple[Dimension, ...] = ()
-
-    @classmethod
-    def from_message(cls, message: evolution_pb2.Search) -> Search:
-        """Raises InvalidInput for a dimension without a range."""
-        shares = tuple(
-            read(AlgorithmShare, share, algorithm=share.algorithm) for share in message.algorithms
-        )
-        return cls(shares, tuple(map(Dimension.from_message, message.space)))
-
-    def to_message(self) -> evolution_pb2.Search:
-        """The inverse of `from_message`."""
-        shares = [write(share, evolution_pb2.AlgorithmShare()) for share in self.algorithms]
-        return evolution_pb2.Search(
-            algorithms=shares, space=[dimension.to_message() for dimension in self.space]
-        )
 
     def shares(self, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
         """The algorithms. For `auto`: those with `automatic` that can act in `action_space`, in
@@ -199,23 +160,6 @@ class Search:
                 check.that(False, f"search.algorithms[{index}]", error.message)
         found = bool(self.shares(action_space))
         check.that(found, "search.algorithms", f"no algorithm can act in {describe(action_space)}")
-
-
-def _range_from_message(message: evolution_pb2.Dimension) -> Range:
-    match message.WhichOneof("range"):
-        case "fixed":
-            return Fixed(hyperparameter_from_message(message.fixed))
-        case "uniform":
-            return Interval(message.uniform.low, message.uniform.high)
-        case "log_uniform":
-            return Interval(message.log_uniform.low, message.log_uniform.high, logarithmic=True)
-        case "integer_uniform":
-            whole = message.integer_uniform
-            return IntegerInterval(whole.low, whole.high, whole.log)
-        case "choice":
-            return Choice(tuple(map(hyperparameter_from_message, message.choice.values)))
-        case _:
-            raise InvalidInput("has no range")
 
 
 def _check_dimension(
@@ -348,3 +292,75 @@ def _reachable(
             return list(values)
         case Interval(low, high) | IntegerInterval(low, high):
             return [low, high]
+
+
+def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
+    """The dimensions of a `search.space` given as Python values; messages name it `name`.
+
+    Raises InvalidInput with every mistake.
+    """
+    builder = Builder("", {})
+    space = read_space(builder, Node.from_plain(values), name) if values else ()
+    if builder.problems:
+        violations = [
+            FieldViolation(problem.field, problem.message) for problem in builder.problems
+        ]
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    return tuple(space)
+
+
+def read_space(builder: Builder, node: Node, path: str) -> Any:
+    """`hyperparameter: range`, or `algorithm.hyperparameter: range`."""
+    if not isinstance(node.value, Mapping):
+        return builder.wrong(node, path, "a mapping such as {gamma: {uniform: [0.9, 0.99]}}")
+    if not node.value:
+        message = (
+            "is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"
+        )
+        return builder.report(node, path, message, at_key=True)
+    dimensions = []
+    for key, child in node.value.items():
+        algorithm, _, hyperparameter = key.rpartition(".")
+        searched = _range(builder, child, f"{path}.{key}")
+        dimensions.append(
+            INVALID if searched is INVALID else Dimension(hyperparameter, searched, algorithm)
+        )
+    return INVALID if INVALID in dimensions else tuple(dimensions)
+
+
+_RANGES: Mapping[str, tuple[Any, Callable[..., Any], bool]] = {
+    "uniform": (tuple[float, float], Interval, False),
+    "log_uniform": (tuple[float, float], Interval, True),
+    "integer_uniform": (tuple[int, int], IntegerInterval, False),
+    "integer_log_uniform": (tuple[int, int], IntegerInterval, True),
+}
+
+
+def _range(builder: Builder, node: Node, path: str) -> Any:
+    if not isinstance(node.value, Mapping):
+        value = _hyperparameter_value(builder, node, path)
+        return INVALID if value is INVALID else Fixed(value)
+    if len(node.value) != 1:
+        return builder.wrong(node, path, _RANGE_EXPECTED)
+    ((kind, inner),) = node.value.items()
+    if kind == "choice":
+        if not isinstance(inner.value, tuple) or not inner.value:
+            return builder.wrong(inner, f"{path}.choice", "a list of at least one value")
+        values = [
+            _hyperparameter_value(builder, item, f"{path}.choice[{i}]")
+            for i, item in enumerate(inner.value)
+        ]
+        return INVALID if INVALID in values else Choice(tuple(values))
+    if kind not in _RANGES:
+        return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
+    shape, make, logarithmic = _RANGES[kind]
+    ends = builder.value(shape, inner, f"{path}.{kind}")
+    return INVALID if ends is INVALID else make(*ends, logarithmic)
+
+
+def _hyperparameter_value(builder: Builder, node: Node, path: str) -> Any:
+    if isinstance(node.value, tuple):
+        return builder.value(tuple[int, ...], node, path)
+    if node.value is None or isinstance(node.value, Mapping):
+        return builder.wrong(node, path, _RANGE_EXPECTED)
+    return node.value

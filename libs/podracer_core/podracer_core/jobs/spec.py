@@ -25,7 +25,20 @@ from podracer_core.jobs.environment import (
     data_to_message,
 )
 from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.messages import read, write
+from podracer_core.jobs.messages import (
+    evaluation_plan_from_message,
+    evaluation_plan_to_message,
+    evolution_from_message,
+    evolution_to_message,
+    objective_from_message,
+    objective_to_message,
+    pod_from_message,
+    pod_to_message,
+    read,
+    search_from_message,
+    search_to_message,
+    write,
+)
 from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.search import Search
@@ -88,7 +101,7 @@ class JobSpec:
                 return None
 
         environment = part("environment", lambda: environment_from_message(message.environment))
-        search = part("search", lambda: Search.from_message(message.search))
+        search = part("search", lambda: search_from_message(message.search))
         data = part("data", lambda: data_from_message(message))
         continuous = part("continuous", lambda: Continuous.from_message(message.continuous))
         retrain = part("retrain", lambda: Retrain.from_message(message.retrain))
@@ -105,11 +118,11 @@ class JobSpec:
             message,
             name=message.display_name,
             environment=environment,
-            objective=Objective.from_message(message.objective),
+            objective=objective_from_message(message.objective),
             search=search,
-            evolution=Evolution.from_message(message.evolution),
-            pod=Pod.from_message(message.pod),
-            evaluation=EvaluationPlan.from_message(message.evaluation),
+            evolution=evolution_from_message(message.evolution),
+            pod=pod_from_message(message.pod),
+            evaluation=evaluation_plan_from_message(message.evaluation),
             data=data,
             labels=dict(message.labels),
             continuous=continuous if message.HasField("continuous") else None,
@@ -123,11 +136,11 @@ class JobSpec:
         message = job_pb2.JobSpec(
             display_name=self.name,
             environment=environment_to_message(self.environment),
-            objective=self.objective.to_message(),
-            search=self.search.to_message(),
-            evolution=self.evolution.to_message(),
-            pod=self.pod.to_message(),
-            evaluation=self.evaluation.to_message(),
+            objective=objective_to_message(self.objective),
+            search=search_to_message(self.search),
+            evolution=evolution_to_message(self.evolution),
+            pod=pod_to_message(self.pod),
+            evaluation=evaluation_plan_to_message(self.evaluation),
             labels=dict(self.labels),
             founders=founders_to_messages(self.warm_start),
             continuous=None if self.continuous is None else self.continuous.to_message(),

@@ -1,11 +1,12 @@
-"""Messages between a pod's services about a cohort and its environment."""
+"""Messages between a pod's services about a cohort, its environment and its evaluations."""
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import closing, nullcontext
 
-from podracer.common.v1 import cohort_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
@@ -16,6 +17,7 @@ from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
 from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
+from podracer_core.evaluate.result import EvaluationResult, numbers, result_from_json
 from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.rpc import limits
 
@@ -118,3 +120,24 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         )
     warnings = [plain(warning)[:MOST_LETTERS] for warning in found.warnings]
     return evaluator_service_pb2.InspectResponse(description=description, warnings=warnings)
+
+
+def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
+    """The numbers of an Evaluation; the caller adds agent, purpose and time. Raises InvalidInput
+    for numbers that are not finite."""
+    values = numbers(result)
+    single = [values[name] for name in ("mean", "standard_deviation", "lower_bound", "upper_bound")]
+    if not all(map(math.isfinite, (*result.returns, *single))):
+        raise InvalidInput(
+            "an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION"
+        )
+    return agent_pb2.Evaluation(
+        **values | {"first_break": plain(result.first_break)[:MOST_LETTERS]}
+    )
+
+
+def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
+    """The inverse of `result_to_message`. Raises InvalidInput for lists of different lengths."""
+    return result_from_json(
+        {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    )

@@ -21,8 +21,8 @@ from podracer_core.checkpoint import (
 from podracer_core.environments.registry import device_for, evaluation_device
 from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.result import result_from_message, result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.training.messages import result_from_message, result_to_message
 from podracer_core.training.phases import processor_seconds
 from podracer_learner.checkpoints import read_references
 from podracer_learner.config import LearnerConfig

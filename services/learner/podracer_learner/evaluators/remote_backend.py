@@ -20,7 +20,6 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.evaluate.result import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.build import own_build
@@ -31,6 +30,7 @@ from podracer_core.training.evaluation_backend import (
     EvaluationBackend,
     EvaluationOrder,
 )
+from podracer_core.training.messages import result_from_message
 from podracer_core.training.phases import Occasions
 from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream

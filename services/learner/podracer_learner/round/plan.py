@@ -10,15 +10,19 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.row_processes import core_count
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan, Objective
+from podracer_core.jobs.messages import (
+    evaluation_plan_from_message,
+    objective_from_message,
+    seconds_from_duration,
+)
+from podracer_core.jobs.objective import EVALUATION_FRACTION
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.sizes import fitting_envs, usual_envs_per_member
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     """The round's end and evaluation."""
-    budget, objective = work.budget, Objective.from_message(work.objective)
+    budget, objective = work.budget, objective_from_message(work.objective)
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
         duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
@@ -26,7 +30,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
         evaluation_fraction=budget.evaluation_fraction or EVALUATION_FRACTION,
         target=objective.target_return,
         statistic=objective.statistic,
-        episodes=EvaluationPlan.from_message(work.evaluation).episodes,
+        episodes=evaluation_plan_from_message(work.evaluation).episodes,
         admission_score=work.admission_score if work.HasField("admission_score") else None,
         seed=work.cohort.seed,
         lowest_return=work.lowest_return if work.HasField("lowest_return") else math.inf,

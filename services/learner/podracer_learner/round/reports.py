@@ -14,10 +14,10 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import MOST_LETTERS, DataCorrupted, PodracerError, UserCodeFailed, plain
-from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import Span, span
+from podracer_core.training.messages import result_to_message
 from podracer_core.training.session import Progress, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_core.training.source import RolloutSource

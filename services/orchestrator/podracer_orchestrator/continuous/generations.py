@@ -18,8 +18,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.search import Search
+from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator import events
 from podracer_orchestrator.clock import Clock
@@ -284,7 +283,7 @@ def _searched(job: JobRow) -> set[str]:
         if job.description is not None
         else None
     )
-    search = Search.from_message(spec_of(job).search)
+    search = search_from_message(spec_of(job).search)
     return {share.algorithm for share in search.shares(space)}
 
 

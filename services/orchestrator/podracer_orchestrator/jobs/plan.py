@@ -11,8 +11,12 @@ import re
 from dataclasses import dataclass
 
 from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.objective import EvaluationPlan, Objective
+from podracer_core.jobs.messages import (
+    evolution_from_message,
+    objective_from_message,
+    pod_from_message,
+)
+from podracer_core.jobs.objective import EvaluationPlan
 from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT
@@ -141,8 +145,8 @@ def plan_of(job: JobRow) -> JobPlan:
 @functools.lru_cache(maxsize=256)
 def _plan(stored: bytes, project: str) -> JobPlan:
     spec = read_spec(stored)
-    objective, pod = Objective.from_message(spec.objective), Pod.from_message(spec.pod)
-    evolution = Evolution.from_message(spec.evolution)
+    objective, pod = objective_from_message(spec.objective), pod_from_message(spec.pod)
+    evolution = evolution_from_message(spec.evolution)
     return JobPlan(
         budget=Budget(objective.max_env_steps, objective.max_duration, objective.max_cost),
         round=RoundLimits(evolution.round.env_steps or 0, evolution.round.seconds),

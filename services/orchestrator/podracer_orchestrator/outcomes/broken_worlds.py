@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.jobs.objective import broken_episodes
+from podracer_core.jobs.evaluations import broken_episodes
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.objective import counted
+from podracer_core.jobs.evaluations import counted
 from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_level
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of

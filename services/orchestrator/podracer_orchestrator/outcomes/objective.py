@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes, counted
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import CONFIRMING, broken_episodes, counted
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.leases import leases

@@ -12,8 +12,11 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.search import Search
+from podracer_core.jobs.messages import (
+    search_from_message,
+    seconds_from_duration,
+    seconds_to_duration,
+)
 from podracer_core.jobs.spec import validate_spaces
 from podracer_core.rpc import limits
 from podracer_orchestrator import outbox
@@ -254,7 +257,7 @@ def _failure(result: pod_pb2.MemberResult) -> str:
 def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
     if description.ByteSize() > limits.SPEC_BYTES:
         raise InvalidInput(f"the environment's description has more than {limits.SPEC_BYTES} bytes")
-    search = Search.from_message(spec_of(job).search)
+    search = search_from_message(spec_of(job).search)
     validate_spaces(
         search, *map(space_from_message, (description.observation_space, description.action_space))
     )

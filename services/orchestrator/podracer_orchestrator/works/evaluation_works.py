@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.evaluations import broken_episodes, counted
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.objective import broken_episodes, counted
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
