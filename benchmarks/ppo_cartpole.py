@@ -316,8 +316,8 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
     model, confirm = _make_sb3(recipe, options), Confirm()
     start = time.perf_counter()
     try:
-        # The zoo's schedules are made for 100,000 steps; who has not arrived by then goes on with a
-        # new one.
+        # The zoo's schedules are made for 100,000 steps; an agent that has not reached
+        # the target by then goes on with a new one.
         while True:
             model.learn(100_000 if recipe == "zoo" else options.steps, callback=confirm)
     except _Confirmed:

@@ -16,7 +16,7 @@ evaluations inside that time; the peers' clocks stand still while they are looke
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
 
-Runs are kept in `--results`, a line each: who is cut off goes on. RLlib lives in a virtual
+Runs are kept in `--results`, a line each: an interrupted comparison continues. RLlib lives in a virtual
 environment of its own, see benchmarks/trading_speed.py. Without `--data` an invented market is
 traded, which says nothing of a real one."""
 

@@ -84,9 +84,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = capsys.readouterr().err.splitlines()
     entry = json.loads(line, parse_constant=pytest.fail)
     assert entry["time"].endswith("Z")
-    expected = {"level": "ERROR", "service": "learner", "logger": "podracer_test.part", "message": "line "
-                                                                                                   "one\nline "
-                                                                                                   "two",
+    expected = {"level": "ERROR", "service": "learner", "logger": "podracer_test.part",
+        "message": "line one\nline two",
                 "score": "inf", "count": 3, "agent": None, "message_id": "ü"}  # fmt: skip
     assert expected.items() <= entry.items()
     assert "ValueError: token=***" in entry["exception"]

@@ -49,10 +49,9 @@ class MunchausenDQN(OffPolicy):
         return loss, (values.detach()[:, 0] * batch.weight).sum(1)
 
     def target(self, batch: Batch) -> Tensor:
-        """r + α clip(τ log π(a | s), l₀, 0) + γ Σ_b π(b | s') (Q̄(s', b) - τ log π(b | s')), π =
-        softmax(Q̄ / τ), [M, B].
+        """r + α clip(τ log π(a | s), l₀, 0) + γ Σ_b π(b | s') (Q̄(s', b) - τ log π(b | s')), [M, B].
 
-        The sum is τ log Σ_b exp(Q̄(s', b) / τ).
+        Here π = softmax(Q̄ / τ), and the sum is τ log Σ_b exp(Q̄(s', b) / τ).
         """
         weight = self.hyperparameters["munchausen_weight"].view(-1, 1)
         temperature = self.hyperparameters["policy_temperature"].view(-1, 1, 1)

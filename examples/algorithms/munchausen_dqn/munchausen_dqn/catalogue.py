@@ -24,8 +24,7 @@ INFO = AlgorithmInfo(
     name="munchausen_dqn",
     title="Munchausen DQN",
     paper=_PAPER,
-    summary="DQN with a softmax in its target and a bonus for what the policy itself would have "
-            "done.",
+    summary="DQN with a softmax in its target and a bonus for what its own policy would do.",
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="munchausen_dqn.algorithm:MunchausenDQN",

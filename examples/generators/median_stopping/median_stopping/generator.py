@@ -1,5 +1,5 @@
-"""The median stopping rule, as of Google Vizier: who does worse than half of the others makes room
-for a new one."""
+"""The median stopping rule, as of Google Vizier: an agent that does worse than half of the others
+makes room for a new one."""
 
 from __future__ import annotations
 

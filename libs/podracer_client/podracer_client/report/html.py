@@ -111,8 +111,8 @@ def page(title: str, sections: Iterable[Content], *, rules: str = "") -> str:
     )
     body = join(section for section in sections if section)
     return (
-        "<!DOCTYPE html>\n<html "
-        f'lang="en">\n{element("head", head)}\n{element("body", body)}\n</html>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n'
+        f"{element('head', head)}\n{element('body', body)}\n</html>\n"
     )
 
 
@@ -123,8 +123,8 @@ def _style_sheet() -> str:
     )
     return (
         f":root{{color-scheme:light dark;{light};--shade:#f3f5f7}}\n"
-        f"@media (prefers-color-scheme:dark){{@media not "
-        f"print{{:root{{{dark};--shade:#1e2227}}}}}}\n{_RULES}"
+        f"@media (prefers-color-scheme:dark){{@media "
+        f"not print{{:root{{{dark};--shade:#1e2227}}}}}}\n{_RULES}"
     )
 
 

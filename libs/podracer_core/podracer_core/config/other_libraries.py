@@ -51,8 +51,8 @@ _COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
         "repeat_times": "epochs or updates_per_step", "soft_update_tau": "target_rate",
         "break_step": "steps or objective.max_env_steps",
     },
-    "AgileRL": {"pop_size": "members or evolution.population", "max_steps": "steps or "
-                                                                            "objective.max_env_steps"},
+    "AgileRL": {"pop_size": "members or evolution.population",
+                "max_steps": "steps or objective.max_env_steps"},
     "other libraries": {
         "warm_start": "start", "resume": "start or warm_start", "init": "start or warm_start",
         "checkpoint": "start or warm_start", "discount": "gamma",

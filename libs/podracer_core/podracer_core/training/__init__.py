@@ -16,7 +16,7 @@ evaluation_costs    when evaluating is worth its time
 evaluation_orders   orders to the backend
 selection   screening, candidates, the target
 phases      the time of a round by phase
-messages    messages between a pod's services
+messages    messages between a pod's services: cohorts, environments, evaluations
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
