@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo, Recipe
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.market_data import COLUMNS, FIELD
 
@@ -184,6 +184,10 @@ BUILT_IN = (
         devices=("cpu", "cuda"),
         factory="podracer_core.environments.stock_trading.environment:StockTrading",
         scores={"sharpe_ratio": "Sharpe"},
+        recipes={
+            "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
+            "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),
+        },
         arguments=tuple(
             ArgumentInfo(
                 each.name, MEANINGS[each.name], required=True, example="./prices.csv", is_file=True
