@@ -43,9 +43,9 @@ from peers.trading_seasons import SeasonOrder
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import versions
 
-from podracer_core.backtest.performance import daily_returns, sharpe_ratio
-from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.evaluate.backtesting import play_baseline
+from podracer_trading.backtest.performance import daily_returns, sharpe_ratio
+from podracer_trading.backtesting import play_baseline
+from podracer_trading.environment.environment import StockTrading
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "benchmarks" / "peers"

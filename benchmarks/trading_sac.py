@@ -44,13 +44,13 @@ from report import finish, print_table, read_lines, spread, versions
 
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.backtest.performance import DAYS_A_YEAR, sharpe_ratio
 from podracer_core.collect import Collector
 from podracer_core.device.torch_settings import set_up_torch
-from podracer_core.environments.stock_trading.environment import Decision, StockTrading
-from podracer_core.evaluate.backtesting import play_baseline
 from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
+from podracer_trading.backtest.performance import DAYS_A_YEAR, sharpe_ratio
+from podracer_trading.backtesting import play_baseline
+from podracer_trading.environment.environment import Decision, StockTrading
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "benchmarks" / "trading_sac.jsonl"

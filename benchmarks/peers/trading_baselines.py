@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 from stock_trading_env import ArrayStockTradingEnv  # noqa: E402
 from trading_order import Speedometer, TradingOrder  # noqa: E402
 
-from podracer_core.environments.stock_trading.environment import StockTrading  # noqa: E402
+from podracer_trading.environment.environment import StockTrading  # noqa: E402
 
 ROLLOUT = 2048
 """Transitions of a rollout, and per environment where there are few: the default."""

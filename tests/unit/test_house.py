@@ -44,8 +44,8 @@ podracer_core.rpc.call:Call
 """
 
 LONG_FUNCTIONS = {
-    "podracer_client.command.backtest:backtest",
-    "podracer_client.command.data:import_table",
+    "podracer_trading.command.backtest:backtest",
+    "podracer_trading.command.data:import_table",
     "podracer_client.command.secrets:secrets",
 }
 """Of more than 60 lines without their docstrings, beside migrations, which are never edited, and

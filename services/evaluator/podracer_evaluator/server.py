@@ -136,8 +136,8 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Backtest(
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
-        from podracer_core.checkpoint.backtest import backtest
         from podracer_evaluator.checkpoints import describe
+        from podracer_trading.stored_policies import backtest
 
         checkpoints = self._sources().load(request.checkpoints)
         descriptions = [describe(checkpoint) for checkpoint in checkpoints]

@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.environments.stock_trading_info import StockTradingConfig
+from podracer_trading.info import StockTradingConfig
 
 # Stock trading's are the fields of a dataclass: its own tests compare them.
 NAMED = [name for name in BUILT_IN if name != "StockTrading-v0"]

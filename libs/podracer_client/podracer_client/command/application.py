@@ -9,9 +9,7 @@ import typer
 from podracer_client.command import (
     agent,
     algorithms,
-    backtest,
     context,
-    data,
     demo,
     doctor,
     environments,
@@ -41,6 +39,7 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
+from podracer_trading.command import backtest, data
 
 _BAD_INPUT = (
     InvalidInput,

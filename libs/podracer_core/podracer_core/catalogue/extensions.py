@@ -25,7 +25,7 @@ BUILT_IN_EVALUATORS = (
     EntryPoint(
         GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP
     ),
-    EntryPoint(BACKTEST, "podracer_core.evaluate.backtesting:BacktestEvaluator", EVALUATOR_GROUP),
+    EntryPoint(BACKTEST, "podracer_trading.backtesting:BacktestEvaluator", EVALUATOR_GROUP),
 )
 
 OUTER = "outer"
