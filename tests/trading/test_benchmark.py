@@ -20,7 +20,7 @@ from podracer_trading.environment.environment import StockTrading
 from podracer_trading.environment.statistic import statistic_of
 from support.stock_market import days_of, market_rows, write_csv
 
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import trading
 from peers import trading_seasons

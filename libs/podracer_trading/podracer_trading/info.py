@@ -175,28 +175,26 @@ MEANINGS = {
 }
 
 
-BUILT_IN = (
-    EnvironmentInfo(
-        id="StockTrading-v0",
-        description="Trade the stocks of a price table; the return is the profit in per cent of "
-        "the initial cash",
-        backend="torch",
-        devices=("cpu", "cuda"),
-        factory="podracer_trading.environment.environment:StockTrading",
-        scores={"sharpe_ratio": "Sharpe"},
-        recipes={
-            "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
-            "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),
-        },
-        arguments=tuple(
-            ArgumentInfo(
-                each.name, MEANINGS[each.name], required=True, example="./prices.csv", is_file=True
-            )
-            if each.name == "table"
-            else ArgumentInfo(
-                each.name, MEANINGS[each.name], {} if each.default is MISSING else each.default
-            )
-            for each in fields(StockTradingConfig)
-        ),
+STOCK_TRADING = EnvironmentInfo(
+    id="StockTrading-v0",
+    description="Trade the stocks of a price table; the return is the profit in per cent of "
+    "the initial cash",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    factory="podracer_trading.environment.environment:StockTrading",
+    scores={"sharpe_ratio": "Sharpe"},
+    recipes={
+        "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
+        "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),
+    },
+    arguments=tuple(
+        ArgumentInfo(
+            each.name, MEANINGS[each.name], required=True, example="./prices.csv", is_file=True
+        )
+        if each.name == "table"
+        else ArgumentInfo(
+            each.name, MEANINGS[each.name], {} if each.default is MISSING else each.default
+        )
+        for each in fields(StockTradingConfig)
     ),
 )

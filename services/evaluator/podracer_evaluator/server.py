@@ -137,8 +137,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
         from podracer_evaluator.checkpoints import describe
-        from podracer_trading.stored_policies import backtest
+        from podracer_evaluator.plugins import backtest_function
 
+        backtest = backtest_function()
         checkpoints = self._sources().load(request.checkpoints)
         descriptions = [describe(checkpoint) for checkpoint in checkpoints]
         task = partial(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -20,7 +20,7 @@ from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import derive_key
 from podracer_core.training.messages import inspected
 from podracer_trading.environment.environment import StockTrading
-from podracer_trading.info import StockTradingConfig
+from podracer_trading.info import STOCK_TRADING, StockTradingConfig
 from support.stock_market import days_of, market_rows, split_shares, write_csv
 
 ROWS = market_rows(3, 120, seed=4)
@@ -45,7 +45,7 @@ def made(table: Path, num_envs: int, limit: int | None = None, **kwargs: Any) ->
 
 
 def test_the_catalogue_says_what_it_takes() -> None:
-    arguments = {each.name: each for each in BUILT_IN["StockTrading-v0"].arguments}
+    arguments = {each.name: each for each in STOCK_TRADING.arguments}
     config = {field.name: field for field in fields(StockTradingConfig)}
     assert set(arguments) == set(config)
     for name, argument in arguments.items():

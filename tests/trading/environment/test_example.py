@@ -11,7 +11,7 @@ from podracer_core.jobs.job_file import load_job_file
 from podracer_trading.environment.environment import StockTrading
 from podracer_trading.info import StockTradingConfig
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "stock_trading"
 
 

@@ -27,7 +27,7 @@ from podracer_trading.market_data.reading import read_table
 from podracer_trading.market_data.table import PriceTable, checked
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
-REAL_TABLE = Path(__file__).parents[5] / "shared" / "data" / "china_a_shares_daily.csv"
+REAL_TABLE = Path(__file__).parents[4] / "shared" / "data" / "china_a_shares_daily.csv"
 REAL = pytest.mark.skipif(
     not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}"
 )

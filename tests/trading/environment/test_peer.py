@@ -13,7 +13,7 @@ import torch
 from podracer_trading.environment.environment import StockTrading
 from support.stock_market import days_of, market_rows, without, write_csv
 
-PEER = Path(__file__).parents[4] / "benchmarks" / "peers" / "stock_trading_env.py"
+PEER = Path(__file__).parents[3] / "benchmarks" / "peers" / "stock_trading_env.py"
 
 
 @pytest.mark.parametrize(

@@ -456,7 +456,5 @@ def test_a_ticker_that_training_never_sees(tmp_path: Path) -> None:
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     table = write_csv(tmp_path / "prices.csv", ROWS)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        PreconditionFailed, match=rf"needs {module}.*install podracer-core\[trading\]"
-    ):
+    with pytest.raises(PreconditionFailed, match=rf"needs {module}.*install podracer-trading"):
         StockTrading(1, table=table, indicators=["rsi"])

@@ -13,7 +13,7 @@ from podracer_trading.environment.environment import StockTrading
 from support.plain_stock_trading import PlainAccount, PlainRules, plain_market, plain_turbulence
 from support.stock_market import days_of, market_rows, split_shares, without, write_csv
 
-REAL_TABLE = Path(__file__).parents[5] / "shared" / "data" / "china_a_shares_daily.csv"
+REAL_TABLE = Path(__file__).parents[4] / "shared" / "data" / "china_a_shares_daily.csv"
 WINDOW = 30  # of turbulence, so that a short table will do
 
 

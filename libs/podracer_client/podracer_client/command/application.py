@@ -27,6 +27,7 @@ from podracer_client.command import (
     web,
     zoo,
 )
+from podracer_client.command.plugins import HERE, POLICIES, SERVER, PluginGroup
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -39,7 +40,6 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_trading.command import backtest, data
 
 _BAD_INPUT = (
     InvalidInput,
@@ -52,15 +52,12 @@ _BAD_INPUT = (
 
 application = typer.Typer(
     name="podracer",
+    cls=PluginGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_HERE = "On this machine"
-_SERVER = "With a server (`podracer up` and `podracer run` start one on this machine)"
-_POLICIES = "Policies"
 
 
 def _print_version(wanted: bool) -> None:
@@ -85,7 +82,7 @@ def podracer(
 
 
 _COMMANDS = {
-    _HERE: (
+    HERE: (
         *(
             init.init,
             run.run,
@@ -98,7 +95,7 @@ _COMMANDS = {
         secrets.secrets,
         report.trace,
     ),
-    _SERVER: (
+    SERVER: (
         *(
             submit.submit,
             jobs.jobs,
@@ -118,10 +115,9 @@ _COMMANDS = {
         ),
         *(report.report, web.web, sharing.log),
     ),
-    _POLICIES: (
+    POLICIES: (
         *(
             policies.evaluate,
-            backtest.backtest,
             video.video,
             policies.export,
             sharing.push,
@@ -132,11 +128,10 @@ _COMMANDS = {
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
         application.command(rich_help_panel=_panel)(_command)
-application.add_typer(agent.application, name="agent", rich_help_panel=_SERVER)
-application.add_typer(context.application, name="context", rich_help_panel=_HERE)
-application.add_typer(data.application, name="data", rich_help_panel=_HERE)
-application.add_typer(secrets.tokens, name="token", rich_help_panel=_HERE)
-application.add_typer(zoo.application, name="zoo", rich_help_panel=_HERE)
+application.add_typer(agent.application, name="agent", rich_help_panel=SERVER)
+application.add_typer(context.application, name="context", rich_help_panel=HERE)
+application.add_typer(secrets.tokens, name="token", rich_help_panel=HERE)
+application.add_typer(zoo.application, name="zoo", rich_help_panel=HERE)
 
 
 def exit_code(error: PodracerError) -> int:

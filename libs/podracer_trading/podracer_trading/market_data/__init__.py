@@ -31,10 +31,10 @@ def refusal(name: str, message: str) -> InvalidInput:
 
 
 def trading_library(module: str) -> Any:
-    """The module of that name. Raises PreconditionFailed if the extra is not installed."""
+    """The module of that name. Raises PreconditionFailed if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         message = f"market data needs {module}, which cannot be imported here ({error}); "
-        message += "install podracer-core[trading]"
+        message += "install podracer-trading"
         raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error

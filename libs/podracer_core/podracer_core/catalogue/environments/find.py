@@ -29,7 +29,6 @@ BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
     "podracer_core.environments.classic_control_info",
     "podracer_core.environments.mujoco_info",
     "podracer_core.environments.point_chasing_info",
-    "podracer_trading.info",
     "podracer_core.environments.mjlab_info",
 )
 
