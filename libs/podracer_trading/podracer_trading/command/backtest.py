@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,24 +101,21 @@ def backtest(
     """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and
     all fills (trades.csv)."""
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies.environment import bring_files, parsed_arguments
+    from podracer_client.policies.environment import bring_files
     from podracer_client.policies.folders import competing_folders
     from podracer_client.policies.trust import Trust
     from podracer_trading.client.backtest_text import backtest_json, backtest_text
     from podracer_trading.client.session import BacktestPlan, play_backtest, price_file
     from podracer_trading.client.validation import edge_in_validation
 
-    arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
-    arguments |= {
-        name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text
-    }
+    arguments = _arguments(settings, start, end)
     if walk and (ensemble or len(policies) < 2):
         raise InvalidInput(
             "--walk-forward: give at least two policies, earliest first, and no --ensemble"
         )
     title = short_name(policies[0].rstrip("/"))
     folder = output or Path(f"{title}-backtest")
-    for each in (folder, figures) if figures else (folder,):
+    for each in filter(None, (folder, figures)):
         require_makeable(each)
     with (
         competing_folders(policies, ensemble, server.connect, server.folder) as (
@@ -143,7 +140,15 @@ def backtest(
     written = write_backtest(found, folder, f"{title}: back-test", figures)
     if json:
         write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
-        return
-    sys.stdout.write(
-        f"{backtest_text(found)}wrote {', '.join(path.name for path in written)} to {folder}/\n"
-    )
+    else:
+        names = ", ".join(path.name for path in written)
+        sys.stdout.write(f"{backtest_text(found)}wrote {names} to {folder}/\n")
+
+
+def _arguments(settings: Settings, start: str, end: str) -> dict[str, Any]:
+    """Of the environment: `--set`'s, and the days."""
+    from podracer_client.policies.environment import parsed_arguments
+
+    arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
+    days = (("evaluation_start", start), ("evaluation_end", end))
+    return arguments | {name: text for name, text in days if text}

@@ -23,47 +23,52 @@ application = typer.Typer(no_args_is_help=True, help="Import, generate and store
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The data set's name.", show_default=False)
 ]
+Table = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="CSV (or .gz), Parquet or Arrow.", show_default=False),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ticker=tic,…",
+        help="Names of columns in the file where they differ; may be repeated.",
+    ),
+]
+Adjust = Annotated[
+    str, typer.Option(metavar="auto|none", help="auto: smooth ex-rights dates, chained forward.")
+]
+DailyLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="An overnight fall above this fraction (0.1: 10 %) is an ex-rights date."
+    ),
+]
+ParquetFile = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="OUT.parquet", help="Write the table there."),
+]
+StoredName = Annotated[
+    str, typer.Option(metavar="NAME", help="Store it on the server under this name.")
+]
+Append = Annotated[
+    bool,
+    typer.Option(
+        "--append", help="Add the new bars to the data set NAME. Bars in both must be equal."
+    ),
+]
 
 
 @application.command("import")
 @with_server
 def import_table(
     server: ServerOptions,
-    table: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="CSV (or .gz), Parquet or Arrow.", show_default=False),
-    ],
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ticker=tic,…",
-            help="Names of columns in the file where they differ; may be repeated.",
-        ),
-    ] = None,
-    adjust: Annotated[
-        str,
-        typer.Option(metavar="auto|none", help="auto: smooth ex-rights dates, chained forward."),
-    ] = "auto",
-    daily_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="An overnight fall above this fraction (0.1: 10 %) is an ex-rights date.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="OUT.parquet", help="Write the table there."),
-    ] = None,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Store it on the server under this name.")
-    ] = "",
-    append: Annotated[
-        bool,
-        typer.Option(
-            "--append", help="Add the new bars to the data set NAME. Bars in both must be equal."
-        ),
-    ] = False,
+    table: Table,
+    columns: Columns = None,
+    adjust: Adjust = "auto",
+    daily_limit: DailyLimit = None,
+    output: ParquetFile = None,
+    name: StoredName = "",
+    append: Append = False,
     json: Json = False,
 ) -> None:
     """Check a price table, report its gaps and outliers, and store it as Parquet in a file or on
