@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
+PACKAGES = libs/podracer_core libs/podracer_client libs/podracer_trading services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "make: pip failed; all it said: $(VENV)/setup.log" >&2; exit 1; }
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -26,7 +26,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,7 +40,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch setuptools $(LOGGED)
 	@$(PIP) --requirement requirements-dev.txt $(LOGGED)
-	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,box2d,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
+	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,box2d,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
 	@touch $@
 	@echo "Ready."
 
@@ -49,6 +49,9 @@ run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
 
 test: setup  ## every capability, in ten minutes at most on two cores
 	@$(PYTEST) -m "$(QUICK) and not thorough"
+
+test-trading: setup  ## the tests of libs/podracer_trading alone; test has them too
+	@$(PYTEST) -m "$(QUICK)" tests/trading
 
 test-thorough: setup  ## what test-all has beyond test: every command of the documents, every fault, learning, chaos
 	@$(PYTEST) -m "$(QUICK) and thorough"

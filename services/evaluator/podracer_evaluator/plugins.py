@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
-from typing import Any
 
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.attachments.cache import FileCache
@@ -17,12 +16,12 @@ GROUP = "podracer.backtests"
 Backtest = Callable[
     [
         Sequence[Checkpoint],
-        Sequence[Mapping[str, Any]],
+        Sequence[evaluator_service_pb2.CheckpointDescription],
         evaluator_service_pb2.BacktestRequest,
         FileCache,
         Callable[[], None],
     ],
-    Iterator[evaluator_service_pb2.BacktestResponse],
+    Sequence[evaluator_service_pb2.BacktestResponse],
 ]
 """Of checkpoints with their descriptions; the last argument raises once the work is no longer
 wanted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -42,8 +42,11 @@ class PluginGroup(TyperGroup):
     """Commands, to which those of packages are added once all are listed, or an unknown one is
     called: finding them takes longer than everything else before a command runs."""
 
+    _commands: MutableMapping[str, Any]
+    _is_complete = False
+
     @property
-    def commands(self) -> dict[str, Any]:  # type: ignore[override]
+    def commands(self) -> MutableMapping[str, Any]:
         """All by name."""
         if not self._is_complete:
             self._is_complete = True
@@ -52,8 +55,8 @@ class PluginGroup(TyperGroup):
         return self._commands
 
     @commands.setter
-    def commands(self, commands: dict[str, Any]) -> None:
-        self._commands, self._is_complete = commands, False
+    def commands(self, commands: MutableMapping[str, Any]) -> None:
+        self._commands = commands
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""

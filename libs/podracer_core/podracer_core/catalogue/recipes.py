@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from podracer_core.catalogue.environments import EnvironmentSpec, Recipe, find_environment
 from podracer_core.catalogue.ranges import HyperparameterValue
 
+__all__ = ["RECIPES", "Recipe", "find_recipe"]
+
 _PROCESSES = Recipe("benchmarks/auto_and_budget.md")
 
 _WARP_PPO: Mapping[str, HyperparameterValue] = {
