@@ -24,9 +24,10 @@ BAKE = docker buildx bake --file build/compose.yaml --push --provenance=mode=max
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
+TRADING_BENCHMARKS = $(addprefix benchmarks/trading/,trading.py trading_sac.py trading_speed.py)
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py)) $(TRADING_BENCHMARKS)
 
-.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-trading bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -196,6 +197,9 @@ protos-baseline: descriptors  ## at a release: from now on this is what must not
 $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 	@$(PIP) --requirement requirements-bench.txt $(LOGGED)
 	@touch $@
+
+bench-trading: $(VENV)/.bench-ready  ## those of libs/podracer_trading, in full; bench and bench-quick have them too
+	@for script in $(TRADING_BENCHMARKS); do $(BIN)/python $$script || exit 1; done
 
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done

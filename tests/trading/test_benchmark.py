@@ -1,4 +1,4 @@
-"""What benchmarks/trading.py plans, keeps and concludes; that its processes train is shown by
+"""What benchmarks/trading/trading.py plans, keeps and concludes; that its processes train is shown by
 running it."""
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from podracer_trading.environment.environment import StockTrading
 from podracer_trading.environment.statistic import statistic_of
 from support.stock_market import days_of, market_rows, write_csv
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS / "trading"))
+sys.path.append(str(BENCHMARKS))
 
 import trading
-from peers import trading_seasons
-from peers.trading_report import above, growth, report, yearly_mean
-from peers.trading_results import Results, Season
-from peers.trading_seasons import SeasonOrder, Selection, played
+import trading_seasons
+from trading_report import above, growth, report, yearly_mean
+from trading_results import Results, Season
+from trading_seasons import SeasonOrder, Selection, played
 
 SEASON = Season(2019, "auto")
 KEY = {"year": 2019, "method": "tournament", "seed": 0}

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO for benchmarks/trading_speed.py: its own defaults, accounts in one
+"""Stable-Baselines3's PPO for trading_speed.py: its own defaults, accounts in one
 process (DummyVecEnv)."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import warnings
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402 - warnings of what follows are silenced first
+from peers.stock_trading_env import ArrayStockTradingEnv  # noqa: E402
 from stable_baselines3 import PPO  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
-from stock_trading_env import ArrayStockTradingEnv  # noqa: E402
 from trading_order import Speedometer, TradingOrder  # noqa: E402
 
 from podracer_trading.environment.environment import StockTrading  # noqa: E402

@@ -17,7 +17,7 @@ evaluations inside that time; the peers' clocks stand still while they are looke
     buy_and_hold, equal_weight    without learning
 
 Runs are kept in `--results`, a line each: who is cut off goes on. RLlib lives in a virtual
-environment of its own, see benchmarks/trading_speed.py. Without `--data` an invented market is
+environment of its own, see trading_speed.py. Without `--data` an invented market is
 traded, which says nothing of a real one."""
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
 from measured_process import run_measured
-from peers.trading_report import ENSEMBLE, OURS, draw, report
-from peers.trading_results import Results, Returns, Season
-from peers.trading_seasons import SeasonOrder
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import versions
+from trading_report import ENSEMBLE, OURS, draw, report
+from trading_results import Results, Returns, Season
+from trading_seasons import SeasonOrder
 
 from podracer_trading.backtest.performance import daily_returns, sharpe_ratio
 from podracer_trading.backtesting import play_baseline
 from podracer_trading.environment.environment import StockTrading
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ROOT / "benchmarks" / "peers"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "benchmarks" / "trading"
+CODE = ("libs/podracer_core", "libs/podracer_trading", "benchmarks")
 RESULTS = ROOT / "runs" / "benchmarks" / "trading.jsonl"
 SINGLE, RLLIB = "single", "rllib_ppo"
 PLACES = 4
@@ -100,7 +103,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
     if options.setup:
-        set_up(options.peers, SCRIPTS / "requirements-ppo.txt")
+        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-ppo.txt")
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
         if options.quick:
             options.seeds, options.seconds, options.snapshots, options.data = 1, 6.0, 3, None
@@ -192,11 +195,7 @@ def _peer(
     measured = run_measured(
         [str(python), str(SCRIPTS / script), json.dumps(asdict(order))],
         log,
-        environment={
-            "PYTHONPATH": os.pathsep.join(
-                map(str, (ROOT / "libs" / "podracer_core", ROOT / "benchmarks"))
-            )
-        },
+        environment={"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in CODE)},
         timeout_s=START_S + 4 * order.seconds + END_S,
         until=("season",),
     )

@@ -20,16 +20,19 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from measured_process import run_measured
 from peers.stock_market import STOCKS, write_market
-from peers.trading_order import TradingOrder
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
+from trading_order import TradingOrder
 
 from podracer_core.device import NATIVE_SETTINGS
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ROOT / "benchmarks" / "peers"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "benchmarks" / "trading"
+CODE = ("libs/podracer_core", "libs/podracer_trading", "benchmarks")
 LEAST_RATIO = 30.0
 START_S = 120.0
 
@@ -68,7 +71,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
     if options.setup:
-        set_up(options.peers, SCRIPTS / "requirements-ppo.txt")
+        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-ppo.txt")
     names = list(SYSTEMS)
     there = installed(options.peers, ("ray", "gymnasium", "torch"))
     if options.quick:
@@ -118,11 +121,7 @@ def _measure(name: str, repeat: int, table: Path, options: argparse.Namespace) -
     measured = run_measured(
         [str(python), str(SCRIPTS / system.script), json.dumps(asdict(order))],
         log,
-        environment={
-            "PYTHONPATH": os.pathsep.join(
-                map(str, (ROOT / "libs" / "podracer_core", ROOT / "benchmarks"))
-            )
-        }
+        environment={"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in CODE)}
         | (NATIVE_SETTINGS if name == "ours" else {}),
         timeout_s=START_S + 4 * options.seconds,
         until=("speed",),

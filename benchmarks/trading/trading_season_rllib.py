@@ -1,4 +1,4 @@
-"""RLlib's PPO for benchmarks/trading.py, on its new API stack with its own default settings, all in
+"""RLlib's PPO for trading.py, on its new API stack with its own default settings, all in
 this process."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import ray  # noqa: E402
 import torch  # noqa: E402
 from peers.stock_trading_env import ArrayStockTradingEnv  # noqa: E402
-from peers.trading_seasons import Act, SeasonOrder, Selection  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.tune.registry import register_env  # noqa: E402
+from trading_seasons import Act, SeasonOrder, Selection  # noqa: E402
 
 STEPS = "num_env_steps_sampled_lifetime"
 

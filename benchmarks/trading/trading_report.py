@@ -1,4 +1,4 @@
-"""What benchmarks/trading.py concludes: tables of the test years, how sure it is, and a picture."""
+"""What trading.py concludes: tables of the test years, how sure it is, and a picture."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from peers.trading_results import Returns, Season
 from report import Target, finish, print_table
+from trading_results import Returns, Season
 
 from podracer_core.statistics.bootstrap import mean_block_length, resamples
 from podracer_trading.backtest.performance import DAYS_A_YEAR, largest_drawdown, sharpe_ratio

@@ -1,4 +1,4 @@
-"""The seasons of benchmarks/trading.py, and the file in which its finished runs are kept, a JSON
+"""The seasons of trading.py, and the file in which its finished runs are kept, a JSON
 line each."""
 
 from __future__ import annotations

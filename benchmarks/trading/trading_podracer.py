@@ -1,4 +1,4 @@
-"""Ours for benchmarks/trading_speed.py: steps/s of the session that a fused pod's learner runs, in
+"""Ours for trading_speed.py: steps/s of the session that a fused pod's learner runs, in
 this process."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO and SAC for benchmarks/trading.py, with its own default settings; PPO
+"""Stable-Baselines3's PPO and SAC for trading.py, with its own default settings; PPO
 with observations and rewards normalized, as its documentation advises, and rollouts of 2,048
 transitions in all accounts together."""
 
@@ -16,11 +16,11 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import torch  # noqa: E402
 from peers.stock_trading_env import ArrayStockTradingEnv  # noqa: E402
-from peers.trading_seasons import Act, SeasonOrder, Selection  # noqa: E402
 from stable_baselines3 import PPO, SAC  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
+from trading_seasons import Act, SeasonOrder, Selection  # noqa: E402
 
 ROLLOUT = 2048
 FOREVER = 1_000_000_000

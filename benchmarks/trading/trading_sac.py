@@ -1,7 +1,7 @@
 """Why does one account of SAC trade well? Our SAC with Stable-Baselines3's settings, and with one
 change at a time.
 
-The market, the years and the costs are those of benchmarks/trading.py, with adjusted prices. The
+The market, the years and the costs are those of trading.py, with adjusted prices. The
 seeds of a variant are the members of one cohort, each with an account of its own and one gradient
 step for each of its decisions. After each number of gradient steps in SNAPSHOTS every policy plays
 the validation and the test, on the CPU. Shown are the test's Sharpe ratio of the snapshot that the
@@ -30,17 +30,20 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peers.trading_results import Season
 from report import finish, print_table, read_lines, spread, versions
+from trading_results import Season
 
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -52,7 +55,7 @@ from podracer_trading.backtest.performance import DAYS_A_YEAR, sharpe_ratio
 from podracer_trading.backtesting import play_baseline
 from podracer_trading.environment.environment import Decision, StockTrading
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs" / "benchmarks" / "trading_sac.jsonl"
 RESULTS = ROOT / "runs" / "benchmarks" / "trading_sac.jsonl"
 SNAPSHOTS = (250, 500, 1000, 2000, 3000, 4000, 5000, 7000, 10_000)

@@ -1,4 +1,4 @@
-"""What a process of benchmarks/trading_speed.py is to do, and how it takes its speed. Standard
+"""What a process of trading_speed.py is to do, and how it takes its speed. Standard
 library only."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RLlib's PPO for benchmarks/trading_speed.py, on its new API stack with its own defaults, all in
+"""RLlib's PPO for trading_speed.py, on its new API stack with its own defaults, all in
 this process: with two cores environment runners of their own are slower."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ warnings.simplefilter("ignore")
 
 import ray  # noqa: E402 - warnings of what follows are silenced first
 import torch  # noqa: E402
+from peers.stock_trading_env import ArrayStockTradingEnv  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.tune.registry import register_env  # noqa: E402
-from stock_trading_env import ArrayStockTradingEnv  # noqa: E402
 from trading_order import Speedometer, TradingOrder  # noqa: E402
 
 from podracer_trading.environment.environment import StockTrading  # noqa: E402

@@ -1,4 +1,4 @@
-"""What benchmarks/trading.py asks of each library: train on the days before, select on a year, and
+"""What trading.py asks of each library: train on the days before, select on a year, and
 be judged once on the next one. Needs podracer_core with torch."""
 
 from __future__ import annotations
