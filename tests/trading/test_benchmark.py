@@ -20,9 +20,8 @@ from podracer_trading.environment.environment import StockTrading
 from podracer_trading.environment.statistic import statistic_of
 from support.stock_market import days_of, market_rows, write_csv
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS / "trading"))
-sys.path.append(str(BENCHMARKS))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "trading"))
 
 import trading
 import trading_seasons
