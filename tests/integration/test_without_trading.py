@@ -34,8 +34,16 @@ from podracer_core.catalogue.environments import known_environments
 from podracer_core.catalogue.extensions import evaluator_names
 assert "CartPole-v1" in known_environments() and "StockTrading-v0" not in known_environments()
 assert evaluator_names() == ["greedy_episodes"]
+from podracer_core.catalogue.environments import find_environment
+from podracer_core.errors import InvalidInput
+try:
+    find_environment("StockTrading-v0")
+except InvalidInput as error:
+    assert error.message.endswith("'StockTrading-v0'; pip install podracer-trading"), error
+else:
+    raise AssertionError("there is such an environment")
 import podracer
-result = podracer.train("CartPole-v1", "ppo", steps=2_048, members=1)
+podracer.train("CartPole-v1", "ppo", steps=2_048, members=1)
 print("trained")
 """
 BACKTEST = """
