@@ -36,7 +36,7 @@ RUN pip install --require-hashes --no-deps --requirement build.lock
 FROM build AS code
 COPY libs libs
 COPY services services
-RUN for part in libs/podracer_core libs/podracer_client services/*; do \
+RUN for part in libs/* services/*; do \
       pip install --no-deps --no-build-isolation --target "/code/${part##*/}" "./$part" || exit 1; \
     done
 
@@ -91,7 +91,7 @@ RUN if [ "$VARIANT" = cuda ]; then lock=pod-cuda.lock; else lock=pod.lock; fi \
 FROM python AS orchestrator
 COPY --from=orchestrator-dependencies /opt/podracer /opt/podracer
 COPY --from=code /code/podracer_core /opt/podracer/code
-COPY --from=code /code/podracer_client /code/orchestrator /opt/podracer/service/
+COPY --from=code /code/podracer_client /code/podracer_trading /code/orchestrator /opt/podracer/service/
 ARG REVISION=
 ARG REPOSITORY=
 ENV PODRACER_REVISION=$REVISION
@@ -124,7 +124,7 @@ RUN if [ "$VARIANT" = cuda ]; then \
     fi
 COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
-COPY --from=code /code/podracer_core /opt/podracer/code
+COPY --from=code /code/podracer_core /code/podracer_trading /opt/podracer/code/
 RUN [ "$VARIANT" != cuda ] || python -c "import sys; from podracer_core.device.toolchain import missing; sys.exit(missing() or 0)"
 # podracer_core/device/__init__.py says why.
 ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2

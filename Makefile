@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
+PACKAGES = libs/podracer_core libs/podracer_client libs/podracer_trading services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "make: pip failed; all it said: $(VENV)/setup.log" >&2; exit 1; }
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -24,9 +24,10 @@ BAKE = docker buildx bake --file build/compose.yaml --push --provenance=mode=max
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
+TRADING_BENCHMARKS = $(addprefix benchmarks/trading/,trading.py trading_sac.py trading_speed.py)
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py)) $(TRADING_BENCHMARKS)
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-trading bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,7 +41,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch setuptools $(LOGGED)
 	@$(PIP) --requirement requirements-dev.txt $(LOGGED)
-	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,box2d,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
+	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,box2d,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
 	@touch $@
 	@echo "Ready."
 
@@ -49,6 +50,9 @@ run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
 
 test: setup  ## every capability, in ten minutes at most on two cores
 	@$(PYTEST) -m "$(QUICK) and not thorough"
+
+test-trading: setup  ## the tests of libs/podracer_trading alone; test has them too
+	@$(PYTEST) -m "$(QUICK)" tests/trading
 
 test-thorough: setup  ## what test-all has beyond test: every command of the documents, every fault, learning, chaos
 	@$(PYTEST) -m "$(QUICK) and thorough"
@@ -193,6 +197,9 @@ protos-baseline: descriptors  ## at a release: from now on this is what must not
 $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 	@$(PIP) --requirement requirements-bench.txt $(LOGGED)
 	@touch $@
+
+bench-trading: $(VENV)/.bench-ready  ## those of libs/podracer_trading, in full; bench and bench-quick have them too
+	@for script in $(TRADING_BENCHMARKS); do $(BIN)/python $$script || exit 1; done
 
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done

@@ -36,20 +36,20 @@ from report import Target, finish, print_table, versions
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.trading.data_import import write_market
-from podracer_core.backtest.edge import SIGNIFICANT, Edge, edge_over_holding
-from podracer_core.backtest.performance import DAYS_A_YEAR, daily_returns, sharpe_ratio
-from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.backtesting import play_baseline
 from podracer_core.evaluate.result import EvaluationResult
-from podracer_core.market_data.synthetic import SyntheticMarket
 from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
 from podracer_core.training.messages import result_to_message
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
 from podracer_orchestrator.outcomes.objective import claim_of
 from podracer_orchestrator.tables import JobRow
+from podracer_trading.backtest.edge import SIGNIFICANT, Edge, edge_over_holding
+from podracer_trading.backtest.performance import DAYS_A_YEAR, daily_returns, sharpe_ratio
+from podracer_trading.backtesting import play_baseline
+from podracer_trading.client.data_import import write_market
+from podracer_trading.environment.environment import Decision, StockTrading
+from podracer_trading.market_data.synthetic import SyntheticMarket
 
 Returns = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Returns]

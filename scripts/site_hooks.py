@@ -21,6 +21,8 @@ import logging
 import posixpath
 import re
 import sys
+import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,27 @@ log = logging.getLogger("mkdocs.hooks")
 def on_config(config: MkDocsConfig) -> None:
     code = config.plugins["mkdocstrings"].config.handlers["python"]["paths"]
     sys.path += [str(ROOT / folder) for folder in code if str(ROOT / folder) not in sys.path]
+    sys.path.append(_entry_points(ROOT / "libs" / "podracer_trading"))
     config.nav = [_expanded(entry) for entry in config.nav or []]
+
+
+def _entry_points(package: Path) -> str:
+    """A folder for sys.path, in which the entry points of a package are found as if it were
+    installed: its commands have a place in the reference."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    folder = tempfile.mkdtemp(prefix="podracer-site-")
+    metadata = Path(folder, f"{package.name}-{project['version']}.dist-info")
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = [
+        line
+        for group, entries in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
 
 
 def _expanded(entry: Any) -> Any:

@@ -186,7 +186,7 @@ def _envpool(row: Row) -> tuple[Advance, int] | None:
 def _stock_trading(row: Row, kind: str) -> tuple[Advance, int]:
     from peers import stock_trading_env
 
-    from podracer_core.environments.stock_trading.environment import StockTrading
+    from podracer_trading.environment.environment import StockTrading
 
     market = StockTrading(
         1, evaluation=True, table=str(write_market(Path("prices.csv"))), evaluation_split="train"

@@ -4,7 +4,7 @@ down.
 `StockTradingEnv` goes through the stocks one after the other, as the environments of FinRL and
 ElegantRL do, with plain Python numbers, which are faster there than NumPy's. `ArrayStockTradingEnv`
 has arrays over the stocks. The market is prepared as ours is, so that only the stepping is
-compared; both give our numbers, as tests/unit/environments/stock_trading/test_peer.py shows."""
+compared; both give our numbers, as tests/trading/environment/test_peer.py shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.environment import StockTrading
+from podracer_trading.environment.environment import StockTrading
 
 __all__ = ["ArrayStockTradingEnv", "StockTradingEnv"]
 

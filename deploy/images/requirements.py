@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_POD = ("torch", "mujoco", "box2d", "trading", "telemetry")
+_POD = ("torch", "mujoco", "box2d", "telemetry")
 IMAGES: Mapping[str, tuple[Mapping[str, Sequence[str]], Sequence[str]]] = {
     # The extras of our packages, by folder, and what else. The command comes with the orchestrator.
     "orchestrator": (
@@ -26,8 +26,8 @@ IMAGES: Mapping[str, tuple[Mapping[str, Sequence[str]], Sequence[str]]] = {
         {"libs/podracer_core": ("database", "telemetry"), "services/leaderboard": ()},
         ("psycopg[binary]",),
     ),
-    "pod": ({"libs/podracer_core": _POD}, ()),
-    "pod-cuda": ({"libs/podracer_core": (*_POD, "mujoco-warp")}, ()),
+    "pod": ({"libs/podracer_core": _POD, "libs/podracer_trading": ()}, ()),
+    "pod-cuda": ({"libs/podracer_core": (*_POD, "mujoco-warp"), "libs/podracer_trading": ()}, ()),
 }
 CUDA = re.compile(r"(cuda|nvidia|triton)\b")  # begins the name of what only a torch with CUDA needs
 _ARCHITECTURES = ("x86_64", "aarch64")

@@ -21,8 +21,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers.priorities import PriorityTree
 from podracer_core.buffers.rollout import allocate_rollout
 from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.find import BUILT_IN as ENVIRONMENTS
+from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
@@ -127,7 +126,11 @@ def test_mixed_replay() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "identity",
-    [info.id for info in ENVIRONMENTS.values() if info.backend == "torch" and info.id != "mjlab"],
+    [
+        info.id
+        for info in known_environments().values()
+        if info.backend == "torch" and info.id != "mjlab"
+    ],
 )
 def test_environment(identity: str, tmp_path: Path) -> None:
     arguments = dict(ARGUMENTS.get(identity, {}))

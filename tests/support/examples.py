@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue import algorithms
+from podracer_core.catalogue.environments.find import installed_environments
 from support.installed import write_metadata
 from support.processes import EXAMPLES
 
@@ -67,6 +68,7 @@ class Packages:
 
     def forget(self) -> None:
         """What this process knows of installed packages, and the modules that it has of these."""
+        installed_environments.cache_clear()
         algorithms.known_algorithms.cache_clear()
         algorithms._installed.cache_clear()
         for name, module in list(sys.modules.items()):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue import algorithms
+from podracer_core.catalogue.environments.find import installed_environments
 
 Install = Callable[..., None]
 
@@ -79,5 +80,6 @@ def write_metadata(
 
 
 def _forget() -> None:
+    installed_environments.cache_clear()
     algorithms.known_algorithms.cache_clear()
     algorithms._installed.cache_clear()

@@ -191,7 +191,7 @@ class History:
                 pod=job_pb2.PodShape(members=2, max_count=self.max_teams, learners=learners),
             )
         )
-        new = jobs.NewJob("default", "j", spec, submission.built_in_description(spec))
+        new = jobs.NewJob("default", "j", spec, submission.known_description(spec))
         self.uid = self.write(lambda session: jobs.create(session, new, self.clock.now()).uid)
 
     def step(self) -> None:

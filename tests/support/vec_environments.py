@@ -15,7 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.environments import (
+    BUILT_IN,
+    EnvironmentSpec,
+    find_environment,
+    is_batched,
+)
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import Step, VecEnvironment
@@ -115,7 +120,7 @@ def built_in_case(environment_id: str, name: str = "", **kwargs: Any) -> Case:
     return Case(
         name or environment_id,
         make,
-        many=100 if BUILT_IN[environment_id].backend == "mujoco" else 1000,
+        many=100 if find_environment(environment_id).backend == "mujoco" else 1000,
     )
 
 
@@ -167,7 +172,7 @@ def _stock_trading_case() -> Case:
 
 CASES = (
     *(built_in_case(name) for name, info in BUILT_IN.items() if not info.needs_inspection),
-    _stock_trading_case(),
+    *([_stock_trading_case()] if is_batched("StockTrading-v0") else []),
     _user_case(Lights),
     _user_case(Drift),
     _process_case("masks in processes", 4, id="Taxi-v4"),

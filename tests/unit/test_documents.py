@@ -59,7 +59,9 @@ EXTENSION_PAGES: dict[str, tuple[dict[str, Path], dict[str, Path]]] = {
         dict.fromkeys(("cartpole.yaml", "tests/test_median_stopping.py"), GENERATOR),
     ),
     "write-an-environment.md": (
-        dict.fromkeys(("maze/environment.py", "maze.yaml", "pyproject.toml"), MAZE)
+        dict.fromkeys(
+            ("maze/environment.py", "maze/catalogue.py", "maze.yaml", "pyproject.toml"), MAZE
+        )
         | dict.fromkeys(("hover/environment.py", "hover.yaml"), HOVER),
         dict.fromkeys(("installed.yaml", "tests/test_maze.py"), MAZE),
     ),

@@ -136,9 +136,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Backtest(
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
-        from podracer_core.checkpoint.backtest import backtest
         from podracer_evaluator.checkpoints import describe
+        from podracer_evaluator.plugins import backtest_function
 
+        backtest = backtest_function()
         checkpoints = self._sources().load(request.checkpoints)
         descriptions = [describe(checkpoint) for checkpoint in checkpoints]
         task = partial(

@@ -95,7 +95,7 @@ async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> N
     assert await names(site) == [NAME, earlier(FIRST)]
     await collect(site)
     assert await download(site, earlier(FIRST)) == FIRST
-    lease = await site.learner().ask()
+    lease = await site.learner(environments=["StockTrading-v0"]).ask()
     assert lease.inspect.environment.data["table"].key == first.uri
     assert site.store.get(first.uri) == FIRST
     with pytest.raises(PreconditionFailed, match="is needed by"):

@@ -150,7 +150,7 @@ class World:
                 weight=weight,
             )
         )
-        new = jobs.NewJob(project, name, spec, submission.built_in_description(spec))
+        new = jobs.NewJob(project, name, spec, submission.known_description(spec))
         return self.write(lambda session: jobs.create(session, new, self.clock.now()).uid)
 
     def change(self, uid: str, *paths: str, suspend: bool | None = None, **values) -> None:

@@ -8,18 +8,13 @@ import pkgutil
 
 import pytest
 
-from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.environments.stock_trading_info import StockTradingConfig
+from podracer_core.catalogue.environments import BUILT_IN, known_environments
 
-# Stock trading's are the fields of a dataclass: its own tests compare them.
-NAMED = [name for name in BUILT_IN if name != "StockTrading-v0"]
 # every environment takes these; jobs set them elsewhere
 OURS = ("num_envs", "device", "max_episode_steps")
-# of those that take their arguments as `**options`
-CONFIGS = {"StockTrading-v0": StockTradingConfig}
 
 
-@pytest.mark.parametrize("environment_id", NAMED)
+@pytest.mark.parametrize("environment_id", BUILT_IN)
 def test_names_and_defaults(environment_id: str) -> None:
     info = BUILT_IN[environment_id]
     parameters = dict(inspect.signature(pkgutil.resolve_name(info.factory)).parameters)
@@ -28,19 +23,15 @@ def test_names_and_defaults(environment_id: str) -> None:
     assert num_envs.default is inspect.Parameter.empty
     assert device.default == "cpu"
     assert limit.default == info.max_episode_steps
-    if environment_id in CONFIGS:
-        (options,) = parameters.values()
-        assert options.kind is inspect.Parameter.VAR_KEYWORD
-        parameters = dict(inspect.signature(CONFIGS[environment_id]).parameters)
     assert {each.name: _default(each.default, each.required) for each in info.arguments} == {
         name: _default(parameter.default, parameter.default is inspect.Parameter.empty)
         for name, parameter in parameters.items()
     }
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", known_environments())
 def test_a_job_can_say_them(environment_id: str) -> None:
-    for argument in BUILT_IN[environment_id].arguments:
+    for argument in known_environments()[environment_id].arguments:
         json.dumps(argument.default)
         assert argument.meaning
         assert not argument.meaning.endswith(".")

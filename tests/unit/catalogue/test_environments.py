@@ -3,7 +3,6 @@ answered."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import subprocess
@@ -17,12 +16,23 @@ import pytest
 from podracer_core.catalogue.environments import (
     ENTRY_POINT_GROUP,
     EnvironmentSpec,
+    broken_environments,
+    described_environment,
     find_environment,
+    is_batched,
+    known_environments,
 )
 from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.recipes import RECIPES, find_recipe
 from podracer_core.environments.classic_control_info import BUILT_IN as CLASSIC_CONTROL
+from podracer_core.environments.registry import runs_on
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.jobs.checks import Checks
+from podracer_core.jobs.environment import check_environment
+from support.installed import Install, install
+
+__all__ = ["install"]
 
 FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
 
@@ -72,10 +82,79 @@ def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(
         find_environment("Pendulumv1")
 
 
-def test_installed_environments_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = importlib.metadata.EntryPoint("Maze", "maze_package.envs:Maze", ENTRY_POINT_GROUP)
-    found = importlib.metadata.EntryPoints([point])
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+DESCRIBED = """
+from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo, Recipe
+
+HALL = EnvironmentInfo(
+    id="Hall-v0",
+    description="A hall",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    factory="my_package.envs:Hall",
+    arguments=(ArgumentInfo("plan", "a file", required=True, example="./plan.txt", is_file=True),),
+    scores={"calm": "calmness"},
+    recipes={"cuda": Recipe("hall.md", 64)},
+)
+ROOM = HALL
+SETTING = "no description, so it is a factory"
+"""
+
+
+def test_an_installed_environment_describes_itself(install: Install) -> None:
+    install(
+        "my-package", {"Hall-v0": "my_package.info:HALL"}, group=ENTRY_POINT_GROUP, info=DESCRIBED
+    )
+    info = described_environment("Hall-v0")
+    assert info is not None
+    assert info == find_environment("Hall-v0") == known_environments()["Hall-v0"]
+    assert (info.backend, info.package) == ("torch", "my-package 1.2")
+    assert info.score_name({"score": "calm"}) == "calmness"
+    assert list(known_environments())[-1] == "mjlab", "a family of tasks comes last"
+    assert is_batched("Hall-v0")
+    spec = EnvironmentSpec("Hall-v0")
+    assert find_recipe(spec, "cuda:0").cohort_envs == 64
+    assert find_recipe(spec, "cpu") is RECIPES["torch"]["cpu"]
+    assert find_recipe(replace(spec, isolation="process"), "cuda") is RECIPES["processes"]["cuda"]
+    assert runs_on(spec, "cuda") and not runs_on(spec, "meta")
+    checks = Checks()
+    check_environment(checks, EnvironmentSpec("Hall-v0", kwargs={"plan": "x", "size": 1}), {})
+    assert [violation.field for violation in checks.violations] == [
+        "environment.kwargs.plan",
+        "environment.kwargs.size",
+    ]
+
+
+def test_a_package_of_ours_counts_as_built_in(install: Install) -> None:
+    install(
+        "podracer-hall",
+        {"Hall-v0": "podracer_hall.info:HALL"},
+        group=ENTRY_POINT_GROUP,
+        info=DESCRIBED,
+    )
+    assert find_environment("Hall-v0").package == ""
+
+
+def test_a_broken_description_is_named(install: Install) -> None:
+    entries = {
+        "Room-v0": "my_package.info:ROOM",
+        "Shed-v0": "my_package.shed:SHED",
+        "Tent-v0": "my_package.info:SETTING",
+    }
+    install("my-package", entries, group=ENTRY_POINT_GROUP, info=DESCRIBED)
+    start = "environment '{}' of package my-package 1.2: my_package."
+    assert broken_environments() == [
+        f"{start.format('Room-v0')}info:ROOM needs the id Room-v0 and a factory",
+        f"{start.format('Shed-v0')}shed:SHED cannot be imported: ModuleNotFoundError: "
+        "No module named 'my_package.shed'",
+    ]
+    with pytest.raises(InvalidInput, match="needs the id Room-v0"):
+        find_environment("Room-v0")
+    assert find_environment("Tent-v0").factory == "my_package.info:SETTING"
+    assert described_environment("Tent-v0") is None
+
+
+def test_installed_environments_are_found(install: Install) -> None:
+    install("my-package", {"Maze": "maze_package.envs:Maze"}, group=ENTRY_POINT_GROUP)
     info = find_environment("Maze")
     assert info.needs_inspection
     assert info.backend == "installed"

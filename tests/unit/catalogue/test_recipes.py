@@ -56,9 +56,6 @@ def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
         find_recipe(EnvironmentSpec("Ant-v5", isolation="process"), "cuda")
         is RECIPES["processes"]["cuda"]
     )
-    assert (
-        find_recipe(EnvironmentSpec("StockTrading-v0"), "cpu") is RECIPES["StockTrading-v0"]["cpu"]
-    )
     own = EnvironmentSpec(entry_point="mine:Mine")
     assert find_recipe(own, "cuda") is RECIPES["processes"]["cuda"]
     assert find_recipe(own, "cuda", is_batched=True) is RECIPES["torch"]["cuda"]

@@ -21,6 +21,8 @@ from podracer_core.catalogue.environments import (
     ENTRY_POINT_GROUP,
     ArgumentInfo,
     EnvironmentInfo,
+    find_environment,
+    known_environments,
 )
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
 from podracer_core.errors import InvalidInput
@@ -36,7 +38,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.split(r"  +", titles) == [
         *("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from"),
     ]
-    assert [line.split()[0] for line in lines] == list(BUILT_IN)
+    assert [line.split()[0] for line in lines] == list(known_environments())
     (line,) = (line for line in lines if line.startswith("Pendulum-v1 "))
     for expected in (
         "Swing a pendulum",
@@ -59,7 +61,7 @@ def test_a_terminal_gets_a_table(
     environments()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 120
-    for name in BUILT_IN:
+    for name in known_environments():
         assert any(line.startswith(f"{name} ") for line in lines)
 
 
@@ -80,9 +82,9 @@ def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str
     )
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", known_environments())
 def test_the_job_can_be_submitted(environment_id: str, tmp_path: Path) -> None:
-    info = BUILT_IN[environment_id]
+    info = find_environment(environment_id)
     required = [each for each in info.arguments if each.required]
     for file in (str(each.example) for each in required if each.is_file):
         (tmp_path / file).touch()
@@ -122,7 +124,7 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     environments(json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["id"] for each in found] == list(BUILT_IN)
+    assert [each["id"] for each in found] == list(known_environments())
     assert all("job" not in each and each["package"] is None for each in found)
 
     environments("CartPole-v1", json=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
 from podracer_core.environments.registry import make_vec_environment, require_device, runs_on
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
@@ -79,11 +79,13 @@ def test_numbers_that_json_does_not_know() -> None:
         EnvironmentSpec("Hopper-v5", kwargs={"healthy_z_range": [0.7, float("inf")]})
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", known_environments())
 def test_where_a_built_in_environment_runs(environment_id: str) -> None:
     spec = EnvironmentSpec(environment_id)
     assert runs_on(spec, "cpu")
-    assert runs_on(spec, torch.device("cuda", 1)) == ("cuda" in BUILT_IN[environment_id].devices)
+    assert runs_on(spec, torch.device("cuda", 1)) == (
+        "cuda" in known_environments()[environment_id].devices
+    )
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:", "a\nb", "cuda:-1"])

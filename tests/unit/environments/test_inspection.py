@@ -4,6 +4,7 @@ names."""
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
+from podracer_core.catalogue.environments.find import installed_environments
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.environments.classic_control.cartpole import CartPole
@@ -123,6 +125,15 @@ def test_what_cannot_be_made() -> None:
     assert caught.value.violations[0].field == "environment.kwargs"
 
 
+@pytest.fixture
+def newly_installed() -> Iterator[None]:
+    """Environments are looked for once more in the test, and after it."""
+    installed_environments.cache_clear()
+    yield
+    installed_environments.cache_clear()
+
+
+@pytest.mark.usefixtures("newly_installed")
 def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batched class runs here; anything else that is installed runs in processes."""
     points = [

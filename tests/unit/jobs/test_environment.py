@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.environment import check_environment
 
@@ -55,9 +55,9 @@ def test_an_argument_that_cannot_be_right(
     assert problem in message
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", known_environments())
 def test_every_default_is_right_where_it_is_written(environment_id: str) -> None:
-    known = BUILT_IN[environment_id].arguments
+    known = known_environments()[environment_id].arguments
     kwargs = {
         each.name: each.default for each in known if not each.is_file and _is_json(each.default)
     }

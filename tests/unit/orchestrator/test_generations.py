@@ -44,7 +44,7 @@ def make(session: Session) -> JobRow:
         )
     )
     job = jobs.create(
-        session, NewJob("default", "agent", spec, submission.built_in_description(spec)), START
+        session, NewJob("default", "agent", spec, submission.known_description(spec)), START
     )
     session.commit()
     return job
@@ -149,7 +149,7 @@ def test_a_name_that_is_taken_is_not_waited_for(session: Session) -> None:
     spec = submission.checked(job_pb2.JobSpec.FromString(job.spec))
     spec.ClearField("continuous")
     jobs.create(
-        session, NewJob("default", "agent-1", spec, submission.built_in_description(spec)), START
+        session, NewJob("default", "agent-1", spec, submission.known_description(spec)), START
     )
     session.commit()
     assert step(session, job, START)

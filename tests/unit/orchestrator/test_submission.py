@@ -169,9 +169,9 @@ def test_an_unknown_evaluator_is_refused_with_the_installed_ones(
 ) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
-    for name in ("", "greedy_episodes", "backtest", "mine"):
+    for name in ("", "greedy_episodes", "mine"):
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator=name)))
-    known = "backtest, greedy_episodes, mine"
+    known = "greedy_episodes, mine"
     with pytest.raises(
         InvalidInput, match=f"no evaluator 'greedy' is installed; there are: {known}"
     ) as told:

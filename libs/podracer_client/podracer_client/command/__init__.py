@@ -1,6 +1,7 @@
 """The `podracer` command: a module a subject; what is heavy is imported when a command runs.
 
 application      the commands put together, and the exit code of each error
+plugins          commands of installed packages
 options          what several commands share
 """
 

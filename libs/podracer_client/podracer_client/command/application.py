@@ -9,9 +9,7 @@ import typer
 from podracer_client.command import (
     agent,
     algorithms,
-    backtest,
     context,
-    data,
     demo,
     doctor,
     environments,
@@ -29,6 +27,7 @@ from podracer_client.command import (
     web,
     zoo,
 )
+from podracer_client.command.plugins import HERE, POLICIES, SERVER, PluginGroup
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -53,15 +52,12 @@ _BAD_INPUT = (
 
 application = typer.Typer(
     name="podracer",
+    cls=PluginGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_HERE = "On this machine"
-_SERVER = "With a server (`podracer up` and `podracer run` start one on this machine)"
-_POLICIES = "Policies"
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,7 +82,7 @@ def podracer(
 
 
 _COMMANDS = {
-    _HERE: (
+    HERE: (
         *(
             init.init,
             run.run,
@@ -99,7 +95,7 @@ _COMMANDS = {
         secrets.secrets,
         report.trace,
     ),
-    _SERVER: (
+    SERVER: (
         *(
             submit.submit,
             jobs.jobs,
@@ -119,10 +115,9 @@ _COMMANDS = {
         ),
         *(report.report, web.web, sharing.log),
     ),
-    _POLICIES: (
+    POLICIES: (
         *(
             policies.evaluate,
-            backtest.backtest,
             video.video,
             policies.export,
             sharing.push,
@@ -133,11 +128,10 @@ _COMMANDS = {
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
         application.command(rich_help_panel=_panel)(_command)
-application.add_typer(agent.application, name="agent", rich_help_panel=_SERVER)
-application.add_typer(context.application, name="context", rich_help_panel=_HERE)
-application.add_typer(data.application, name="data", rich_help_panel=_HERE)
-application.add_typer(secrets.tokens, name="token", rich_help_panel=_HERE)
-application.add_typer(zoo.application, name="zoo", rich_help_panel=_HERE)
+application.add_typer(agent.application, name="agent", rich_help_panel=SERVER)
+application.add_typer(context.application, name="context", rich_help_panel=HERE)
+application.add_typer(secrets.tokens, name="token", rich_help_panel=HERE)
+application.add_typer(zoo.application, name="zoo", rich_help_panel=HERE)
 
 
 def exit_code(error: PodracerError) -> int:

@@ -15,6 +15,15 @@ import typer
 from podracer_client.display.output import columns
 from podracer_core.errors import InvalidInput
 
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PODRACER_KUBECONFIG",
+        metavar="FILE",
+        help="With --kubernetes: kubeconfig for use outside a cluster.",
+    ),
+]
+
 
 def secrets(
     folder: Annotated[
@@ -49,14 +58,7 @@ def secrets(
             metavar="NAME", help="With --kubernetes: a Secret (or a pattern) to leave alone."
         ),
     ] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PODRACER_KUBECONFIG",
-            metavar="FILE",
-            help="With --kubernetes: kubeconfig for use outside a cluster.",
-        ),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Make the missing tokens, certificates and keys of a deployment. DIR/roles/ROLE holds the
     files of each role."""

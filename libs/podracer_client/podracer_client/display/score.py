@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.environments import described_environment
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.statistics.shrinkage import posterior_means
 
@@ -40,10 +40,11 @@ def score_name(
 ) -> str:
     """`Sharpe` of a market whose agents are ranked by that; `return` elsewhere, also of an
     environment unknown here. `changes` are arguments that take the place of its own."""
-    if environment.id not in BUILT_IN:
+    info = described_environment(environment.id)
+    if info is None:
         return "return"
     arguments = arguments_from_message(environment.kwargs, "environment.kwargs")
-    return BUILT_IN[environment.id].score_name({**arguments, **(changes or {})})
+    return info.score_name({**arguments, **(changes or {})})
 
 
 def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:

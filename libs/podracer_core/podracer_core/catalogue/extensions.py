@@ -19,13 +19,12 @@ Kind = TypeVar("Kind")
 
 EVALUATOR_GROUP, FUSION_GROUP = "podracer.evaluators", "podracer.fusions"
 
-GREEDY_EPISODES, BACKTEST = "greedy_episodes", "backtest"
+GREEDY_EPISODES = "greedy_episodes"
 
 BUILT_IN_EVALUATORS = (
     EntryPoint(
         GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP
     ),
-    EntryPoint(BACKTEST, "podracer_core.evaluate.backtesting:BacktestEvaluator", EVALUATOR_GROUP),
 )
 
 OUTER = "outer"

@@ -1,42 +1,17 @@
 """What is usual for a kind of task on a device: the one table of the defaults of `train` and of
 jobs.
 
-A row is a kind of task, or one task by its id; a column is the device that trains. Explicit values
-always win."""
+A row is a kind of task, or one task by its id; a column is the device that trains. The description
+of an environment may have a row of its own. Explicit values always win."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec, Recipe, find_environment
 from podracer_core.catalogue.ranges import HyperparameterValue
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A cell of the table.
-
-    evidence         the document with the measurement, in docs/
-    cohort_envs      environments of a cohort that learns from rollouts, whose members share them
-    member_envs      at least so many of each member
-    replaying_envs   of a member that learns from replay: it matters more how often it learns
-                     between two steps
-    hyperparameters  by algorithm, those that differ from its defaults or from its value in a search
-    """
-
-    evidence: str
-    cohort_envs: int = 0
-    member_envs: int = 16
-    replaying_envs: int = 8
-    hyperparameters: Mapping[str, Mapping[str, HyperparameterValue]] = field(default_factory=dict)
-
-    def envs_per_member(self, members: int, *, on_policy: bool) -> int:
-        """The environments of each of `members`."""
-        return (
-            max(self.member_envs, self.cohort_envs // members) if on_policy else self.replaying_envs
-        )
-
+__all__ = ["RECIPES", "Recipe", "find_recipe"]
 
 _PROCESSES = Recipe("benchmarks/auto_and_budget.md")
 
@@ -63,10 +38,6 @@ RECIPES: Mapping[str, Mapping[str, Recipe]] = {
         "cpu": Recipe("benchmarks/ppo_cartpole.md", cohort_envs=256),
         "cuda": Recipe("benchmarks/gpu.md", 16384, 128, 128, {"ppo": {"horizon": 32, "epochs": 4}}),
     },
-    "StockTrading-v0": {
-        "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
-        "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),
-    },
     # What steps in processes of its own, on the CPU: users' environments, and Gymnasium's.
     "processes": {"cpu": _PROCESSES, "cuda": _PROCESSES},
 }
@@ -76,11 +47,12 @@ def find_recipe(spec: EnvironmentSpec, device: str, *, is_batched: bool = False)
     """The cell of an environment. `is_batched`: a class that steps it as a batch of tensors is
     known; of built-in environments the catalogue knows. `device`: "cuda", "cuda:1"; any other is
     the CPU."""
-    backend = find_environment(spec.id).backend if spec.id else ""
-    kind = next(
-        (name for name in (spec.id, backend) if name in RECIPES),
-        "torch" if is_batched else "processes",
-    )
-    return RECIPES["processes" if spec.isolation else kind][
-        "cuda" if device.startswith("cuda") else "cpu"
-    ]
+    info = find_environment(spec.id) if spec.id else None
+    place = "cuda" if device.startswith("cuda") else "cpu"
+    if spec.isolation:
+        return RECIPES["processes"][place]
+    if info is not None and place in info.recipes:
+        return info.recipes[place]
+    kind = "torch" if is_batched else "processes"
+    names = (spec.id, "" if info is None else info.backend)
+    return RECIPES[next((name for name in names if name in RECIPES), kind)][place]

@@ -6,7 +6,6 @@ policy        a policy from a checkpoint: load_actor, load_policy; as a file: pa
 ensemble      several policies as one: load_ensemble, load_ensemble_policy
 evaluation    greedy episodes: evaluate_checkpoints; observations to try a policy on:
               played_observations
-backtest      bar by bar, for trading
 export        a policy for use without Podracer: export_policy, export_ensemble; export_formats: its
               files
 """

@@ -5,8 +5,7 @@ vec_environment                            the protocol: N environments as one, 
 torch_environment                          the frame of those written in torch; episode_starts:
                                            their first states
 rsl_rl                                     simulators behind the interface of rsl_rl, such as mjlab
-classic_control, point_chasing, stock_trading, mujoco    the built-in ones, each with an `*_info`
-                                                         beside it
+classic_control, point_chasing, mujoco     the built-in ones, each with an `*_info` beside it
 processes                                  users' and Gymnasium's, in child processes
 registry                                   a spec -> running environments
 spaces, video                              Gymnasium's spaces, an MP4 of an episode

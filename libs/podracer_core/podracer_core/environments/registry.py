@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment, is_batched
 from podracer_core.config.build import Builder
 from podracer_core.config.document import Node
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
@@ -61,7 +61,7 @@ def make_vec_environment(
         raise InvalidInput(
             f"{spec.name} does not take these: {error}", field="environment.kwargs"
         ) from error
-    if _is_built_in(spec):
+    if _is_described(spec):
         arguments = typed_arguments(batched, arguments)
     constructor: Any = batched
     try:
@@ -77,13 +77,13 @@ def make_vec_environment(
 
 
 def runs_on(spec: EnvironmentSpec, device: torch.device | str) -> bool:
-    """Whether a batched environment supports `device`; an installed package's class is trusted to
-    run anywhere."""
-    return not _is_built_in(spec) or torch.device(device).type in find_environment(spec.id).devices
+    """Whether a batched environment supports `device`; a class that its package does not describe
+    is trusted to run anywhere."""
+    return not _is_described(spec) or torch.device(device).type in find_environment(spec.id).devices
 
 
-def _is_built_in(spec: EnvironmentSpec) -> bool:
-    return bool(spec.id) and find_environment(spec.id).backend in ("torch", "mujoco")
+def _is_described(spec: EnvironmentSpec) -> bool:
+    return bool(spec.id) and is_batched(spec.id)
 
 
 def _is_mujoco(spec: EnvironmentSpec) -> bool:

@@ -2,7 +2,6 @@
 
 evaluator          the interface, and the class of a name
 greedy_evaluator   the default: an episode in each of a batch of environments
-backtesting        back-tests of accounts in the market of StockTrading-v0
 result             returns with their interval
 """
 

@@ -8,7 +8,11 @@ from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import (
+    EnvironmentSpec,
+    described_environment,
+    find_environment,
+)
 from podracer_core.catalogue.environments.info import ArgumentInfo
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import files_from_messages, files_to_messages
@@ -79,7 +83,7 @@ def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSet
     except InvalidInput as error:
         check.violations += error.violations
         return None
-    if environment.id in BUILT_IN:
+    if described_environment(environment.id) is not None:
         _check_arguments(check, environment, data, info.arguments)
     return None if environment.kwargs or data else info.action_space  # arguments may change it
 

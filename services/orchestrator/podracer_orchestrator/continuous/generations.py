@@ -27,7 +27,7 @@ from podracer_orchestrator.continuous.promotions import Generation, Policy
 from podracer_orchestrator.jobs import founders, job_files, jobs
 from podracer_orchestrator.jobs.jobs import NewJob, newest_best
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
-from podracer_orchestrator.jobs.submission import built_in_description
+from podracer_orchestrator.jobs.submission import known_description
 from podracer_orchestrator.stored_messages import (
     best_of,
     description_of,
@@ -167,7 +167,7 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
     if jobs.is_taken(session, job.project, job_id):
         job_id = _numbered(job.job_id, number, f"-{job.uid[:6]}")
     new = NewJob(
-        job.project, job_id, own, built_in_description(own), parent_uid=job.uid, generation=number
+        job.project, job_id, own, known_description(own), parent_uid=job.uid, generation=number
     )
     child = jobs.create(session, new, now)
     stand.generation, stand.child_uid, stand.data_sha256 = number, child.uid, data_sha256

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.environments import is_batched
 from podracer_core.jobs.messages import (
     evolution_from_message,
     objective_from_message,
@@ -157,7 +157,7 @@ def _plan(stored: bytes, project: str) -> JobPlan:
         min_pods=pod.count.min,
         max_teams=max(pod.count.min, pod.count.most),
         learners=pod.learners,
-        kind=_kind(pod, spec.environment.id in BUILT_IN, project),
+        kind=_kind(pod, is_batched(spec.environment.id), project),
         cpu=pod.resources.cpu or 1.0,
         memory_bytes=pod.resources.memory or 0,
         weight=spec.weight or JobSpec.weight,
@@ -165,10 +165,10 @@ def _plan(stored: bytes, project: str) -> JobPlan:
     )
 
 
-def _kind(pod: Pod, is_built_in: bool, project: str) -> PodKind:
+def _kind(pod: Pod, fits_fused: bool, project: str) -> PodKind:
     """The kind of a job's pods. If the job sets the cores, each pod has that many threads, whatever
     runs beside it."""
-    is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
+    is_fused = fits_fused if pod.layout == "auto" else pod.layout == "fused"
     kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu, profile=pod.profile)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
     owner = "" if project == DEFAULT_PROJECT else hashlib.sha256(project.encode()).hexdigest()[:8]

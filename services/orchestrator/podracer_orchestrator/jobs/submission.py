@@ -13,7 +13,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.environments import described_environment
 from podracer_core.catalogue.extensions import evaluator_names, fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.catalogue.recipes import find_recipe
@@ -51,7 +51,7 @@ def new_job(
         project,
         request.job_id or _job_id(spec.display_name),
         spec,
-        built_in_description(spec),
+        known_description(spec),
         request.request_id,
         tuple(shortened_rounds(decoded)),
         request_digest=hashlib.sha256(encode(request)).hexdigest(),
@@ -86,7 +86,7 @@ def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
 def _with_recipe(spec: JobSpec, *, has_gpus: bool) -> JobSpec:
     """With the hyperparameters that are usual for the task where a pod will train it: on a GPU, if
     it has one that steps the environments."""
-    info = BUILT_IN.get(spec.environment.id)
+    info = described_environment(spec.environment.id)
     is_stepped = info is not None and "cuda" in info.devices and spec.pod.layout != "split"
     device = "cuda" if is_stepped and (has_gpus or spec.pod.resources.gpu) else "cpu"
     action_space = None if info is None else info.action_space
@@ -95,13 +95,15 @@ def _with_recipe(spec: JobSpec, *, has_gpus: bool) -> JobSpec:
     )
 
 
-def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
-    """The description of a built-in environment, without starting it; None for any other.
+def known_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
+    """The description of a batched environment that says its spaces itself; None for any other.
 
     With arguments it has to be started: they may change its spaces, or be wrong.
     """
-    info = BUILT_IN.get(spec.environment.id)
-    if info is None or info.observation_space is None or info.action_space is None:
+    info = described_environment(spec.environment.id)
+    if info is None or not info.is_batched:
+        return None
+    if info.observation_space is None or info.action_space is None:
         return None
     if spec.environment.kwargs.fields or spec.retrain.kwargs.fields or spec.data or spec.data_sets:
         return None

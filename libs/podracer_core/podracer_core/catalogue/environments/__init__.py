@@ -9,13 +9,15 @@ from podracer_core.catalogue.environments.find import (
     BUILT_IN,
     ENTRY_POINT_GROUP,
     broken_environments,
+    described_environment,
     find_environment,
     gymnasium_environments,
+    is_batched,
     known_environments,
     reward_threshold,
     unreachable,
 )
-from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo, Recipe
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
 
 __all__ = [
@@ -24,9 +26,12 @@ __all__ = [
     "ArgumentInfo",
     "EnvironmentInfo",
     "EnvironmentSpec",
+    "Recipe",
     "broken_environments",
+    "described_environment",
     "find_environment",
     "gymnasium_environments",
+    "is_batched",
     "known_environments",
     "reward_threshold",
     "unreachable",

@@ -1,13 +1,16 @@
-"""The environments: built-in ones with their spaces, installed ones, and Gymnasium's."""
+"""The environments: built-in and installed ones, with what they say of themselves, and
+Gymnasium's."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import json
+import pkgutil
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
@@ -26,7 +29,6 @@ BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
     "podracer_core.environments.classic_control_info",
     "podracer_core.environments.mujoco_info",
     "podracer_core.environments.point_chasing_info",
-    "podracer_core.environments.stock_trading_info",
     "podracer_core.environments.mjlab_info",
 )
 
@@ -34,16 +36,16 @@ _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")
 
 
 def known_environments() -> dict[str, EnvironmentInfo]:
-    """The built-in environments, then those of installed packages, by id."""
-    installed = {
-        each.id: each.info for each in installed_environments(BUILT_IN) if each.info is not None
-    }
-    return {**BUILT_IN, **installed}
+    """The built-in environments and those of installed packages, by id. Ids with a version come
+    first: one without stands for a family of tasks, such as mjlab's."""
+    installed = {each.id: each.info for each in installed_environments() if each.info is not None}
+    known = {**BUILT_IN, **installed}
+    return dict(sorted(known.items(), key=lambda item: versionless(item[0]) == item[0]))
 
 
 def broken_environments() -> list[str]:
     """A message for each broken environment of an installed package."""
-    return [each.problem for each in installed_environments(BUILT_IN) if each.info is None]
+    return [each.problem for each in installed_environments() if each.info is None]
 
 
 def gymnasium_environments() -> dict[str, EnvironmentInfo]:
@@ -67,7 +69,7 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     inspection checks it."""
     if environment_id in BUILT_IN:
         return BUILT_IN[environment_id]
-    installed = {each.id: each for each in installed_environments(BUILT_IN)}
+    installed = {each.id: each for each in installed_environments()}
     if environment_id in installed:
         info = installed[environment_id].info
         if info is None:
@@ -89,6 +91,28 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     )
 
 
+def described_environment(environment_id: str) -> EnvironmentInfo | None:
+    """The description of a built-in environment, or one that an installed package gives; None for
+    any other: its arguments are unknown here."""
+    if environment_id in BUILT_IN:
+        return BUILT_IN[environment_id]
+    return next(
+        (
+            each.info
+            for each in installed_environments()
+            if each.id == environment_id and each.is_described
+        ),
+        None,
+    )
+
+
+def is_batched(environment_id: str) -> bool:
+    """Whether its description says that its class steps a batch of environments in the process
+    that trains."""
+    info = described_environment(environment_id)
+    return info is not None and info.is_batched
+
+
 def reward_threshold(environment_id: str) -> float | None:
     """The return at which Gymnasium counts an environment as solved; None if it defines none."""
     spec = (_registry() or {}).get(environment_id)
@@ -103,7 +127,7 @@ def unreachable(spec: EnvironmentSpec, target: float | None) -> list[str]:
     target."""
     if target is None or not spec.id or spec.kwargs:
         return []
-    most, info = _MOST_OF_GYMNASIUMS.get(spec.id), BUILT_IN.get(spec.id)
+    most, info = _MOST_OF_GYMNASIUMS.get(spec.id), described_environment(spec.id)
     if info is not None and info.most_reward is not None:
         most = info.most_reward * (spec.max_episode_steps or info.max_episode_steps or 1)
     if most is None or target <= most:
@@ -210,42 +234,69 @@ def _registry() -> Mapping[str, EnvSpec] | None:
 
 
 ENTRY_POINT_GROUP = "podracer.environments"
-"""A package adds an environment with an entry point, name = "its_package.envs:MyEnv": a
-`VecEnvironment`, or whatever returns a `gymnasium.Env`. It is imported where agents act, never
-here."""
+"""A package adds an environment with an entry point of the environment's id.
+
+Its value is "its_package.envs:MyEnv", a `VecEnvironment` or whatever returns a `gymnasium.Env`,
+which is imported where agents act, never here. Or it is "its_package.catalogue:MY_ENV", an
+`EnvironmentInfo` whose `factory` is that class, in a module that imports no torch. The name of an
+`EnvironmentInfo` is in capitals: only what is named so is imported here."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledEnvironment:
-    """The result of loading an entry point: an environment, or a `problem` that names the
-    package."""
+    """The result of reading an entry point: an environment, or a `problem` that names the package.
+    `is_described`: the package gives its `EnvironmentInfo`."""
 
     id: str
     info: EnvironmentInfo | None
+    is_described: bool = False
     problem: str = ""
 
 
-def installed_environments(built_in: Collection[str]) -> list[InstalledEnvironment]:
+@cache
+def installed_environments() -> tuple[InstalledEnvironment, ...]:
     """The environments of all installed packages. A broken one has a `problem` and does not affect
     the others."""
     # In a set: a distribution may be on sys.path twice.
-    entries = {(entry.name, entry.value, package_of(entry)) for entry in _entry_points()}
+    entries = {(each.name, each.value, *_origin(each)) for each in _entry_points()}
     found = []
-    for name, value, package in sorted(entries):
-        others = sorted({other for same, _, other in entries if same == name} - {package})
+    for name, value, package, is_ours in sorted(entries):
+        others = sorted({other for same, _, other, _ in entries if same == name} - {package})
         start = f"environment {name!r} of package {package}:"
-        if name in built_in:
+        if name in BUILT_IN:
             problem = f"{start} the id is a built-in environment's; choose another"
         elif others:
             problem = f"{start} {', '.join(others)} offers one of the same id; remove one of them"
         else:
-            info = EnvironmentInfo(
-                name, f"installed: {value}", backend="installed", factory=value, package=package
-            )
-            found.append(InstalledEnvironment(name, info))
+            found.append(_installed(name, value, "" if is_ours else package, start))
             continue
-        found.append(InstalledEnvironment(name, None, problem))
-    return found
+        found.append(InstalledEnvironment(name, None, problem=problem))
+    return tuple(found)
+
+
+def _installed(name: str, value: str, package: str, start: str) -> InstalledEnvironment:
+    """An environment whose id is free. `start`: of the message about a broken one."""
+    if value.rpartition(":")[2].isupper():
+        try:
+            described = pkgutil.resolve_name(value)
+        except Exception as error:  # noqa: BLE001 - what a package does when it is imported
+            problem = f"{start} {value} cannot be imported: {type(error).__name__}: {error}"
+            return InstalledEnvironment(name, None, problem=problem)
+        if isinstance(described, EnvironmentInfo):
+            if described.id == name and described.factory:
+                info = replace(described, package=package)
+                return InstalledEnvironment(name, info, is_described=True)
+            problem = f"{start} {value} needs the id {name} and a factory"
+            return InstalledEnvironment(name, None, problem=problem)
+    info = EnvironmentInfo(
+        name, f"installed: {value}", backend="installed", factory=value, package=package
+    )
+    return InstalledEnvironment(name, info)
+
+
+def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, bool]:
+    """Name and version of its package, and whether that is one of Podracer's own."""
+    return package_of(entry), entry.dist is not None and entry.dist.name.startswith("podracer-")
 
 
 def _entry_points() -> importlib.metadata.EntryPoints:

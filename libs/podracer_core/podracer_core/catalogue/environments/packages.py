@@ -36,6 +36,7 @@ _SENTENCES = (
         r"(Mlp|Cnn|MultiInput)\w*Policy",
         "the environment comes first, and the network follows from its spaces",
     ),
+    ("StockTrading-v0", "pip install podracer-trading"),
 )
 
 

@@ -1,0 +1,13 @@
+"""Trading stocks of a price table: the way from a file to tensors, the broker, and the environment.
+
+indicators    of each ticker through TA-Lib; turbulence of the whole market
+split         train, validation and test by date
+market        all of it, as tensors on the device
+environment   StockTrading-v0, and what its broker does with N × K orders
+statistic     a number to rank policies by, from daily returns
+
+Every knob is in podracer_trading.info. What needs no torch, from the file
+to tickers on one time axis, is podracer_trading.market_data.
+
+This file imports nothing; pyarrow and talib are imported when a table is opened.
+"""
