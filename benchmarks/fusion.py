@@ -39,10 +39,11 @@ from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion.built_in import Mean, Outer
+from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import Fusion, FusionOptions
-from podracer_core.fusion.state import Contribution
+from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
 from podracer_core.random_numbers import evaluation_seeds
-from podracer_core.training.epochs import EpochFusion, GroupFusion
+from podracer_core.training.epochs import EpochFusion, FusionTransport
 
 EPOCHS, MINIBATCHES = 10, 32
 LOOKS, EPISODES = 10, 16
@@ -158,7 +159,7 @@ def run_learner(
     after_update = (
         averaging(algorithm, rank, size)
         if method == "gradients"
-        else fusing(algorithm, rank, method)
+        else fusing(algorithm, rank, size, method)
     )
 
     evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
@@ -185,11 +186,57 @@ def run_learner(
     return {"curve": curve, "bytes": sent}
 
 
-def fusing(algorithm: PPO, rank: int, method: str) -> Callable[[], object]:
+class GroupTransport(FusionTransport):
+    """Every learner gathers all contributions and fuses them itself. All begin with the same
+    `state`."""
+
+    def __init__(self, fusion: Fusion, state: FusionState, size: int) -> None:
+        self._fusion, self._size = fusion, size
+        self.present = Fused(0, state, ())
+
+    def exchange(self, contribution: Contribution) -> Fused:
+        growths = gathered(contribution.growth, self._size)
+        epoch, samples = contribution.epoch, contribution.samples  # all have trained on as many
+        contributions = [
+            Contribution(rank, epoch, samples, one) for rank, one in enumerate(growths)
+        ]
+        state = fuse(self._fusion, self.present.state, contributions)
+        self.present = Fused(epoch, state, tuple(range(self._size)))
+        return self.present
+
+
+def gathered(own: FusionState, size: int) -> list[FusionState]:
+    """The states of all ranks."""
+
+    def all_ranks(tensor: Tensor) -> list[Tensor]:
+        others = [torch.empty_like(tensor) for _ in range(size)]
+        distributed.all_gather(others, tensor.contiguous())
+        return others
+
+    parameters = {name: all_ranks(tensor) for name, tensor in own.parameters.items()}
+    statistics = {
+        name: [
+            Moments(*parts) for parts in zip(*map(all_ranks, one.tensors().values()), strict=True)
+        ]
+        for name, one in own.statistics.items()
+    }
+    transitions, active = all_ranks(own.transitions), all_ranks(own.active)
+    return [
+        FusionState(
+            {name: tensors[rank] for name, tensors in parameters.items()},
+            {name: moments[rank] for name, moments in statistics.items()},
+            transitions[rank],
+            active[rank],
+        )
+        for rank in range(size)
+    ]
+
+
+def fusing(algorithm: PPO, rank: int, size: int, method: str) -> Callable[[], object]:
     """As pods that sit in one group do it."""
     sharing = algorithm.share(rank)
     fusion: Fusion = Outer(FusionOptions(0.7, 0.9)) if method == "outer" else Mean(FusionOptions())
-    group = GroupFusion(fusion, sharing.state())
+    group = GroupTransport(fusion, sharing.state(), size)
     epochs = EpochFusion(algorithm, sharing, group, rank)
     epochs.begin(group.present)
     return epochs.after_update
@@ -199,25 +246,24 @@ def averaging(algorithm: PPO, rank: int, size: int) -> Callable[[], object]:
     """Every gradient is the mean of all learners'; after an update they pool statistics, and send
     no parameters."""
     sharing = algorithm.share(rank)
-    networks, gather = algorithm._networks, algorithm._networks.gather_gradient
+    networks, gather = algorithm._networks, algorithm._networks.gather_settings
 
     def gather_and_average(log_std_gradient: Tensor) -> None:
         gather(log_std_gradient)
         distributed.all_reduce(networks.member_gradients)
         networks.member_gradients.div_(size)
 
-    networks.gather_gradient = gather_and_average  # type: ignore[method-assign]
+    networks.gather_settings = gather_and_average  # type: ignore[method-assign]
     state = sharing.state()
-    statistics_only = GroupFusion(
-        Mean(FusionOptions()), type(state)({}, state.statistics, state.transitions, state.active)
-    )
+    without_parameters = FusionState({}, state.statistics, state.transitions, state.active)
+    statistics_only = GroupTransport(Mean(FusionOptions()), without_parameters, size)
 
     def pool() -> None:
         growth = sharing.growth()
-        part = type(growth)({}, growth.statistics, growth.transitions, growth.active)
+        part = FusionState({}, growth.statistics, growth.transitions, growth.active)
         pooled = statistics_only.exchange(Contribution(rank, algorithm.version, 0, part)).state
         sharing.load(
-            type(pooled)(growth.parameters, pooled.statistics, pooled.transitions, pooled.active)
+            FusionState(growth.parameters, pooled.statistics, pooled.transitions, pooled.active)
         )
 
     return pool

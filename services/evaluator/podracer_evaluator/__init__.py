@@ -3,5 +3,5 @@ but training.
 
 server                the process, its settings and rpc methods
 session               a learner's stream
-checkpoints, export   evaluation of stored policies; policies for use without Podracer
+checkpoints, export   evaluation of stored policies; policies for use without Podracer, and videos
 """

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -164,30 +163,22 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def ExportPolicy(
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
-        from podracer_evaluator.export import exported_policy
+        from podracer_evaluator.export import exported_policy, file_responses
 
         checkpoints = self._sources().load(request.checkpoints)
         task = partial(exported_policy, checkpoints, request.format, request.ensemble, self._cache)
         header, data = self._work.submit(task).result()
-        yield evaluator_service_pb2.ExportPolicyResponse(header=header)
-        for offset in range(0, len(data), _CHUNK_BYTES):
-            yield evaluator_service_pb2.ExportPolicyResponse(
-                data=data[offset : offset + _CHUNK_BYTES]
-            )
+        yield from file_responses(evaluator_service_pb2.ExportPolicyResponse, header, data)
 
     def RecordVideo(
         self, request: evaluator_service_pb2.RecordVideoRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.RecordVideoResponse]:
-        from podracer_evaluator.video import recorded_video
+        from podracer_evaluator.export import file_responses, recorded_video
 
         checkpoints = self._sources().load(request.checkpoints)
         task = partial(recorded_video, checkpoints, request, self._cache, self._check(context))
         header, data = self._work.submit(task).result()
-        yield evaluator_service_pb2.RecordVideoResponse(header=header)
-        for offset in range(0, len(data), _CHUNK_BYTES):
-            yield evaluator_service_pb2.RecordVideoResponse(
-                data=data[offset : offset + _CHUNK_BYTES]
-            )
+        yield from file_responses(evaluator_service_pb2.RecordVideoResponse, header, data)
 
     def PutFile(
         self,

@@ -74,7 +74,7 @@ class EvaluateSession(WorkSession):
         self._placed: PlacedEnvironment | None = None
         self._decoder = TensorDecoder()
         self._staging: Staging | None = None
-        self._incoming: evaluator_service_pb2.EvaluationOrder | None = None  # waits for its chunks
+        self._incoming = evaluator_service_pb2.EvaluationOrder()  # waits for its chunks
         self._lock = threading.Lock()
         self._waiting: list[_Order] = []
         self._evaluation: PolicyEvaluation | None = None
@@ -109,9 +109,7 @@ class EvaluateSession(WorkSession):
     def _take_order(self, complete: bool) -> None:
         if not complete:
             return
-        if self._incoming is None:
-            raise InvalidInput("tensors came without an order", reason="BAD_SESSION")
-        order, self._incoming = _Order(self._incoming, self._decoder.take()), None
+        order = _Order(self._incoming, self._decoder.take())
         _check(order.message)
         with self._lock:
             superseded = [waiting for waiting in self._waiting if waiting.gives_way_to(order)]

@@ -31,8 +31,11 @@ from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import current, span
 from podracer_core.training.phases import processor_seconds
 from podracer_learner.config import LearnerConfig
-from podracer_learner.evaluators.calls import inspect_environment_for
-from podracer_learner.evaluators.evaluate import EvaluationTooLong, evaluate_for
+from podracer_learner.evaluators.works import (
+    EvaluationTooLong,
+    evaluate_for,
+    inspect_environment_for,
+)
 from podracer_learner.fusion.follower import follow
 from podracer_learner.fusion.follower_registry import FollowerRegistry
 from podracer_learner.fusion.lead import LeadOptions, lead_fusion
@@ -44,7 +47,7 @@ from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.round.initial_agents import ReplayCache
 from podracer_learner.round.reports import problem_message, work_span
 from podracer_learner.round.setup import RoundSetup, set_up_round
-from podracer_learner.round.train import Patience, TrainRun
+from podracer_learner.round.train import TrainRun
 from podracer_learner.user_files import UserFiles
 
 logger = logging.getLogger(__name__)
@@ -212,8 +215,9 @@ class LeaseLoop:
                 held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at
             )
             with lead_fusion(work, options, setup.algorithm, self._followers.serving) as fusion:
-                patience = Patience(self._config.peer_patience, self._config.store_patience)
-                run = TrainRun(held, setup, stop, self._status, self._commands, patience, fusion)
+                run = TrainRun(
+                    held, setup, stop, self._status, self._commands, self._config, fusion
+                )
                 completed = run.run()
             self._replays.keep(setup.algorithm, list(work.cohort.members), run.outcomes)
         finally:

@@ -24,7 +24,6 @@ from podracer_core.rpc.guard import Context
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
 from podracer_core.storage import open_store
@@ -150,26 +149,12 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     def GetStatus(
         self, request: learner_service_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> learner_service_pb2.GetStatusResponse:
-        now = self._status.presence
-        return learner_service_pb2.GetStatusResponse(
-            build=own_build(),
-            state=now.state,
-            lease=now.lease,
-            fence=now.fence,
-            agents=now.agents,
-            updates=now.updates,
-            env_steps=now.env_steps,
-            env_steps_per_second=now.env_steps_per_second,
-            worker_count=now.worker_count,
-            evaluator_count=now.evaluator_count,
-            policy_version=now.policy_version,
-            staleness=now.staleness,
-        )
+        return self._status.answer
 
     def FetchPolicy(
         self, request: learner_service_pb2.FetchPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[learner_service_pb2.FetchPolicyResponse]:
-        from podracer_core.carriers.inline import TensorEncoder  # late: it imports torch
+        from podracer_core.carriers.inline import TensorEncoder, chunk_messages  # late: torch
 
         agents, version, tensors = self._commands.fetch_policy(request.agent)
         messages, chunks = TensorEncoder().encode(tensors)
@@ -177,8 +162,7 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
             agents=agents, policy_version=version, tensors=messages
         )
         yield learner_service_pb2.FetchPolicyResponse(snapshot=snapshot)
-        for chunk in chunks:
-            yield learner_service_pb2.FetchPolicyResponse(chunk=chunk)
+        yield from chunk_messages(learner_service_pb2.FetchPolicyResponse, chunks)
 
     async def Fuse(  # type: ignore[override]
         self, request_iterator: AsyncIterator[learner_service_pb2.FuseRequest], context: Context

@@ -50,7 +50,8 @@ class UserFiles:
 
 
 class FetchedFiles:
-    """The files of one environment, here until `close`; closing twice is harmless."""
+    """The files of one environment, here until `close`; closing twice is harmless. `spec`: the
+    environment."""
 
     def __init__(
         self,
@@ -59,12 +60,12 @@ class FetchedFiles:
         cache: FileCache,
         holds: ExitStack,
     ) -> None:
-        self._spec, self._paths, self._cache, self._holds = spec, paths, cache, holds
+        self.spec, self._paths, self._cache, self._holds = spec, paths, cache, holds
 
     def place(self) -> PlacedEnvironment:
         """The environment, ready to start in a child of this process. Raises as
         `place_environment`."""
-        return place_environment(self._spec, self._cache)
+        return place_environment(self.spec, self._cache)
 
     def add(self, data: bytes) -> str:
         """Add these bytes as a file that is known by its hash; returns the hash."""

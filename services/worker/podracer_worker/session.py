@@ -17,7 +17,7 @@ from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotWriter
@@ -68,7 +68,7 @@ class CollectSession(WorkSession):
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._slots: SlotWriter | None = None  # where rollouts do not go inline
-        self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
+        self._incoming = worker_service_pb2.ActorUpdate()  # waits for its chunks
         self._collection: Collection | None = None
         self._lock_step = False
         self._weights: deque[tuple[worker_service_pb2.ActorUpdate, dict[str, Tensor]]] = deque(
@@ -136,10 +136,7 @@ class CollectSession(WorkSession):
     def _take_weights(self, complete: bool) -> None:
         if not complete:
             return
-        if self._incoming is None:
-            raise InvalidInput("weights came without a header", reason="BAD_SESSION")
         self._weights.append((self._incoming, self._decoder.take()))
-        self._incoming = None
         if self._lock_step:
             self.submit(self._pay)
 
@@ -249,9 +246,7 @@ class CollectSession(WorkSession):
         )
         self._told_s = used_s
         responses = [worker_service_pb2.CollectResponse(rollout=batch)]
-        for chunk in chunks:
-            responses.append(worker_service_pb2.CollectResponse())
-            responses[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+        responses += chunk_messages(worker_service_pb2.CollectResponse, chunks)
         # before it leaves: a status that is asked for after a rollout counts it
         self._count_steps(valid)
         WORKER_STEPS.add(valid)

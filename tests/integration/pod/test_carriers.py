@@ -38,11 +38,9 @@ from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.service.build import own_build
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner.evaluators.policy_stream import PolicyStream
-from podracer_learner.evaluators.remote_backend import RemoteBackend
+from podracer_learner.evaluators.remote_backend import PolicyStream, RemoteBackend
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.workers.collect_stream import Arrival
-from podracer_learner.workers.link import LinkOptions, Weights, WorkerLink
+from podracer_learner.workers.link import Arrival, LinkOptions, Weights, WorkerLink
 
 pytestmark = pytest.mark.processes
 

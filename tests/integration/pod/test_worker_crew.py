@@ -39,8 +39,9 @@ from podracer_core.training.messages import cohort_from_message
 from podracer_learner.round.setup import require_same_environment
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers import crew, link, shares
+from podracer_learner.workers.crew import WorkerPlan
 from podracer_learner.workers.discovery import WorkerDirectory
-from podracer_learner.workers.source import RemoteSource, WorkerPlan
+from podracer_learner.workers.source import RemoteSource
 from podracer_worker.collection import Collection
 from podracer_worker.server import WorkerConfig, create_worker_server
 
@@ -177,11 +178,11 @@ class Pod:
                 **settings,
             ),
             directory,
+            self.algorithm,
             torch.zeros(MEMBERS, dtype=torch.int64),
             [None] * MEMBERS,
         )
         self.held.callback(source.close)
-        source.serve(self.algorithm)
         source.opened()
         return source
 
@@ -229,10 +230,8 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts change hands at once."""
-    monkeypatch.setattr(crew, "_HANDOVER_S", 0.2)
     monkeypatch.setattr(crew, "_SETTLED_S", 0.2)
     monkeypatch.setattr(crew, "_SWAP_S", 0.0)
-    monkeypatch.setattr(crew, "_SHORT_LIFE_S", 0.0)
 
 
 def whole(pod: Pod, rollouts: int) -> Rollout:

@@ -12,7 +12,7 @@ from podracer_core.algorithms.ppo import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.registry import device_for
-from podracer_learner.round.plan import describe_sizes, envs_per_member
+from podracer_learner.round.setup import describe_sizes, envs_per_member
 
 
 @pytest.mark.parametrize(

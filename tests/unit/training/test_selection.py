@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from podracer_core.training.evaluation_backend import (
     EvaluationOrder,
 )
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.selection import Selection
+from podracer_core.training.selection import RoundView, Selection
 from podracer_core.training.snapshots import Moment
 
 Make = Callable[..., Algorithm]
@@ -93,23 +94,25 @@ class ScriptedJudge(EvaluationBackend):
 
 
 class Stage:
-    """A selection whose clock and steps the test sets."""
+    """A selection whose clock, steps and estimates the test sets."""
 
     def __init__(
         self, algorithm: Algorithm, judge: EvaluationBackend, base: int = 0, **plan: object
     ) -> None:
         self.elapsed_s, self.algorithm = 0.0, algorithm
         self.steps = 0
+        self.first_cost_s, self.interrupted = 0.01, False
+        self.returns: list[float] = []
         planned = RoundPlan(**({"duration_s": 100.0} | plan))
-        self.selection = Selection(
-            algorithm,
-            judge,
-            planned,
-            self.now,
-            lambda: 0.01,
+        view = RoundView(
+            lambda: self.now(),  # noqa: PLW0108 - a test may replace it
+            lambda: self.first_cost_s,
             [base] * algorithm.members,
-            ends_at_s=lambda: 1.0 + (planned.duration_s or math.inf),
+            lambda: self.interrupted,
+            lambda: self.returns,
+            lambda: 1.0 + (planned.duration_s or math.inf),
         )
+        self.selection = Selection(algorithm, judge, planned, view)
 
     def now(self) -> Moment:
         return Moment(
@@ -303,7 +306,7 @@ def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_eve
 def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([], [], delayed=True)
     stage = Stage(algorithm, judge)
-    stage.selection._interrupted = lambda: True  # type: ignore[method-assign]
+    stage.interrupted = True
     stage.selection.conclude(10.0)
     assert not judge.orders
 
@@ -455,7 +458,7 @@ def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(
         return Stage.now(stage)
 
     stage.elapsed_s = 40.0
-    stage.selection._now = passing  # type: ignore[method-assign]
+    stage.now = passing  # type: ignore[method-assign]
     stage.selection.conclude(60.0)
     assert 43.0 <= stage.elapsed_s < 46.0
     assert looks >= 1
@@ -472,8 +475,8 @@ def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candi
 ) -> None:
     judge = ScriptedJudge([], [4.0])
     stage = Stage(algorithm, judge, duration_s=10.0)
-    stage.selection.costs._first_cost_s = lambda: 1000.0  # type: ignore[method-assign]
-    stage.selection._returns = lambda: [1.0, 2.0]  # type: ignore[method-assign]
+    stage.first_cost_s = 1000.0
+    stage.returns = [1.0, 2.0]
     assert not stage.step()
     stage.elapsed_s = 10.0
     stage.selection.conclude(1.0)
@@ -487,7 +490,7 @@ def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm)
     of the 20 s."""
     judge = ScriptedJudge([[5, 1]], [], delayed=True)
     stage = Stage(algorithm, judge, duration_s=100.0)
-    stage.selection.costs._first_cost_s = lambda: 16.0  # type: ignore[method-assign]
+    stage.first_cost_s = 16.0
     stage.elapsed_s = 69.0
     assert stage.step()
     assert len(judge.orders[0].seeds) == 2
@@ -554,11 +557,11 @@ def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(
         assert stage.selection.confirmed is not None
         return
     assert stage.selection.confirmed is None
-    assert stage.selection.breaks_more(0)
-    assert not stage.selection.breaks_more(1)
+    assert stage.selection.breaks.exceed(0)
+    assert not stage.selection.breaks.exceed(1)
     with_breaks = stage.selection.candidates[0].result
     assert with_breaks.mean == 9.0
-    assert stage.selection.counted(with_breaks).mean == (9.0 + 2.0) / 2, (
+    assert stage.selection.breaks.counted(with_breaks).mean == (9.0 + 2.0) / 2, (
         "2 is the lowest return of all"
     )
 
@@ -578,9 +581,7 @@ class BesideJudge(ScriptedJudge):
         self.cost_s = (
             sum(len(order.members) * len(order.seeds) for order in self.waiting) * self.episode_s
         )
-        self.released = (
-            self.stage.elapsed_s >= self.stage.selection._orders.busy_since_s + self.cost_s
-        )
+        self.released = self.stage.elapsed_s >= self.stage.selection._busy_since_s + self.cost_s
         self.looks.extend([[0.0, 0.0]])
         return super().poll()
 
@@ -602,3 +603,89 @@ def test_looks_beside_training_come_every_few_seconds(
             looked.append(stage.elapsed_s)
     assert all(after - before <= 5.0 for before, after in itertools.pairwise([0.0, *looked, 100.0]))
     assert stage.selection.spent_s == 0.0
+
+
+class RandomJudge(ScriptedJudge):
+    """Its answers come from random numbers of a seed; some are lost."""
+
+    def __init__(self, seed: int, *, delayed: bool) -> None:
+        super().__init__([], [], delayed=delayed, cost_s=0.2)
+        self.random, self.released = random.Random(seed), True
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        ready = self.waiting if not self.delayed or self.random.random() < 0.5 else []
+        answers = []
+        for order in ready:
+            few = order.first_episodes > 0 and self.random.random() < 0.4
+            seeds = order.seeds[: order.first_episodes] if few else order.seeds
+            results = tuple(result(self.random.gauss(4, 2), seeds) for _ in order.members)
+            lost = self.random.random() < 0.15
+            answers.append(
+                EvaluationAnswer(
+                    order.order_id, () if lost else results, self.cost_s * len(order.members)
+                )
+            )
+        self.waiting = [order for order in self.waiting if order not in ready]
+        return answers
+
+
+def told(order: EvaluationOrder) -> str:
+    """An order as `look 8`, or what is evaluated: member@mark, its episodes, and what they have to
+    reach."""
+    if order.screening:
+        return f"look {len(order.seeds)}"
+    limits = {"admission": order.admission_score, "target": order.required_score}
+    reach = "".join(f" {name} {score:g}" for name, score in limits.items() if score is not None)
+    return (
+        f"{order.members[0]}@{marked(order.actor):g} "
+        f"{len(order.seeds)}/{order.first_episodes}{reach}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seed", "delayed", "plan", "orders"),
+    [
+        (
+            1,
+            False,
+            {"duration_s": 20.0, "admission_score": 3.0},
+            "9 × look 8, look 4, 0@12 8/8 admission 3",
+        ),
+        (
+            2,
+            False,
+            {"duration_s": 20.0, "target": 7.0, "episodes": 16},
+            "2 × look 8, 0@2 16/8 target 7, 6 × look 8, 1@10 16/8",
+        ),
+        (
+            3,
+            True,
+            {"duration_s": 30.0},
+            "9 × look 8, 1@3 8/0, 1@16 8/0, 1@18 8/0, 1@27 8/0, 1@3 32/0, 0@20 8/0",
+        ),
+        (
+            4,
+            True,
+            {"duration_s": 30.0, "target": 9.5, "evaluation_fraction": 0.4},
+            "16 × look 8, 1@19 8/0, 1@5 8/0, 1@6 8/0, 1@24 8/0, 0@24 8/0, 0@10 8/0, 0@17 8/0, 0@5 "
+            "8/0, 1@19 32/0, 0@24 32/0",
+        ),
+        (
+            5,
+            False,
+            {"duration_s": None, "env_steps": 150, "target": 8.5},
+            "9 × look 8, look 4, 1@13 8/8",
+        ),
+    ],
+)
+def test_orders_of_rounds_with_random_answers(
+    algorithm: Algorithm, seed: int, delayed: bool, plan: dict, orders: str
+) -> None:
+    """Whoever changes these changes the policy."""
+    judge = RandomJudge(seed, delayed=delayed)
+    stage = Stage(algorithm, judge, **plan)
+    while stage.elapsed_s < (plan["duration_s"] or 15.0) and stage.selection.confirmed is None:
+        stage.step()
+    stage.selection.conclude(1.0)
+    runs = [(text, len(list(equal))) for text, equal in itertools.groupby(map(told, judge.orders))]
+    assert ", ".join(text if count == 1 else f"{count} × {text}" for text, count in runs) == orders

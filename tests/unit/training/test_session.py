@@ -217,8 +217,8 @@ def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSes
     while not session.finished:
         session.step()
     known = session.progress().returns
-    session._episodes.clear()  # as after a long time without an end
-    session._episodes.append(
+    session._counts._episodes.clear()  # as after a long time without an end
+    session._counts._episodes.append(
         (torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64))
     )
     assert all(8 <= value <= 500 for value in session.progress().returns)
@@ -244,10 +244,10 @@ def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(
         session = make_session(envs=envs, env_steps=64, screening_episodes=8)
         session.step()
         session._collect_s = 1.0
-        session._ended.zero_()
+        session._counts._ended.zero_()
         estimates.append(session._first_look_s())
         # by each of two members, that have taken 16 steps in each environment
-        session._ended.fill_(2)
+        session._counts._ended.fill_(2)
         assert session._first_look_s() == 16 * envs / 2 / 16 * 8 / envs, (
             "as long as episodes of training"
         )

@@ -12,7 +12,8 @@ no free slot, go inline. So sender and receiver need not know the carrier."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from podracer_core.carriers.wire import (
     size_bytes_of,
 )
 from podracer_core.errors import InvalidInput
+
+Message = TypeVar("Message", bound=Any)
 
 CHUNK_BYTES = 1 << 20
 """Tensor bytes in one message at most."""
@@ -109,6 +112,16 @@ class TensorEncoder:
             )
             for offset in range(0, data.size, step)
         ]
+
+
+def chunk_messages(
+    message: Callable[[], Message], chunks: Iterable[tensor_pb2.TensorChunk]
+) -> Iterator[Message]:
+    """A message for each chunk, in its field `chunk`."""
+    for chunk in chunks:
+        sent = message()
+        sent.chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+        yield sent
 
 
 class TensorDecoder:

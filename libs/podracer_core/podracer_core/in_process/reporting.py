@@ -151,7 +151,7 @@ class Breakages:
             self._failed_starts += each.text.startswith("reset: ")
             self._traceback = self._traceback or each.traceback
             self._tell_first(each.text)
-        if (text := self._selection.first_break) and not self._has_told_evaluation:
+        if (text := self._selection.breaks.first) and not self._has_told_evaluation:
             self._has_told_evaluation = True
             self.warn(
                 f"{self._name}: an evaluation episode broke; {text}. Broken episodes have no return"
@@ -170,9 +170,10 @@ class Breakages:
     def conclude(self) -> None:
         """Tell how many episodes have broken."""
         broken, ended, _ = (count + self._failed_starts for count in self._session.breaks())
+        evaluation = self._selection.breaks
         counts = {
             "training": (broken, ended),
-            "evaluation": (sum(self._selection.broken), sum(self._selection.played)),
+            "evaluation": (sum(evaluation.broken), sum(evaluation.played)),
         }
         parts = [
             f"{bad:,} of {every:,} {kind} episodes" for kind, (bad, every) in counts.items() if bad

@@ -427,7 +427,7 @@ class _Training:
         selection = self._selection
         self._breakages.look()
         for judged in _by_look(selection.take_news()):
-            means = [selection.counted(one.result).mean for one in judged]
+            means = [selection.breaks.counted(one.result).mean for one in judged]
             self._best_mean = max(self._best_mean, *means)
             self._has_cut = self._has_cut or any(one.result.cut for one in judged)
             if judged[0].purpose == "progress":
@@ -477,8 +477,8 @@ class _Training:
     def _rank(self, judgement: Judgement) -> tuple[bool, bool, float]:
         """Full evaluations rank above looks, whose few episodes may be lucky; all above those of
         members that break more than others."""
-        result = self._selection.counted(judgement.result)
-        is_sound = not self._selection.breaks_more(judgement.member)
+        breaks = self._selection.breaks
+        result, is_sound = breaks.counted(judgement.result), not breaks.exceed(judgement.member)
         return is_sound, result.episodes >= self._order.episodes, self._session.plan.score(result)
 
     def _values_of(self, snapshot: Snapshot) -> Values:

@@ -4,17 +4,15 @@ service adds leases.
 plan        the plan of a round
 sizes       the number of environments of an agent
 source      the source of rollouts: this process, or workers; collecting ahead
-epochs      several learners of one cohort, fused at the end of each epoch; those of one
-            torch.distributed group
+epochs      several learners of one cohort, fused at the end of each epoch
 evaluation_backend  the evaluation, in this process or by an evaluator
 evaluation_process  the evaluation in a process beside training
 policy_evaluation   the evaluation of policies that come from another process
 snapshots   snapshots of members, with their evaluations; each member's best ones
 member_states    a member's first state: resumed, copied, perturbed or fused; environments' states
                  by member
-evaluation_costs    when evaluating is worth its time
-evaluation_orders   orders to the backend
-selection   screening, candidates, the target
+evaluation_policy   from the budget and the known results to the next orders
+selection   looks, candidates, the target, by phases
 phases      the time of a round by phase
 messages    messages between a pod's services: cohorts, environments, evaluations
 session     the loop

@@ -20,7 +20,7 @@ from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
 from podracer_core.training.phases import Phases, processor_seconds
 from podracer_core.training.plan import RoundPlan, RoundTime
-from podracer_core.training.selection import Selection
+from podracer_core.training.selection import RoundView, Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
 
@@ -55,6 +55,61 @@ class MemberOutcome:
     environment: EnvironmentState | None
     candidate: Judgement | None
     failed: bool
+
+
+class RoundCounts:
+    """Environment steps and training episodes of a round, on the device: `add` does not wait for
+    it.
+
+    steps       int64 [M], with those of other learners
+    per_member  steps that were asked of each member, valid or not
+    updates     rollouts
+    """
+
+    def __init__(self, members: int, device: torch.device) -> None:
+        self.steps = torch.zeros(members, dtype=torch.int64, device=device)
+        self.per_member = self.updates = 0
+        self._ended = torch.zeros_like(self.steps)  # episodes
+        self._broken = torch.zeros((), dtype=torch.int64, device=device)  # episodes
+        self._in_vain = torch.zeros_like(self._broken)  # rollouts in a row without a valid step
+        self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
+        self._last_returns = torch.full_like(self.steps, torch.nan, dtype=torch.float64)
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a rollout."""
+        valid = rollout.valid.sum((0, 2))
+        self.steps += valid
+        asked, taken = rollout.horizon * rollout.live_envs, valid.sum()
+        self._broken += asked * rollout.members - taken
+        self._in_vain = torch.where(taken > 0, 0, self._in_vain + 1)
+        self.per_member += asked
+        self.updates += 1
+        count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
+        self._episodes.append((count, total))
+        self._ended += count.to(self._ended.dtype)
+        self._last_returns = torch.where(count > 0, total / count, self._last_returns)
+
+    def add_others(self, env_steps: Tensor) -> None:
+        """Count steps [M] of other learners that this cohort has learned from."""
+        self.steps += env_steps.to(self.steps.device)
+        self.per_member += int(env_steps.max())
+
+    def returns(self) -> list[float]:
+        """Each member's mean return in the last rollouts; NaN before the first episode has
+        ended."""
+        count = sum((count for count, _ in self._episodes), torch.zeros_like(self.steps))
+        total = sum((total for _, total in self._episodes), torch.zeros_like(self._last_returns))
+        return torch.where(count > 0, total / count, self._last_returns).tolist()
+
+    def breaks(self) -> tuple[int, int, int]:
+        """Training episodes that have broken, all that have ended, and how many rollouts in a row
+        have no valid step."""
+        broken = int(self._broken)
+        return broken, broken + self.ended(), int(self._in_vain)
+
+    def ended(self) -> int:
+        """Intact training episodes that have ended."""
+        return int(self._ended.sum())
 
 
 class TrainingSession:
@@ -101,26 +156,23 @@ class TrainingSession:
         self._began_at = clock() if began_at is None else began_at
         self._is_on_cpu, self._processor_clock = algorithm.device.type == "cpu", processor_clock
         self._used_before = processor_clock() if used_before is None else used_before
-        self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
-        self._ended = torch.zeros_like(self._steps)  # episodes
-        # training episodes
-        self._broken = torch.zeros((), dtype=torch.int64, device=algorithm.device)
-        self._in_vain = torch.zeros_like(self._broken)  # rollouts in a row without a valid step
-        self._steps_per_member, self._has_stepped = 0, False
-        self._updates = 0
+        self._counts = RoundCounts(algorithm.members, algorithm.device)
+        self._has_stepped = False
         self._metrics: dict[str, Tensor] = {}
-        self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
-        self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         self._evaluates_elsewhere = backend is not None and not backend.blocking
         self.selection: Selection | None = None
         if backend is not None:
             backend.left_s = self._evaluation_left_s
-            self.selection = Selection(
-                algorithm, backend, plan, self.moment, self._first_look_s,
+            view = RoundView(
+                self.moment,
+                self._first_look_s,
                 list(base_env_steps or [0] * algorithm.members),
-                interrupted, self._returns, self._time.ends_at_s,
-            )  # fmt: skip
+                interrupted,
+                self._counts.returns,
+                self._time.ends_at_s,
+            )
+            self.selection = Selection(algorithm, backend, plan, view)
 
     @property
     def elapsed_s(self) -> float:
@@ -146,7 +198,7 @@ class TrainingSession:
         """What has ended the round, or will; empty if it is a limit of cost."""
         if self.confirmed is not None:
             return "target"
-        if self.plan.env_steps and self._steps_per_member >= self.plan.env_steps:
+        if self.plan.env_steps and self._counts.per_member >= self.plan.env_steps:
             return "steps"
         return "" if self.plan.duration_s is None else "seconds"
 
@@ -188,13 +240,13 @@ class TrainingSession:
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
         self._time.note_update(self.elapsed_s - collected_at_s)
-        self._count(rollout)
+        self._counts.add(rollout)
         self._is_over = self._time.is_up()
         if self._fusion is not None:
             with self.phases.phase("fuse"):
                 others = self._fusion.after_update(last=self.finished)
             if others is not None:
-                self._count_others(others)
+                self._counts.add_others(others)
         if self.selection is None or self._is_over:
             return False
         with self.phases.phase("evaluate"):
@@ -212,7 +264,7 @@ class TrainingSession:
     def outcomes(self) -> list[MemberOutcome]:
         """A copy of every member's current result."""
         candidates = self.selection.candidates if self.selection else {}
-        env_steps, active = self._steps.tolist(), self.algorithm.active.tolist()
+        env_steps, active = self._counts.steps.tolist(), self.algorithm.active.tolist()
         environments = self._source.environment_states()
         return [
             MemberOutcome(
@@ -228,13 +280,14 @@ class TrainingSession:
 
     def moment(self) -> Moment:
         """The current moment of the round."""
-        return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version, self.used_s)
+        return Moment(
+            self.elapsed_s, self._counts.steps.tolist(), self.algorithm.version, self.used_s
+        )
 
     def breaks(self) -> tuple[int, int, int]:
         """Training episodes that have broken, all that have ended, and how many rollouts in a row
         have no valid step. Synchronizes with the device."""
-        broken = int(self._broken)
-        return broken, broken + int(self._ended.sum()), int(self._in_vain)
+        return self._counts.breaks()
 
     def progress(self) -> Progress:
         """The progress in detail, with the metrics of the last update. Synchronizes with the
@@ -243,9 +296,9 @@ class TrainingSession:
             self.elapsed_s,
             self.used_s,
             self.selection.spent_s if self.selection else 0.0,
-            self._updates,
-            self._steps.tolist(),
-            self._returns(),
+            self._counts.updates,
+            self._counts.steps.tolist(),
+            self._counts.returns(),
             {name: value.tolist() for name, value in self._metrics.items()}
             | {
                 name: [value] * self.algorithm.members
@@ -253,14 +306,6 @@ class TrainingSession:
             },
             self.algorithm.active.tolist(),
         )
-
-    def _returns(self) -> list[float]:
-        count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
-        total = sum(
-            (total for _, total in self._episodes),
-            torch.zeros_like(self._steps, dtype=torch.float64),
-        )
-        return torch.where(count > 0, total / count, self._last_returns).tolist()
 
     @property
     def _closing_s(self) -> float:
@@ -281,29 +326,11 @@ class TrainingSession:
         is_last = self._is_over or self.selection is None or self.selection.is_concluding
         return self._time.evaluation_left_s(is_last=is_last)
 
-    def _count(self, rollout: Rollout) -> None:
-        valid = rollout.valid.sum((0, 2))
-        self._steps += valid
-        total = valid.sum()
-        self._broken += rollout.horizon * rollout.live_envs * self.algorithm.members - total
-        self._in_vain = torch.where(total > 0, 0, self._in_vain + 1)
-        self._steps_per_member += rollout.horizon * rollout.live_envs
-        self._updates += 1
-        count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
-        self._episodes.append((count, total))
-        self._ended += count.to(self._ended.dtype)
-        self._last_returns = torch.where(count > 0, total / count, self._last_returns)
-
-    def _count_others(self, env_steps: Tensor) -> None:
-        """Steps [M] of other learners that this cohort has learned from."""
-        self._steps += env_steps.to(self._steps.device)
-        self._steps_per_member += int(env_steps.max())
-
     def _first_look_s(self) -> float:
         """The estimated cost of the first look: episodes at the price of the last rollout, in a
         look's environments, as long as training episodes, or full ones before the first has
         ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
-        ended = int(self._ended.sum())
-        steps = min(self._episode_steps(), int(self._steps.sum()) / ended if ended else math.inf)
+        ended, taken = self._counts.ended(), int(self._counts.steps.sum())
+        steps = min(self._episode_steps(), taken / ended if ended else math.inf)
         return self._collect_s / self.algorithm.horizon * steps * share

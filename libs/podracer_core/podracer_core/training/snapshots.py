@@ -84,27 +84,37 @@ class Contender(NamedTuple):
 
 
 class Contenders:
-    """Each member's best snapshots. Its length is the number of members that have any."""
+    """Each member's best snapshots. Its length is the number of members that have any.
+
+    judged   every member's best full evaluation
+    """
 
     def __init__(self) -> None:
         self._by_member: dict[int, list[Contender]] = {}  # the best first
+        self.judged: dict[int, Judgement] = {}
 
     def __len__(self) -> int:
         return len(self._by_member)
 
     @property
-    def looks(self) -> dict[int, Judgement]:
-        """The look at each member's best, where there was one."""
-        return {
-            member: best.look
-            for member, (best, *_) in self._by_member.items()
-            if best.look is not None
-        }
+    def candidates(self) -> dict[int, Judgement]:
+        """Every member's best full evaluation so far, or the look at its best snapshot, if there
+        was one."""
+        best = (own[0] for own in self._by_member.values())
+        return {one.snapshot.member: one.look for one in best if one.look is not None} | self.judged
 
     @property
-    def all_looks(self) -> list[Judgement]:
-        """Looks at all snapshots that are kept."""
-        return [one.look for own in self._by_member.values() for one in own if one.look is not None]
+    def kept(self) -> list[Judgement]:
+        """All evaluations of snapshots that are candidates, or may become one."""
+        looks = [
+            one.look for own in self._by_member.values() for one in own if one.look is not None
+        ]
+        return [*looks, *self.judged.values()]
+
+    def is_judged(self, snapshot: Snapshot) -> bool:
+        """Whether the member's best full evaluation is this snapshot's."""
+        known = self.judged.get(snapshot.member)
+        return known is not None and known.snapshot is snapshot
 
     def by_member(self) -> list[list[Contender]]:
         """Each member's contenders, best first; the member of the best one first."""

@@ -50,6 +50,9 @@ class RolloutSource(ABC):
         """Further figures beside the algorithm's metrics; the same for all members."""
         return {}
 
+    def opened(self) -> None:  # noqa: B027 - most sources are open at once
+        """Wait until rollouts can be collected."""
+
     @abstractmethod
     def collect(self) -> Rollout:
         """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is
@@ -104,7 +107,7 @@ class InProcessSource(RolloutSource):
         self._collector.environment.close()
 
 
-class OverlappingSource(RolloutSource):
+class OverlappingSource(InProcessSource):
     """Collects in this process on its own CUDA stream: the device takes the next rollout, with
     weights that are one version old, while it trains on this one. If `pace` finds no gain, it
     collects between the updates."""
@@ -113,7 +116,7 @@ class OverlappingSource(RolloutSource):
         self, collector: Collector, algorithm: Algorithm, ahead: int | None = None
     ) -> None:
         """`collector` has its own actor and two buffers. `ahead`: 0 or 1, without measuring."""
-        self._collector, self._algorithm = collector, algorithm
+        super().__init__(collector, algorithm)
         device = algorithm.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._pace = PaceTrial(ahead, self._synchronized_clock, most=1)
@@ -133,16 +136,13 @@ class OverlappingSource(RolloutSource):
         self.staleness = self._algorithm.version - rollout.policy_version
         return rollout
 
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
-        return first_breaks(self._collector)
-
     def environment_states(self) -> list[EnvironmentState] | None:
-        return member_environment_states(self._collector) if self._next is None else None
+        return super().environment_states() if self._next is None else None
 
     def close(self) -> None:
         if self._stream is not None:
             self._stream.synchronize()
-        self._collector.environment.close()
+        super().close()
 
     def _begin(self) -> Rollout:
         """Start collecting a rollout with the newest weights, after all earlier work with them."""

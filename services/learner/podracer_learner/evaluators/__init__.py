@@ -1,5 +1,5 @@
 """Evaluations and inspections, by an evaluator or in this process.
 
-remote_backend, policy_stream   evaluations beside training
-evaluate, calls                 EVALUATE; INSPECT, and other single calls
+remote_backend   evaluations beside training
+works            EVALUATE and INSPECT, and their calls of an evaluator
 """

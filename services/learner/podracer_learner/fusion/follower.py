@@ -175,7 +175,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self._decoder = StateDecoder()
-        self._header: learner_service_pb2.FusionResult | None = None
+        self._header = learner_service_pb2.FusionResult()
         self._joined = False
 
     def decode(self, response: learner_service_pb2.FuseResponse) -> Answer | Ended | None:
@@ -199,8 +199,6 @@ class _Decoder:
     def _answer(self, complete: bool) -> Answer | None:
         if not complete:
             return None
-        if self._header is None:
-            raise InvalidInput("a state came without a header", reason="BAD_FUSION")
         fused = Fused(self._header.epoch, self._decoder.take(), tuple(self._header.ranks))
         return Answer(fused, self._joined)
 

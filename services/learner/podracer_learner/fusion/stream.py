@@ -10,7 +10,7 @@ from torch import Tensor
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
 from podracer_core.rpc.sessions import Session
@@ -38,10 +38,7 @@ def contribution_requests(
         env_steps=contribution.growth.transitions.tolist(),
     )
     yield learner_service_pb2.FuseRequest(contribution=header)
-    for chunk in chunks:
-        request = learner_service_pb2.FuseRequest()
-        request.chunk.CopyFrom(chunk)
-        yield request
+    yield from chunk_messages(learner_service_pb2.FuseRequest, chunks)
 
 
 def fused_responses(
@@ -61,10 +58,7 @@ def fused_responses(
         yield learner_service_pb2.FuseResponse(result=header)
     else:
         yield learner_service_pb2.FuseResponse(joined=header)
-    for chunk in chunks:
-        response = learner_service_pb2.FuseResponse()
-        response.chunk.CopyFrom(chunk)
-        yield response
+    yield from chunk_messages(learner_service_pb2.FuseResponse, chunks)
 
 
 class StateDecoder:
@@ -147,7 +141,7 @@ class FollowerSession(Session):
         super().__init__()
         self._lead, self._rank = lead, 0
         self._decoder, self._encoder = StateDecoder(), TensorEncoder()
-        self._incoming: learner_service_pb2.FusionContribution | None = None  # waits for its chunks
+        self._incoming = learner_service_pb2.FusionContribution()  # waits for its chunks
 
     def receive(self, request: learner_service_pb2.FuseRequest) -> None:
         kind = request.WhichOneof("message")
@@ -194,9 +188,7 @@ class FollowerSession(Session):
     def _bring(self, complete: bool) -> None:
         if not complete:
             return
-        header, self._incoming = self._incoming, None
-        if header is None:
-            raise InvalidInput("a contribution came without a header", reason="BAD_FUSION")
+        header = self._incoming
         if header.sample_count < 0 or not all(
             0 <= steps <= _MOST_STEPS for steps in header.env_steps
         ):

@@ -34,6 +34,13 @@ logger = logging.getLogger(__name__)
 
 CommitCall: TypeAlias = "grpc.Future[pod_service_pb2.CommitCheckpointResponse]"
 OrderCall: TypeAlias = "grpc._CallIterator[pod_service_pb2.WatchLeaseResponse]"
+LeaseRequest: TypeAlias = (
+    pod_service_pb2.RenewLeaseRequest
+    | pod_service_pb2.WatchLeaseRequest
+    | pod_service_pb2.CommitCheckpointRequest
+    | pod_service_pb2.CompleteWorkRequest
+    | pod_service_pb2.ReleaseLeaseRequest
+)
 Response = TypeVar("Response")
 
 _LONG_POLL_S = 20.0
@@ -114,16 +121,14 @@ class LeaseControl:
         self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float
     ) -> pod_service_pb2.RenewLeaseResponse:
         """Renew the lease once; the caller repeats it."""
-        request.lease, request.fence = self._name, self._fence
-        response: pod_service_pb2.RenewLeaseResponse = self._stub.RenewLease(
-            request, metadata=self._metadata, timeout=timeout_s
+        response: pod_service_pb2.RenewLeaseResponse = self._send(
+            self._stub.RenewLease, request, timeout_s
         )
         return response
 
     def watch(self) -> OrderCall:
         """The orders, now and at each change, until the lease ends or the call is cancelled."""
-        request = pod_service_pb2.WatchLeaseRequest(lease=self._name, fence=self._fence)
-        return self._stub.WatchLease(request, metadata=self._metadata)
+        return self._send(self._stub.WatchLease, pod_service_pb2.WatchLeaseRequest(), None)
 
     def store_access(self, method: str, key: str) -> pod_service_pb2.GetStoreAccessResponse:
         """Keys for the object store, or the URL of an object; the caller repeats it."""
@@ -137,59 +142,50 @@ class LeaseControl:
 
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         """Commit checkpoints. Raises Fenced if the lease is not held."""
-        request = pod_service_pb2.CommitCheckpointRequest(
-            lease=self._name, fence=self._fence, members=members
-        )
-        self._insist(
-            lambda timeout_s: self._stub.CommitCheckpoint(
-                request, metadata=self._metadata, timeout=timeout_s
-            )
-        )
+        request = pod_service_pb2.CommitCheckpointRequest(members=members)
+        self._insist(self._stub.CommitCheckpoint, request)
 
     def begin_commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> CommitCall:
         """Send `commit` once, and do not wait for the answer."""
         self._guard.check()
-        request = pod_service_pb2.CommitCheckpointRequest(
-            lease=self._name, fence=self._fence, members=members
-        )
-        return self._stub.CommitCheckpoint.future(
-            request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S
-        )
+        request = pod_service_pb2.CommitCheckpointRequest(members=members)
+        return self._send(self._stub.CommitCheckpoint.future, request, _WRITE_TIMEOUT_S)
 
     def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
         """End the work with its result. Raises Fenced if the lease is not held."""
-        request.lease, request.fence = self._name, self._fence
-        self._insist(
-            lambda timeout_s: self._stub.CompleteWork(
-                request, metadata=self._metadata, timeout=timeout_s
-            )
-        )
+        self._insist(self._stub.CompleteWork, request)
 
     def release(self, problem: cohort_pb2.Problem, timeout_s: float = 1.0) -> None:
         """Hand the work back, best effort: the lease would expire anyway."""
-        request = pod_service_pb2.ReleaseLeaseRequest(
-            lease=self._name, fence=self._fence, reason=problem
-        )
+        request = pod_service_pb2.ReleaseLeaseRequest(reason=problem)
         try:
             self._guard.check()
-            self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
+            self._send(self._stub.ReleaseLease, request, timeout_s)
         except Fenced as error:
             logger.info("%s has already ended: %s", self._name, error.message)
         except PodracerError as error:
             logger.warning("cannot release %s: %s", self._name, error.message)
         self._guard.revoke("it was released")
 
-    def _insist(self, call: Callable[[float], Response]) -> Response:
+    def _send(
+        self, method: Callable[..., Response], request: LeaseRequest, timeout_s: float | None
+    ) -> Response:
+        request.lease, request.fence = self._name, self._fence
+        return method(request, metadata=self._metadata, timeout=timeout_s)
+
+    def _insist(self, method: Callable[..., object], request: LeaseRequest) -> None:
         waits = Backoff(*_RETRY_S)
         while True:
             self._guard.check()
+            timeout_s = min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1))
             try:
-                return call(min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1)))
+                self._send(method, request, timeout_s)
             except (Unavailable, DeadlineExpired) as error:
-                logger.info(
-                    "%s: no answer from the orchestrator, retrying: %s", self._name, error.message
-                )
+                text = "%s: no answer from the orchestrator, retrying: %s"
+                logger.info(text, self._name, error.message)
                 time.sleep(next(waits))
+            else:
+                return
 
 
 def work_request(

@@ -1,6 +1,6 @@
 """A round of training.
 
-setup, plan, initial_agents      the beginning: networks and environments, sizes, members' first
+setup, initial_agents            the beginning: networks and environments, sizes, members' first
                                  states
 train                            the training
 checkpoint_committer, reports    checkpoints and reports

@@ -7,21 +7,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from podracer.common.v1 import agent_pb2
 from podracer.learner.v1 import learner_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, NotFound, PreconditionFailed
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
 
 if TYPE_CHECKING:
     from torch import Tensor
-if TYPE_CHECKING:
+
     from podracer_core.training.session import Progress
     from podracer_learner.round.setup import RoundSetup
-
 
 Answer = TypeVar("Answer")
 
@@ -80,16 +79,18 @@ class Commands:
         return self._ask(lambda current: current.checkpoint_now(_members(current, agents)))
 
     def _ask(self, question: Callable[[TrainingControl], Answer]) -> Answer:
+        def served() -> TrainingControl:
+            if self._round is None:
+                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
+            return self._round
+
         def task() -> Answer:
             with self._lock:
-                current = self._round
-            if current is None:
-                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
+                current = served()
             return question(current)
 
         with self._lock:
-            if self._round is None:
-                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
+            served()
             future = self._work.submit(task)
         try:
             return future.result(_TIMEOUT_S)
@@ -109,36 +110,25 @@ def _members(current: TrainingControl, agents: Sequence[str]) -> list[int]:
     return [known.index(agent) for agent in agents] if agents else list(range(len(known)))
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """A snapshot of the learner; replaced as a whole."""
-
-    state: learner_service_pb2.LearnerState.ValueType = learner_service_pb2.LEARNER_STATE_IDLE
-    lease: str = ""
-    fence: int = 0
-    agents: tuple[str, ...] = ()
-    updates: int = 0
-    env_steps: int = 0
-    env_steps_per_second: float = 0.0
-    worker_count: int = 0
-    evaluator_count: int = 0
-    policy_version: int = 0
-    staleness: float = 0.0
-
-
 class LearnerStatus:
-    """The newest Presence: written by the main thread, read by rpc threads."""
+    """The answer to GetStatus: replaced as a whole by the main thread, read by rpc threads."""
 
     def __init__(self) -> None:
-        self.presence = Presence()
+        self.idle()
 
     def idle(self) -> None:
         """The learner waits for work."""
-        self.presence = Presence()
+        self._show(learner_service_pb2.LEARNER_STATE_IDLE)
 
     def draining(self) -> None:
         """The learner is about to stop."""
-        self.presence = Presence(learner_service_pb2.LEARNER_STATE_DRAINING)
+        self._show(learner_service_pb2.LEARNER_STATE_DRAINING)
+
+    def working(self, lease: pod_service_pb2.Lease) -> None:
+        """The learner has leased work."""
+        training = lease.WhichOneof("work") in ("train", "follow")
+        busy = learner_service_pb2.LEARNER_STATE_BUSY
+        self._show(learner_service_pb2.LEARNER_STATE_TRAINING if training else busy, lease)
 
     def training(
         self,
@@ -149,29 +139,29 @@ class LearnerStatus:
     ) -> None:
         """The progress of the round."""
         source, backend = setup.source, setup.backend
-        self.presence = Presence(
+        self._show(
             learner_service_pb2.LEARNER_STATE_TRAINING,
-            lease.name,
-            lease.fence,
-            _agents(lease),
-            progress.updates,
-            sum(progress.env_steps),
-            env_steps_per_second,
-            source.worker_count,
-            0 if backend is None else backend.evaluator_count,
-            setup.algorithm.version,
-            source.staleness,
+            lease,
+            updates=progress.updates,
+            env_steps=sum(progress.env_steps),
+            env_steps_per_second=env_steps_per_second,
+            worker_count=source.worker_count,
+            evaluator_count=0 if backend is None else backend.evaluator_count,
+            policy_version=setup.algorithm.version,
+            staleness=source.staleness,
         )
 
-    def working(self, lease: pod_service_pb2.Lease) -> None:
-        """The learner has leased work."""
-        training = lease.WhichOneof("work") in ("train", "follow")
-        state = (
-            learner_service_pb2.LEARNER_STATE_TRAINING
-            if training
-            else learner_service_pb2.LEARNER_STATE_BUSY
+    def _show(
+        self,
+        state: learner_service_pb2.LearnerState.ValueType,
+        lease: pod_service_pb2.Lease | None = None,
+        **figures: Any,
+    ) -> None:
+        if lease is not None:
+            figures |= {"lease": lease.name, "fence": lease.fence, "agents": _agents(lease)}
+        self.answer = learner_service_pb2.GetStatusResponse(
+            build=own_build(), state=state, **figures
         )
-        self.presence = Presence(state, lease.name, lease.fence, _agents(lease))
 
 
 def _agents(lease: pod_service_pb2.Lease) -> tuple[str, ...]:

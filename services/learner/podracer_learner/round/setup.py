@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import torch
@@ -22,6 +24,7 @@ from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_S
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
+from podracer_core.environments.processes.row_processes import core_count
 from podracer_core.environments.registry import (
     device_for,
     evaluates_alike,
@@ -35,23 +38,28 @@ from podracer_core.environments.spaces import (
     to_gymnasium,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.messages import (
+    evaluation_plan_from_message,
+    objective_from_message,
+    seconds_from_duration,
+)
+from podracer_core.jobs.objective import EVALUATION_FRACTION
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.sizes import fitting_algorithm
+from podracer_core.training.sizes import fitting_algorithm, fitting_envs, usual_envs_per_member
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
-from podracer_learner.evaluators.calls import require_user_code_allowed
 from podracer_learner.evaluators.remote_backend import RemoteBackend
+from podracer_learner.evaluators.works import require_user_code_allowed
 from podracer_learner.peers import Peers
 from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, load_initial_agents
-from podracer_learner.round.plan import describe_sizes, envs_per_member, round_plan
 from podracer_learner.user_files import FetchedFiles, UserFiles
-from podracer_learner.workers.source import RemoteSource, WorkerPlan
+from podracer_learner.workers.crew import WorkerPlan
+from podracer_learner.workers.source import RemoteSource
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +90,27 @@ class RoundSetup:
         self.held.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a round's environments are, and what is known of them before there is an algorithm.
+
+    envs           of each member
+    arrays         the spaces of the batch
+    observation    the space of one observation
+    episode_steps  the most steps of an episode; 0: unknown
+    source         makes the source of rollouts
+    backend        makes the evaluation backend
+    """
+
+    device: str
+    envs: int
+    arrays: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+    observation: Space
+    episode_steps: int
+    source: Callable[[Algorithm, InitialAgents], RolloutSource]
+    backend: Callable[[Algorithm], EvaluationBackend]
+
+
 def set_up_round(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
@@ -97,168 +126,136 @@ def set_up_round(
     the same agents. All but the lead (rank 0) begin new episodes in their own environments and do
     not evaluate. Raises UserCodeFailed if the environment does not start, InvalidInput for invalid
     work, and the errors of `user_files`."""
-    begin = functools.partial(
-        load_initial_agents,
-        agents=work.cohort.members,
-        store=user_files.store,
-        replays=replays,
-        rank=rank,
-    )
+    spec = environment_from_message(work.cohort.environment)
     if config.layout == "fused":
         require_user_code_allowed(work.cohort.environment, config)
     with ExitStack() as held:
-        fetched = held.enter_context(
-            user_files.fetch(environment_from_message(work.cohort.environment))
-        )
+        fetched = held.enter_context(user_files.fetch(spec))
+        cohort = cohort_from_message(work.cohort)
         if config.layout == "fused":
-            placed = held.enter_context(fetched.place()).spec
-            return _set_up_fused(work, config, begin, placed, held)
-        return _set_up_split(work, config, user_files.check, begin, peers, fetched, held)
-
-
-def _set_up_fused(
-    work: pod_service_pb2.TrainWork,
-    config: LearnerConfig,
-    begin: Callable[[Algorithm], InitialAgents],
-    placed: EnvironmentSpec,
-    held: ExitStack,
-) -> RoundSetup:
-    """`placed`: the environment with its files; `held` collects what the round has to close."""
-    cohort = cohort_from_message(work.cohort)
-    spec = environment_from_message(work.cohort.environment)
-    device = device_for(config.device, spec)
-    horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
-    envs = envs_per_member(work, spec, device, horizon=horizon)
-    environment = make_vec_environment(placed, len(cohort.members) * envs, device)
-    held.callback(environment.close)
-    spaces = environment.observation_space, environment.action_space
-    algorithm = fitting_algorithm(cohort, envs, *spaces, device)
-    starts = begin(algorithm)
-    overlapping = device != "cpu" and not work.deterministic
-    collector = Collector(
-        environment,
-        algorithm.make_actor(cohort, *spaces, device) if overlapping else algorithm.actor,
-        torch.tensor([member.seed for member in cohort.members]),
-        first_step=starts.step_count,
-        first_environment=starts.first_environment,
-        session=starts.step_count,
-        buffers=2 if overlapping else 1,
-    )
-    source = (
-        OverlappingSource(collector, algorithm, config.ahead)
-        if overlapping
-        else InProcessSource(collector, algorithm)
-    )
-    held.callback(source.close)
-    resume_environments(collector, starts.environments)
-    backend = None
-    if starts.rank == 0 and not work.unjudged:
-        backend = _local_backend(cohort, placed, device, work.evaluation.evaluator)
-        held.callback(backend.close)
-    return RoundSetup(
-        cohort,
-        spec,
-        (environment.original_space or from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
-        environment.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
-        algorithm,
-        source,
-        backend,
-        round_plan(work),
-        starts.replay_files,
-        _told(algorithm, envs),
-        held.pop_all(),
-    )
-
-
-def _local_backend(
-    cohort: CohortConfig, placed: EnvironmentSpec, device: str, evaluator: str
-) -> EvaluationBackend:
-    if is_evaluated_beside(placed, device):
-        return ProcessBackend(cohort, placed, evaluator, keep=True)
-    make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
-    return InProcessBackend(make_judged, evaluator=evaluator, all_alike=evaluates_alike(placed))
-
-
-def _told(algorithm: Algorithm, envs: int) -> str:
-    sizes = describe_sizes(algorithm, envs)
-    logger.info("%d agents train: %s", algorithm.members, sizes)
-    return sizes
-
-
-def _set_up_split(
-    work: pod_service_pb2.TrainWork,
-    config: LearnerConfig,
-    check: Callable[[], None],
-    begin: Callable[[Algorithm], InitialAgents],
-    peers: Peers,
-    fetched: FetchedFiles,
-    held: ExitStack,
-) -> RoundSetup:
-    """`fetched`: the environment's files; `held` collects what the round has to close."""
-    cohort = cohort_from_message(work.cohort)
-    spec = environment_from_message(work.cohort.environment)
-    spaces = _array_spaces(description := _description(work))
-    device = (
-        "cuda"
-        if config.device == "auto" and torch.cuda.is_available()
-        else config.device.replace("auto", "cpu")
-    )
-    envs = envs_per_member(work, spec, device, here=False)
-    algorithm = fitting_algorithm(cohort, envs, *spaces, device)
-    starts = begin(algorithm)
-    plan = WorkerPlan(
-        work.cohort, fetched, envs, algorithm.horizon,
-        lock_step=work.deterministic,
-        ahead=config.ahead,
-        max_workers=config.max_workers,
-        patience_s=config.peer_patience,
-        check=check,
-        check_environment=functools.partial(require_same_environment, description),
-        endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
-        first_environment=starts.first_environment,
-        rollout_s=_ROLLOUT_PART * seconds_from_duration(work.budget.time),
-    )  # fmt: skip
-    source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
-    held.callback(source.close)
-    backend = None
-    if starts.rank == 0 and not work.unjudged:
-        backend = _remote_backend(work, check, peers, fetched, algorithm.device)
-        held.callback(backend.close)
-    source.serve(algorithm)
-    source.opened()
-    return RoundSetup(
-        cohort,
-        spec,
-        (space_from_message(description.observation_space), from_gymnasium(spaces[1])),
-        description.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
-        algorithm,
-        source,
-        backend,
-        round_plan(work),
-        starts.replay_files,
-        _told(algorithm, plan.envs_per_member),
-        held.pop_all(),
-    )
-
-
-def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:
-    if not work.cohort.HasField("environment_description"):
-        raise InvalidInput(
-            "a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION"
+            place = _fused_place(work, config, cohort, fetched, held)
+        else:
+            place = _split_place(work, config, user_files.check, peers, fetched)
+        algorithm = fitting_algorithm(cohort, place.envs, *place.arrays, place.device)
+        agents = work.cohort.members
+        starts = load_initial_agents(algorithm, agents, user_files.store, replays, rank)
+        source = place.source(algorithm, starts)
+        held.callback(source.close)
+        backend = None
+        if rank == 0 and not work.unjudged:
+            backend = place.backend(algorithm)
+            held.callback(backend.close)
+        source.opened()
+        sizes = describe_sizes(algorithm, place.envs)
+        logger.info("%d agents train: %s", algorithm.members, sizes)
+        return RoundSetup(
+            cohort,
+            spec,
+            (place.observation, from_gymnasium(place.arrays[1])),
+            place.episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
+            algorithm,
+            source,
+            backend,
+            round_plan(work),
+            starts.replay_files,
+            sizes,
+            held.pop_all(),
         )
-    return work.cohort.environment_description
 
 
-def _remote_backend(
+def _fused_place(
     work: pod_service_pb2.TrainWork,
+    config: LearnerConfig,
+    cohort: CohortConfig,
+    fetched: FetchedFiles,
+    held: ExitStack,
+) -> _Place:
+    """This process. `held` collects what the round has to close."""
+    spec = held.enter_context(fetched.place()).spec
+    device = device_for(config.device, fetched.spec)
+    horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
+    envs = envs_per_member(work, fetched.spec, device, horizon=horizon)
+    environment = make_vec_environment(spec, len(cohort.members) * envs, device)
+    held.callback(environment.close)
+    arrays = environment.observation_space, environment.action_space
+
+    def make_source(algorithm: Algorithm, starts: InitialAgents) -> RolloutSource:
+        overlapping = device != "cpu" and not work.deterministic
+        collector = Collector(
+            environment,
+            algorithm.make_actor(cohort, *arrays, device) if overlapping else algorithm.actor,
+            torch.tensor([member.seed for member in cohort.members]),
+            first_step=starts.step_count,
+            first_environment=starts.first_environment,
+            session=starts.step_count,
+            buffers=2 if overlapping else 1,
+        )
+        resume_environments(collector, starts.environments)
+        if overlapping:
+            return OverlappingSource(collector, algorithm, config.ahead)
+        return InProcessSource(collector, algorithm)
+
+    def make_backend(algorithm: Algorithm) -> EvaluationBackend:
+        evaluator = work.evaluation.evaluator
+        if is_evaluated_beside(spec, device):
+            return ProcessBackend(cohort, spec, evaluator, keep=True)
+        make_judged = functools.partial(make_vec_environment, spec, evaluation=True)
+        return InProcessBackend(make_judged, evaluator=evaluator, all_alike=evaluates_alike(spec))
+
+    observation = environment.original_space or from_gymnasium(arrays[0])
+    episode_steps = environment.max_episode_steps or 0
+    return _Place(device, envs, arrays, observation, episode_steps, make_source, make_backend)
+
+
+def _split_place(
+    work: pod_service_pb2.TrainWork,
+    config: LearnerConfig,
     check: Callable[[], None],
     peers: Peers,
     fetched: FetchedFiles,
-    device: torch.device,
-) -> RemoteBackend:
-    sending = Endpoint(peers.folder, sends=True, device=device)
-    return RemoteBackend(
-        work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator
+) -> _Place:
+    """Workers and evaluators."""
+    if not work.cohort.HasField("environment_description"):
+        text = "a split pod must be told the environment's spaces"
+        raise InvalidInput(text, reason="NO_ENVIRONMENT_DESCRIPTION")
+    description = work.cohort.environment_description
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    envs = envs_per_member(work, fetched.spec, device, here=False)
+
+    def make_source(algorithm: Algorithm, starts: InitialAgents) -> RolloutSource:
+        plan = WorkerPlan(
+            work.cohort,
+            fetched,
+            envs,
+            algorithm.horizon,
+            lock_step=work.deterministic,
+            ahead=config.ahead,
+            max_workers=config.max_workers,
+            patience_s=config.peer_patience,
+            check=check,
+            check_environment=functools.partial(require_same_environment, description),
+            endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
+            first_environment=starts.first_environment,
+            rollout_s=_ROLLOUT_PART * seconds_from_duration(work.budget.time),
+        )
+        count, states = starts.step_count, starts.environments
+        return RemoteSource(plan, peers.workers, algorithm, count, states)
+
+    def make_backend(algorithm: Algorithm) -> EvaluationBackend:
+        endpoint = Endpoint(peers.folder, sends=True, device=algorithm.device)
+        evaluator = work.evaluation.evaluator
+        return RemoteBackend(work.cohort, fetched, peers.evaluators, check, endpoint, evaluator)
+
+    return _Place(
+        device,
+        envs,
+        _array_spaces(description),
+        space_from_message(description.observation_space),
+        description.max_episode_steps,
+        make_source,
+        make_backend,
     )
 
 
@@ -292,3 +289,59 @@ def _shape_text(space: gymnasium.Space[object]) -> str:
     if isinstance(space, gymnasium.spaces.Box):
         return f"Box {list(space.shape)} {space.dtype}"
     return str(space)
+
+
+def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
+    """The round's end and evaluation."""
+    budget, objective = work.budget, objective_from_message(work.objective)
+    return RoundPlan(
+        env_steps=budget.env_steps_per_member,
+        duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
+        cost_s=seconds_from_duration(budget.cost) if budget.HasField("cost") else None,
+        evaluation_fraction=budget.evaluation_fraction or EVALUATION_FRACTION,
+        target=objective.target_return,
+        statistic=objective.statistic,
+        episodes=evaluation_plan_from_message(work.evaluation).episodes,
+        admission_score=work.admission_score if work.HasField("admission_score") else None,
+        seed=work.cohort.seed,
+        lowest_return=work.lowest_return if work.HasField("lowest_return") else math.inf,
+    )
+
+
+def envs_per_member(
+    work: pod_service_pb2.TrainWork,
+    spec: EnvironmentSpec,
+    device: str,
+    *,
+    horizon: int = 1,
+    here: bool = True,
+) -> int:
+    """The job's number of environments, else `usual_envs_per_member`, or fewer where inspection
+    found them slow."""
+    if work.cohort.envs_per_member:
+        return work.cohort.envs_per_member
+    members, budget = work.sized_for or len(work.cohort.members), work.budget
+    usual = usual_envs_per_member(
+        work.cohort.algorithm,
+        spec,
+        device,
+        members,
+        env_steps=budget.env_steps_per_member,
+        horizon=horizon,
+        here=here,
+    )
+    found = work.cohort.environment_description
+    time_s = seconds_from_duration(budget.time) or seconds_from_duration(budget.cost) or None
+    return fitting_envs(
+        usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s
+    )
+
+
+def describe_sizes(algorithm: Algorithm, envs: int) -> str:
+    """A text of one line; `envs` of each member."""
+    parts = [str(algorithm.device), f"{envs:,} environments each", f"horizon {algorithm.horizon}"]
+    sizes = algorithm.cohort.shared_values(find_algorithm(algorithm.cohort.algorithm))
+    size = sizes.get("minibatch_size", sizes.get("batch_size"))
+    if size is not None:
+        parts.append(f"minibatches of {size:,}" if size else "minibatches of a quarter")
+    return ", ".join(parts)

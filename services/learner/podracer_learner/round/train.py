@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from podracer_core.training.phases import TOTAL
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, base_env_steps
+from podracer_learner.config import LearnerConfig
 from podracer_learner.lease.held_lease import HeldLease, Interrupted
 from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.round.checkpoint_committer import HURRY_S, CheckpointCommitter, StoreAway
@@ -31,14 +31,6 @@ logger = logging.getLogger(__name__)
 _REPORT_INTERVAL_S = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds to wait for an unavailable peer or store that is required."""
-
-    evaluator_s: float
-    store_s: float
-
-
 class TrainRun:
     """Trains until the budget is used, the target is reached, or the learner is told to stop."""
 
@@ -49,10 +41,11 @@ class TrainRun:
         stop: threading.Event,
         status: LearnerStatus,
         commands: Commands,
-        patience: Patience,
+        config: LearnerConfig,
         fusion: EpochFusion | None,
     ) -> None:
-        """`fusion`: with followers, whose steps count as this learner's once they are fused."""
+        """`config`: how long to wait for an unavailable evaluator or store that is required.
+        `fusion`: with followers, whose steps count as this learner's once they are fused."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._commands = held, setup, stop, commands
         self._members = list(work.cohort.members)
@@ -83,9 +76,9 @@ class TrainRun:
             fusion=fusion,
         )
         self._checkpoints = CheckpointCommitter(
-            held, writer, replays, self._session, patience.store_s, self._interrupted
+            held, writer, replays, self._session, config.store_patience, self._interrupted
         )
-        self._fusion, self._patience = fusion, patience
+        self._fusion, self._evaluator_patience_s = fusion, config.peer_patience
         self._reports = RoundReports(held, setup, self._session, status)
         self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
 
@@ -175,7 +168,7 @@ class TrainRun:
         elif selection is not None:
             selection.admit_from(self._held.renewal.admission_score)
         self._reports.report()  # all steps are done; the evaluations may take a while
-        outcomes = session.conclude(timeout_s=self._patience.evaluator_s)
+        outcomes = session.conclude(timeout_s=self._evaluator_patience_s)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
         self._reports.deliver()

@@ -2,5 +2,5 @@
 
 source, rollouts                rollouts joined from the workers' parts
 crew, shares                    which worker has which environments; late and lost workers
-link, collect_stream, discovery one worker and the stream to it; finding workers
+link, discovery                 one worker and the stream to it; finding workers
 """

@@ -16,9 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from podracer_core.errors import DeadlineExpired, Unavailable
+from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer_core.carriers.negotiation import Endpoint
+from podracer_core.errors import Unavailable
+from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.discovery import WorkerDirectory, WorkerDiscovery
-from podracer_learner.workers.link import LinkOptions, WorkerLink
+from podracer_learner.workers.link import LinkOptions, Opening, WorkerLink
 from podracer_learner.workers.shares import (
     Part,
     UsualDuration,
@@ -30,60 +33,78 @@ from podracer_learner.workers.shares import (
 
 logger = logging.getLogger(__name__)
 
+_SILENCE_S = 300.0  # of a worker that cannot be done without
 _SWAP_S = 0.5  # after which a spare worker takes over: a stream may break for less
-_HANDOVER_S = 5.0  # after which others do: a worker that starts again needs about three
-_SETTLED_S = 5.0  # between two changes, so that workers that come one by one come together
+_SETTLED_S = (
+    5.0  # a worker that starts again is back, and workers that come one by one come together
+)
 _REBALANCE_S = 20.0
 _FROZEN_S = 20.0
 _FROZEN_FACTOR = 10.0
 _STARTING_S = 60.0  # environments may take long to start
-# a worker whose session was shorter is not used for this time
-_SHORT_LIFE_S, _AVOIDED_S = 5.0, 30.0
+_AVOIDED_S = 30.0  # a worker whose session was no longer than _SETTLED_S
 
 Assignment = Sequence[tuple[str, int]]
 """Address and number of environments of each worker, in the order of the parts."""
 
 
 @dataclass(frozen=True, slots=True)
-class CrewOptions:
-    """The options of a crew.
+class WorkerPlan:
+    """The options of collection through workers.
 
-    environments  of each member
-    most          the most workers with a part; others are spares. 0: all
-    fixed         parts stay: only a refused worker loses its part, and a lost one is waited for
-    patience_s    how long to wait while there are too few workers
-    check         called while waiting; raises to cancel
+    files        of the environment
+    lock_step    always: a rollout begins only on the weights from the one before, and waits for all
+                 workers. Parts stay: only a refused worker loses its part, and a lost one is waited
+                 for
+    ahead        rollouts that workers collect ahead of training, 0 to 2; None: measured
+    max_workers  the most workers with a part; others are spares. 0: all
+    patience_s   how long to wait while there are too few workers
+    check        is called while waiting and raises to cancel
+    check_environment  raises PreconditionFailed for a worker with another environment than expected
+    endpoint     the carriers for rollouts
+    first_environment  number of the first environment within each member
+    rollout_s    seconds after which workers end a rollout with what they have; 0: no limit
     """
 
-    environments: int
-    most: int
-    fixed: bool
+    cohort: cohort_pb2.CohortSpec
+    files: FetchedFiles
+    envs_per_member: int
+    horizon: int
+    lock_step: bool
+    ahead: int | None
+    max_workers: int
     patience_s: float
     check: Callable[[], None]
+    check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
+    endpoint: Endpoint
+    first_environment: int = 0
+    rollout_s: float = 0.0
 
 
 class WorkerCrew:
     """The workers of a round. `links` are in the order of their parts; `usual`: their usual time
     for a rollout. Used in one thread."""
 
-    def __init__(
-        self,
-        options: CrewOptions,
-        directory: WorkerDirectory,
-        news: threading.Event,
-        link: LinkOptions,
-    ) -> None:
-        """Starts looking for workers, without waiting. `link.arrived` sets `news`."""
-        self._options = options
-        self._directory = directory
-        self._news = news
-        self._link_options = link
+    def __init__(self, plan: WorkerPlan, directory: WorkerDirectory, opening: Opening) -> None:
+        """Starts looking for workers, without waiting. `opening`: see `LinkOptions`."""
+        self._plan, self._directory = plan, directory
+        self._most = min(plan.max_workers or plan.envs_per_member, plan.envs_per_member)
+        self._news = threading.Event()
+        self._link_options = LinkOptions(
+            opening,
+            plan.files,
+            plan.check_environment,
+            _SILENCE_S,
+            self._news.set,
+            plan.endpoint,
+            with_environment_state=plan.lock_step,
+        )
         self.links: list[WorkerLink] = []
         self.usual = UsualDuration()
         self._changed_at = -math.inf
         self._short_since: float | None = None
         self._avoided: dict[str, float] = {}
-        self._discovery = WorkerDiscovery(directory, news.set)
+        self._discovery = WorkerDiscovery(directory, self._news.set)
 
     @property
     def connected(self) -> int:
@@ -95,25 +116,12 @@ class WorkerCrew:
         patience ends, errors that any worker would have, and the reason if all workers are
         refused."""
         self._news.clear()
-        self._options.check()
-        if not self.links and self._discovery.known:
-            present = [
-                address
-                for address in self._discovery.known
-                if address not in self._directory.absent
-            ]
-            known = present if present and not self._options.fixed else self._discovery.known
-            most = min(self._options.most or len(known), self._options.environments)
-            addresses = known[:most]
-            self._assign(
-                list(
-                    zip(
-                        addresses,
-                        shares(self._options.environments, [None] * len(addresses)),
-                        strict=True,
-                    )
-                )
-            )
+        self._plan.check()
+        if not self.links and (known := self._discovery.known):
+            present = [address for address in known if address not in self._directory.absent]
+            addresses = (present if present and not self._plan.lock_step else known)[: self._most]
+            counts = shares(self._plan.envs_per_member, [None] * len(addresses))
+            self._assign(list(zip(addresses, counts, strict=True)))
         for link in self.links:
             link.poll()
         self._give_up_frozen()
@@ -144,21 +152,16 @@ class WorkerCrew:
             return None
         addresses = [link.address for link in staying]
         rates = [link.rate for link in staying]
-        all_there = all(link.lost_since is None for link in staying)
-        if all_there and not self._options.fixed and now - self._changed_at > _SETTLED_S:
-            room = min(
-                self._options.most or self._options.environments, self._options.environments
-            ) - len(staying)
-            joining = self._spares(now)[: max(room, 0)]
+        unchanged_s = -math.inf  # how long parts have been such that they may change hands
+        if not self._plan.lock_step and all(link.lost_since is None for link in staying):
+            unchanged_s = now - self._changed_at
+        if unchanged_s > _SETTLED_S:
+            joining = self._spares(now)[: max(self._most - len(staying), 0)]
             addresses, rates = addresses + joining, rates + [None] * len(joining)
-        counts = shares(self._options.environments, rates)
+        counts = shares(self._plan.envs_per_member, rates)
         changes = bool(gone) or len(addresses) > len(staying)
-        if not changes:
-            may_move = (
-                all_there and not self._options.fixed and now - self._changed_at > _REBALANCE_S
-            )
-            present = [link.environments for link in staying]
-            changes = may_move and is_worth_moving(present, rates, counts)
+        if not changes and unchanged_s > _REBALANCE_S:
+            changes = is_worth_moving([link.environments for link in staying], rates, counts)
         return list(zip(addresses, counts, strict=True)) if changes else None
 
     def close(self) -> None:
@@ -185,9 +188,9 @@ class WorkerCrew:
             links.append(self._link(address, part, late=link is not None and link.late))
         staying = {address for address, _ in wanted}
         for link in before.values():
-            link.close()
             if link.address not in staying:
                 self._avoid(link)
+            link.close()
         logger.info(
             "environments: %s", ", ".join(f"{count} at {address}" for address, count in wanted)
         )
@@ -204,29 +207,25 @@ class WorkerCrew:
             if not spares:
                 return
             logger.info("worker %s takes over from %s", spares[0], link.address)
-            link.close()
             self._avoid(link)
+            link.close()
             self.links[index] = self._link(spares[0], link.part)
             self._discovery.take([one.address for one in self.links])
 
     def _give_up_frozen(self) -> None:
         """Give up connected workers that do not answer, if the others are enough: only their own
         share is lost."""
-        if self._options.fixed:
+        if self._plan.lock_step:
             return
         now, answer_s = time.monotonic(), max(_FROZEN_S, _FROZEN_FACTOR * self.usual.grace_s)
         for link in self.links:
             others = sum(one.environments for one in self.links if one is not link and one.opened)
             limit_s = answer_s if link.opened else _STARTING_S
-            owes = (
-                link.lost_since is None and not link.arrivals and (link.is_busy or not link.opened)
-            )
-            if (
-                owes
-                and link.age_s(now) > limit_s
-                and has_quorum(others, self._options.environments)
-            ):
-                link.lose(DeadlineExpired(f"no message from it for {limit_s:.0f} s"))
+            owes = link.times.outstanding or not link.opened
+            if not owes or link.lost_since is not None or link.arrivals:
+                continue
+            if link.age_s(now) > limit_s and has_quorum(others, self._plan.envs_per_member):
+                link.lose_silent(limit_s)
 
     def _link(self, address: str, part: Part, *, late: bool = False) -> WorkerLink:
         """`late`: the worker was late with another part, so rollouts do not wait for it until it
@@ -241,15 +240,15 @@ class WorkerCrew:
         if link.refused:
             return True
         return (
-            not self._options.fixed
+            not self._plan.lock_step
             and link.lost_since is not None
-            and now - link.lost_since > _HANDOVER_S
+            and now - link.lost_since > _SETTLED_S
         )
 
     def _is_enough(self) -> bool:
         present = sum(link.environments for link in self.links if link.lost_since is None)
-        wanted = self._options.environments
-        return present == wanted if self._options.fixed else has_quorum(present, wanted)
+        wanted = self._plan.envs_per_member
+        return present == wanted if self._plan.lock_step else has_quorum(present, wanted)
 
     def _require_enough(self) -> None:
         now = time.monotonic()
@@ -262,9 +261,9 @@ class WorkerCrew:
             raise problem
         if self._short_since is None:
             self._short_since = now
-        if now - self._short_since > self._options.patience_s:
+        if now - self._short_since > self._plan.patience_s:
             lost = [link for link in self.links if link.lost_since is not None]
-            waited = f"for {self._options.patience_s:.0f} s"
+            waited = f"for {self._plan.patience_s:.0f} s"
             told = [f"lost worker {link.address} {waited}: {link.problem}" for link in lost]
             raise Unavailable(
                 "; ".join(told) or f"found no worker {waited} at {self._directory}",
@@ -285,5 +284,5 @@ class WorkerCrew:
         now = time.monotonic()
         if link.refused and link.problem is not None and link.problem.reason != "BUILD_MISMATCH":
             self._avoided[link.address] = math.inf
-        elif link.lived_s < _SHORT_LIFE_S:
+        elif link.lived_s < _SETTLED_S:
             self._avoided[link.address] = now + _AVOIDED_S

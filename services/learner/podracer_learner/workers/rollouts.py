@@ -12,7 +12,7 @@ from torch import Tensor
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.carriers.inline import TensorEncoder
+from podracer_core.carriers.inline import TensorEncoder, chunk_messages
 from podracer_core.device.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
 from podracer_core.training.member_states import EnvironmentState
@@ -38,11 +38,8 @@ class Weights:
         update = worker_service_pb2.ActorUpdate(
             policy_version=version, normalizer_version=version, tensors=tensors
         )
-        messages = [CollectRequest(actor_update=update)]
-        for chunk in chunks:
-            messages.append(CollectRequest())
-            messages[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
-        return cls(version, messages)
+        header = CollectRequest(actor_update=update)
+        return cls(version, [header, *chunk_messages(CollectRequest, chunks)])
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:

@@ -4,78 +4,40 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
-from podracer_core.carriers.negotiation import Endpoint
-from podracer_core.errors import InvalidInput, TimeUp
+from podracer_core.errors import TimeUp
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.address import parse_address
 from podracer_core.service.build import own_build
 from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
 from podracer_core.training.source import MOST_AHEAD, PaceTrial, RolloutSource
-from podracer_learner.user_files import FetchedFiles
-from podracer_learner.workers.collect_stream import Arrival
-from podracer_learner.workers.crew import CrewOptions, WorkerCrew
+from podracer_learner.workers.crew import WorkerCrew, WorkerPlan
 from podracer_learner.workers.discovery import WorkerDirectory
-from podracer_learner.workers.link import LinkOptions, WorkerLink
+from podracer_learner.workers.link import Arrival, WorkerLink
 from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
 from podracer_learner.workers.shares import Part, Share, remaining_wait_s
 
 logger = logging.getLogger(__name__)
 
-_SILENCE_S = 300.0
-_OPENING_GRACE_S = 10.0
 _ABSENT_GRACE_S = 2.0  # processes that are started together listen within less of each other
 _POLL_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """The options of collection through workers.
-
-    files        of the environment
-    lock_step    always: a rollout begins only on the weights from the one before, and waits for all
-                 workers
-    ahead        rollouts that workers collect ahead of training, 0 to 2; None: measured
-    max_workers  the most workers with a part; 0: all
-    patience_s   how long to wait while there are too few workers
-    check        is called while waiting and raises to cancel
-    check_environment  raises PreconditionFailed for a worker with another environment than expected
-    endpoint     the carriers for rollouts
-    first_environment  number of the first environment within each member
-    rollout_s    seconds after which workers end a rollout with what they have; 0: no limit
-    """
-
-    cohort: cohort_pb2.CohortSpec
-    files: FetchedFiles
-    envs_per_member: int
-    horizon: int
-    lock_step: bool
-    ahead: int | None
-    max_workers: int
-    patience_s: float
-    check: Callable[[], None]
-    check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
-    endpoint: Endpoint
-    first_environment: int = 0
-    rollout_s: float = 0.0
 
 
 class RemoteSource(RolloutSource):
     """Collects through workers, which may join and leave at any time (`WorkerCrew`).
 
-    Once half of the environments have answered (`quorum.py`), a rollout continues without lost and
+    Once half of the environments have answered (`has_quorum`), a rollout continues without lost and
     late workers. Their rows are present but invalid, so that minibatches keep their shapes. A late
     part joins the next rollout, unless it is older than the algorithm can use. While fewer have
     answered, it waits until patience ends, then raises Unavailable.
@@ -89,14 +51,14 @@ class RemoteSource(RolloutSource):
         self,
         plan: WorkerPlan,
         directory: WorkerDirectory,
+        algorithm: Algorithm,
         step_count: Tensor,
         states: Sequence[EnvironmentState | None],
     ) -> None:
         """Starts opening the sessions, without waiting. step_count int64 [M]: steps per environment
         that each agent has taken; `states`: of its environments, to continue from; None: new
         episodes."""
-        self._plan = plan
-        self._algorithm: Algorithm | None = None
+        self._plan, self._algorithm = plan, algorithm
         self._encoder = TensorEncoder()
         self._step_count, self._states = step_count.clone(), list(states)
         self._standing: Tensor | None = None
@@ -104,24 +66,7 @@ class RemoteSource(RolloutSource):
         self._threads = torch.get_num_threads()
         self._greatest_lag, self._live_environments = 0, 0
         self._breaks: list[agent_pb2.WorldBreak] = []
-        news = threading.Event()
-        options = CrewOptions(
-            plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check
-        )
-        self._crew = WorkerCrew(
-            options,
-            directory,
-            news,
-            LinkOptions(
-                self._opening,
-                plan.files,
-                plan.check_environment,
-                _SILENCE_S,
-                news.set,
-                plan.endpoint,
-                with_environment_state=plan.lock_step,
-            ),
-        )
+        self._crew = WorkerCrew(plan, directory, self._opening)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -142,7 +87,7 @@ class RemoteSource(RolloutSource):
         def grace_s(link: WorkerLink) -> float:
             if self._plan.lock_step:
                 return math.inf
-            limit_s = _OPENING_GRACE_S if link.lost_since is None else _ABSENT_GRACE_S
+            limit_s = self._crew.usual.grace_s if link.lost_since is None else _ABSENT_GRACE_S
             return began_at + limit_s - time.monotonic()
 
         while True:
@@ -154,29 +99,21 @@ class RemoteSource(RolloutSource):
                 return
             self._crew.wait(min(wait_s, _POLL_S))
 
-    def serve(self, algorithm: Algorithm) -> None:
-        """Collect for this algorithm from now on."""
-        self._algorithm = algorithm
-
     def collect(self) -> Rollout:
-        algorithm = self._algorithm
-        if algorithm is None:
-            raise InvalidInput("no algorithm is set for these rollouts yet")
         self._pace.wait()
         self._crew.regroup()
-        weights = Weights.of(algorithm, self._encoder)
-        links, arrivals = self._await(algorithm, weights)
+        weights = Weights.of(self._algorithm, self._encoder)
+        links, arrivals = self._await(weights)
         self._pace.go_on()
         self._share_cores(links)
         self._remember(arrivals)
         if self._pace.ahead and self._crew.change_due() is None:
             for link in links:
                 link.keep_busy(weights, self._pace.ahead)
-        self._measure(algorithm, arrivals)
+        self._measure(arrivals)
         rollouts = [None if arrival is None else arrival.rollout for arrival in arrivals]
-        rollout = whole_rollout(
-            [link.part for link in links], rollouts, self._standing, algorithm.device
-        )
+        parts, device = [link.part for link in links], self._algorithm.device
+        rollout = whole_rollout(parts, rollouts, self._standing, device)
         if len(links) > 1:
             self._standing = rollout.observation[-1].clone()
         # A part that came late has begun at an earlier step of its own: the members' clock is the
@@ -204,9 +141,7 @@ class RemoteSource(RolloutSource):
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
-    def _await(
-        self, algorithm: Algorithm, weights: Weights
-    ) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
+    def _await(self, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
         """The workers in the order of their parts, and the rollout of each that answered in
         time."""
         crew = self._crew
@@ -214,7 +149,7 @@ class RemoteSource(RolloutSource):
         while True:
             crew.poll()
             for link in crew.links:
-                self._drop_old(link, algorithm)
+                self._drop_old(link)
                 link.keep_busy(weights, rollouts)
             wait_s = self._remaining_wait_s()
             if wait_s <= 0:
@@ -250,17 +185,15 @@ class RemoteSource(RolloutSource):
             [Share(link.environments, bool(link.arrivals), grace_s(link)) for link in crew.links]
         )
 
-    def _drop_old(self, link: WorkerLink, algorithm: Algorithm) -> None:
-        while (
-            link.arrivals
-            and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag
-        ):
-            dropped = link.arrivals.popleft()
-            self.used_s += dropped.processor_s
-            lag = algorithm.version - dropped.rollout.policy_version
-            logger.info(
-                "a rollout of worker %s is %d versions old and was dropped", link.address, lag
-            )
+    def _lag(self, arrival: Arrival) -> int:
+        """How many versions old a rollout is."""
+        return self._algorithm.version - arrival.rollout.policy_version
+
+    def _drop_old(self, link: WorkerLink) -> None:
+        while link.arrivals and (lag := self._lag(link.arrivals[0])) > self._algorithm.max_lag:
+            self.used_s += link.arrivals.popleft().processor_s
+            text = "a rollout of worker %s is %d versions old and was dropped"
+            logger.info(text, link.address, lag)
 
     def _opening(self, part: Part, ahead: int) -> worker_service_pb2.OpenCollect:
         """`ahead`: rollouts of the part that have arrived and will be used: the session's random
@@ -297,9 +230,9 @@ class RemoteSource(RolloutSource):
         else:
             self._states = [None] * len(self._states)
 
-    def _measure(self, algorithm: Algorithm, arrivals: Sequence[Arrival | None]) -> None:
+    def _measure(self, arrivals: Sequence[Arrival | None]) -> None:
         there = [arrival for arrival in arrivals if arrival is not None]
-        lags = [algorithm.version - arrival.rollout.policy_version for arrival in there]
+        lags = [self._lag(arrival) for arrival in there]
         counts = [arrival.rollout.num_envs for arrival in there]
         self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(
             counts
