@@ -28,7 +28,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
 from podracer_client import Client, Connection
-from podracer_client.web.access import ACT_HEADER
+from podracer_client.web.application import ACT_HEADER
 from podracer_client.web.serving import serve_page
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import create_server

@@ -35,8 +35,8 @@ from simulation.curves import Curves
 from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
+from podracer_client.jobs.history import FINAL_STATES
 from podracer_client.jobs.job import Job
-from podracer_client.jobs.watch import FINAL_STATES
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.messages import seconds_from_duration

@@ -20,7 +20,7 @@ from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient
 from podracer_client.servers import cluster
-from podracer_client.servers.contexts import Place
+from podracer_client.servers.connection import Place
 from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage import open_store

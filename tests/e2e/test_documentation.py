@@ -24,7 +24,7 @@ from unittest import mock
 import pytest
 
 from podracer_client import Client
-from podracer_client.display.outcome import TARGET_MISSED
+from podracer_client.display.summary import TARGET_MISSED
 from support.commands import Result, one_evaluator, run_here
 from support.documents import blocks
 from support.processes import EXAMPLES, ROOT, Command, wait_until
@@ -304,7 +304,7 @@ def test_the_commands_of_telemetry(
     assert all(
         name in "\n".join(tree) for name in ("JobService/CreateJob", "train", "gradient steps")
     )
-    assert "</html>" in (server / f"{terminal.job}-trace.html").read_text()
+    assert '"traceEvents":[{' in (server / f"{terminal.job}-trace.json").read_text()
     assert "</html>" in (server / "page.html").read_text()
 
 

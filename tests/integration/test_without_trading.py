@@ -49,7 +49,7 @@ print("trained")
 BACKTEST = """
 import pytest
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_client.local.evaluator import private_evaluator
+from podracer_client.local.services import private_evaluator
 from podracer_core.errors import PreconditionFailed
 with private_evaluator() as evaluator:
     with pytest.raises(PreconditionFailed, match="pip install podracer-trading") as raised:

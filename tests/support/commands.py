@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from podracer_client.command import main
-from podracer_client.local import evaluator
+from podracer_client.local import services
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def run_here(*arguments: object, cwd: Path, **variables: str) -> Result:
 def one_evaluator() -> Iterator[None]:
     """Commands that start a private evaluator all use the same one meanwhile: a real process,
     started once."""
-    with evaluator.private_evaluator() as stub:
+    with services.private_evaluator() as stub:
 
         @contextlib.contextmanager
         def shared() -> Iterator[Any]:
             yield stub
 
-        with mock.patch.object(evaluator, "private_evaluator", shared):
+        with mock.patch.object(services, "private_evaluator", shared):
             yield

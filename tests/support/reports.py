@@ -4,81 +4,113 @@ without chance."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from datetime import UTC, datetime
 from random import Random
 
-from podracer_client.report.records import (
-    Agent,
-    Candidate,
-    Evaluation,
-    Event,
-    JobReport,
-    Objective,
-    Problem,
-)
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.jobs.history import Agent, Evaluation, Event, History
 
 ALGORITHMS = ("ppo", "sac", "td3")
 ROUND_S = 10.0
 _STARTS = ("COPY", "COPY", "NOISE", "FUSE")
 
 
-def empty_report(**changes: object) -> JobReport:
-    """A job that was accepted, and of which nothing more is known; with the given fields
-    instead."""
-    report = JobReport(
-        name="pendulum-x7",
-        uid="4f2a",
-        environment_id="Pendulum-v1",
-        labels={},
-        state="PENDING",
-        outcome="",
-        problem=None,
-        objective=Objective(
-            target=-200.0, max_env_steps=2_000_000, max_duration_s=600.0, max_cost_s=900.0
-        ),
-        request=(("environment", "Pendulum-v1"), ("algorithms", "auto")),
-        searched={"learning_rate": True},
-        created=datetime(2026, 11, 21, 12, 0, tzinfo=UTC),
-        start_s=None,
-        end_s=None,
-        now_s=0.0,
-        env_steps=0,
-        train_s=0.0,
-        time_to_target_s=None,
-        cost_s=0.0,
-        evaluation_cost_s=0.0,
-        agent_count=0,
-        completed_rounds=0,
-        best=None,
-        ensemble=None,
+ORIGIN = Timestamp(seconds=1795262400)
+"""2026-11-21, 12 o'clock."""
+NAME = "projects/default/jobs/pendulum-x7"
+_RATE = evolution_pb2.Dimension(hyperparameter="learning_rate")
+_RATE.log_uniform.low, _RATE.log_uniform.high = 1e-4, 1e-2
+
+
+def made_up_job(**fields: object) -> job_pb2.Job:
+    """A job that was accepted; with the given fields besides or instead."""
+    objective = evolution_pb2.Objective(target_return=-200.0, max_env_steps=2_000_000)
+    objective.max_duration.seconds, objective.max_cost.seconds = 600, 900
+    spec = job_pb2.JobSpec(
+        environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1"),
+        objective=objective,
+        search=evolution_pb2.Search(space=[_RATE]),
     )
-    return replace(report, **changes)  # type: ignore[arg-type]
+    job = job_pb2.Job(
+        name=NAME, uid="4f2a", create_time=ORIGIN, state=job_pb2.JOB_STATE_PENDING, spec=spec
+    )
+    return changed(job, **fields)
 
 
-def failed_report() -> JobReport:
+def changed(job: job_pb2.Job, **fields: object) -> job_pb2.Job:
+    """A copy of the job with other fields; those of its progress and its labels as well."""
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    for name, value in fields.items():
+        if name == "labels":
+            found.spec.labels.update(value)  # type: ignore[arg-type]
+        elif name in job_pb2.JobProgress.DESCRIPTOR.fields_by_name:
+            _set(found.progress, name, value)
+        else:
+            _set(found, name, value)
+    return found
+
+
+def _set(message: object, name: str, value: object) -> None:
+    if name.endswith(("_time", "_to_target")) and isinstance(value, float):
+        since = ORIGIN.ToNanoseconds() if name in ("start_time", "end_time") else 0
+        getattr(message, name).FromNanoseconds(since + round(value * 1e9))
+    elif name.endswith("cost") and isinstance(value, float):
+        getattr(message, name).FromNanoseconds(round(value * 1e9))
+    elif isinstance(value, (str, int, float)):
+        setattr(message, name, value)
+    else:
+        getattr(message, name).CopyFrom(value)
+
+
+def empty_report(**fields: object) -> History:
+    """A job that was accepted, and of which nothing more is known; with the given fields."""
+    return History(made_up_job(**fields))
+
+
+def failed_report() -> History:
     """Its environment raised before any agent was made; every text in it tries to be HTML."""
-    return empty_report(
-        state="FAILED",
-        end_s=2.0,
-        now_s=2.0,
+    job = made_up_job(
+        state=job_pb2.JOB_STATE_FAILED,
+        end_time=2.0,
         labels={"note": "<i>mine</i>"},
-        request=(
-            ("environment", "<img src=x onerror=alert(1)>"),
-            ("labels", 'note: "<i>mine</i>" & more'),
+        problem=cohort_pb2.Problem(
+            reason="USER_CODE_FAILED",
+            message="<b>it</b> raised & ended",
+            detail='File "<string>"\n</pre><script>alert(1)</script>',
         ),
-        problem=Problem(
-            "USER_CODE_FAILED",
-            "<b>it</b> raised & ended",
-            'File "<string>"\n</pre><script>alert(1)</script>',
-        ),
-        events=(Event(1, "JOB_FAILED", "<script>alert(2)</script>", "", "", 2.0, {}),),
     )
+    job.spec.environment.id = "<img src=x onerror=alert(1)>"
+    return History(
+        job, events=(Event(1, "JOB_FAILED", "<script>alert(2)</script>", "", "", 2.0, {}),)
+    )
+
+
+def message_of(evaluation: Evaluation) -> agent_pb2.Evaluation:
+    """The message of a made-up evaluation."""
+    message = agent_pb2.Evaluation(
+        agent=f"{NAME}/agents/{evaluation.agent}",
+        env_steps=evaluation.env_steps,
+        mean=evaluation.mean,
+        lower_bound=evaluation.lower or 0.0,
+        upper_bound=evaluation.upper or 0.0,
+        returns=[evaluation.mean] * evaluation.episodes,
+        purpose=agent_pb2.EvaluationPurpose.Value(f"EVALUATION_PURPOSE_{evaluation.purpose}"),
+    )
+    message.checkpoint.prefix = evaluation.checkpoint
+    message.create_time.FromNanoseconds(
+        ORIGIN.ToNanoseconds() + round((evaluation.time_s or 0.0) * 1e9)
+    )
+    message.train_time.FromNanoseconds(round(evaluation.train_s * 1e9))
+    return message
 
 
 def made_up_report(
     agent_count: int = 12, rounds: int = 6, *, seed: int = 0, ended: bool = True
-) -> JobReport:
+) -> History:
     """Agents of three algorithms in two pods; each is evaluated twice a round and judged at the end
     of it."""
     random = Random(seed)
@@ -91,35 +123,52 @@ def made_up_report(
     evaluations.sort(key=lambda each: (each.time_s or 0.0, each.agent))
     judged = [each for each in evaluations if each.judges]
     best_first = sorted(judged, key=lambda each: -(each.lower or 0.0))
-    board = sorted(
+    ranked = sorted(
         {each.agent: each for each in reversed(best_first)}.values(),
         key=lambda each: -(each.lower or 0.0),
     )
     now_s = max((each.time_s or 0.0 for each in evaluations), default=0.0)
     best = best_first[0] if best_first else None
     reached = best is not None and best.lower is not None and best.lower >= -200.0
-    return empty_report(
-        state="SUCCEEDED" if ended else "RUNNING",
-        outcome=("TARGET_REACHED" if reached else "BUDGET_USED") if ended else "",
-        start_s=1.5,
-        end_s=now_s if ended else None,
-        now_s=now_s,
+    ending = {
+        "state": job_pb2.JOB_STATE_SUCCEEDED if ended else job_pb2.JOB_STATE_RUNNING,
+        **(
+            {
+                "outcome": job_pb2.JOB_OUTCOME_TARGET_REACHED
+                if reached
+                else job_pb2.JOB_OUTCOME_BUDGET_USED
+            }
+            if ended
+            else {}
+        ),
+        **({"end_time": now_s} if ended else {}),
+        **({"time_to_target": now_s - 1.5} if reached and ended else {}),
+        **({"best": message_of(best), "best_score": best.lower} if best else {}),
+    }
+    board = leaderboard_pb2.Leaderboard(
+        candidates=[
+            leaderboard_pb2.Candidate(
+                rank=rank,
+                agent=leaderboard_pb2.Agent(name=f"{NAME}/agents/{each.agent}"),
+                score=each.lower or 0.0,
+                evaluation=message_of(each),
+                confirmed=each.purpose == "CHALLENGE",
+            )
+            for rank, each in enumerate(ranked[:4], 1)
+        ]
+    )
+    job = made_up_job(
+        start_time=1.5,
         env_steps=sum(agent.env_steps - agent.start_steps for agent in agents),
-        train_s=now_s - 1.5,
-        time_to_target_s=now_s - 1.5 if reached and ended else None,
-        cost_s=1.9 * now_s,
-        evaluation_cost_s=0.3 * now_s,
+        train_time=now_s - 1.5,
+        cost=1.9 * now_s,
+        evaluation_cost=0.3 * now_s,
         agent_count=agent_count,
         completed_rounds=rounds,
-        best=best,
-        candidates=tuple(
-            Candidate(rank, each.agent, each.lower, each, each.purpose == "CHALLENGE")
-            for rank, each in enumerate(board[:4], 1)
-        ),
-        agents=tuple(agents),
-        evaluations=tuple(evaluations),
-        evaluation_count=len(evaluations),
-        events=_events(now_s),
+        **ending,
+    )
+    return History(
+        job, (), board, tuple(agents), tuple(evaluations), len(evaluations), _events(now_s)
     )
 
 

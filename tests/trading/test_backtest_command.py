@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from podracer_client.local import evaluator as local_evaluator
+from podracer_client.local.services import private_evaluator
 from podracer_client.policies.folders import Competition
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import POLICY_GROUPS, load_actor, open_checkpoint_folder
@@ -221,7 +221,7 @@ def test_a_job_says_whether_its_best_has_an_edge_over_holding(
     for name in ("leaderboard", "orchestrator"):
         (runs / f"{name}.sqlite").touch()
     monkeypatch.setattr(
-        "podracer_client.local.reading.resting_services", lambda folder: FakeClient(three)
+        "podracer_client.local.services.resting_services", lambda folder: FakeClient(three)
     )
     texts = [
         podracer("backtest", "j", "-o", "out", *more, cwd=tmp_path) for more in ((), ("--json",))
@@ -257,7 +257,7 @@ def test_a_job_says_whether_its_best_has_an_edge_over_holding(
 
     same = {**kwargs, "validation_end": DAYS[89]}
     trained = stored_policy(EnvironmentSpec("StockTrading-v0", kwargs=same), tmp_path)
-    with local_evaluator.private_evaluator() as stub:
+    with private_evaluator() as stub:
         brought: list[Path] = []
         found = [
             edge_in_validation(Competition([each], 5), stub, brought.append)

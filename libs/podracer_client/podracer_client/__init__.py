@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
+    from podracer_client.jobs.following import Follower, JobUpdate
+    from podracer_client.jobs.history import History
     from podracer_client.jobs.job import Job
-    from podracer_client.jobs.watch import JobUpdate
     from podracer_client.policies.policy_client import PolicyClient
     from podracer_client.servers.connection import Connection
 
-__all__ = ["Client", "Connection", "Job", "JobUpdate", "PolicyClient"]
+__all__ = ["Client", "Connection", "Follower", "History", "Job", "JobUpdate", "PolicyClient"]
 
 _HOME = {
     "Client": "podracer_client.jobs.client",
     "Connection": "podracer_client.servers.connection",
+    "Follower": "podracer_client.jobs.following",
+    "History": "podracer_client.jobs.history",
     "Job": "podracer_client.jobs.job",
-    "JobUpdate": "podracer_client.jobs.watch",
+    "JobUpdate": "podracer_client.jobs.following",
     "PolicyClient": "podracer_client.policies.policy_client",
 }
 

@@ -4,6 +4,7 @@ of servers."""
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.rpc.resource_names import LABEL, is_label, is_name
 
 if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
 DEFAULT_PROJECT = "projects/default"
@@ -24,6 +26,17 @@ def moment(timestamp: Timestamp) -> datetime | None:
         if 0 < timestamp.seconds < 253_370_764_800
         else None
     )
+
+
+def seconds(duration: Duration | Timestamp) -> float:
+    return duration.seconds + duration.nanos * 1e-9
+
+
+def time_json(timestamp: Timestamp) -> str | None:
+    """In UTC as JSON has it; None for what no calendar has."""
+    with suppress(ValueError):
+        return timestamp.ToJsonString()
+    return None
 
 
 def time_text(timestamp: Timestamp) -> str:

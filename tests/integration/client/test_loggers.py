@@ -14,10 +14,8 @@ import pytest
 
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.job import Job
-from podracer_client.local.reading import resting_services
-from podracer_client.loggers.destinations import open_logger
-from podracer_client.loggers.follow import follow
-from podracer_client.loggers.logger import AgentRun, Logger, Point
+from podracer_client.local.services import resting_services
+from podracer_client.loggers.logger import AgentRun, Logger, Point, follow, open_logger
 from podracer_client.names import short_name
 from podracer_client.sharing.card import write_share
 from podracer_core.catalogue.environments import EnvironmentSpec

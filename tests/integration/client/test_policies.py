@@ -539,11 +539,11 @@ class TestCandidates:
         (runs / "leaderboard.sqlite").touch()
         (runs / "orchestrator.sqlite").touch()
         monkeypatch.setattr(
-            "podracer_client.local.reading.resting_leaderboard",
+            "podracer_client.local.services.resting_leaderboard",
             lambda folder: FakeClient(three, ""),
         )
         monkeypatch.setattr(
-            "podracer_client.local.reading.resting_services", lambda folder: FakeClient(three)
+            "podracer_client.local.services.resting_services", lambda folder: FakeClient(three)
         )
         with policy_folders(
             ["projects/default/jobs/j/checkpoints/best"], 0, no_server, runs

@@ -14,8 +14,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
 from podracer_client.command import main
 from podracer_client.jobs.client import Client
-from podracer_client.local.reading import resting_services
-from podracer_client.report.gather import gather
+from podracer_client.local.services import resting_services
+from podracer_client.report.request import environment_rows, request_rows
 from podracer_client.servers.connection import FILE_NAME
 from podracer_core.errors import NotFound, PreconditionFailed
 from podracer_core.jobs.job_file import parse_job
@@ -123,10 +123,10 @@ def test_jobs_are_found_where_nothing_runs(run_command: Callable[..., str], fold
 
 
 def test_everything_about_a_job_is_gathered(client: Client) -> None:
-    report = gather(client, "grid-0")
+    report = client.job("grid-0").history()
     assert (report.name, report.state, report.objective.target) == ("grid-0", "PENDING", 475.0)
     assert report.labels["note"] == "<b>mine</b>"
-    assert dict(report.request)["learning_rate"] == "0.001 to 0.01, in the logarithm"
+    assert dict(request_rows(report.job.spec))["learning_rate"] == "0.001 to 0.01, in the logarithm"
     assert [agent.algorithm for agent in report.agents] == ["ppo"] * 3
     assert {agent.start for agent in report.agents} == {"FRESH"}
     assert len(report.candidates) == 2
@@ -134,18 +134,18 @@ def test_everything_about_a_job_is_gathered(client: Client) -> None:
     progress = [each for each in report.evaluations if each.purpose == "PROGRESS"]
     assert len(progress) == EVALUATIONS - 1
     assert report.events[0].kind == "JOB_CREATED"
-    assert ("computed by", "torch") in report.environment
+    assert ("computed by", "torch") in environment_rows(report)
 
 
 def test_of_a_long_history_an_even_choice_is_gathered_with_every_best(client: Client) -> None:
-    report = gather(client, "grid-0", max_evaluations=100)
+    report = client.job("grid-0").history(max_evaluations=100)
     assert len(report.evaluations) <= 103
     assert {agent.name for agent in report.agents} <= {each.agent for each in report.evaluations}
-    assert "an even choice" in " ".join(report.notes)
+    assert "an even choice" in " ".join(report.omissions)
 
 
 def test_one_agent_s_evaluations(client: Client) -> None:
-    report = gather(client, "grid-1")
+    report = client.job("grid-1").history()
     assert (report.agents, report.evaluations) == ((), ())
     board = client.job("grid-0").message.leaderboard
     agents = client.agents(board)

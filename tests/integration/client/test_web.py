@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client
-from podracer_client.local.reading import resting_services
+from podracer_client.jobs.history import Agent, Objective
+from podracer_client.local.services import resting_services
 from podracer_client.web.serving import serve_page
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message
@@ -33,7 +34,8 @@ from support.processes import wait_until
 pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
-from podracer_client.web import application, feed, values, videos  # noqa: E402
+from podracer_client.web import acts, application, feed  # noqa: E402
+from podracer_client.web.following import agent_values  # noqa: E402
 
 JOB = (
     "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
@@ -395,14 +397,14 @@ class TestVideos:
             filmed.append(policy)
             return "data:", "an episode"
 
-        monkeypatch.setattr(videos, "film", film)
+        monkeypatch.setattr(acts, "film", film)
         return filmed
 
     def test_each_snapshot_is_filmed_once_and_the_oldest_goes(
         self, tmp_path: Path, filmed: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(videos, "KEPT", 1)
-        kept = videos.Videos(tmp_path)
+        monkeypatch.setattr(acts, "KEPT", 1)
+        kept = acts.Videos(tmp_path)
         for agent in ("a0001", "a0001", "a0002", "a0001"):
             found = kept.film(self.OneBoard(), {"job": "j", "agent": agent})  # type: ignore[arg-type]
             assert found == {"video": "data:", "text": "after 0 training steps: an episode"}
@@ -410,7 +412,7 @@ class TestVideos:
         assert agents == [f"{agent}/checkpoints/512-1" for agent in ("a0001", "a0002", "a0001")]
 
     def test_one_at_a_time(self, tmp_path: Path, filmed: list[str]) -> None:
-        kept = videos.Videos(tmp_path)
+        kept = acts.Videos(tmp_path)
         with kept._turn, pytest.raises(Exhausted, match="another video is being filmed"):
             kept.film(self.OneBoard(), {"job": "j", "agent": "a0001"})  # type: ignore[arg-type]
         assert filmed == []
@@ -507,7 +509,9 @@ def test_a_fork_is_offered_what_it_may_change() -> None:
         agents[-1].spec.algorithm = algorithm
         for name, value in find_algorithm("ppo").defaults().items():
             agents[-1].spec.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
-    known, unknown = values.agent_values(agents, job_pb2.Job()).values()
+    known, unknown = agent_values(
+        Agent.of(each, Objective(), Timestamp()) for each in agents
+    ).values()
     assert set(unknown["forkable"]) == set(known["hyperparameters"])
     assert set(known["hyperparameters"]) - set(known["forkable"]) == set(
         find_algorithm("ppo").defaults("network")

@@ -10,7 +10,7 @@ import pytest
 
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.command import demo
+from podracer_client.command import run as demo
 from podracer_client.display.summary import JobSummary
 from podracer_client.local import run
 from podracer_client.policies import recording

@@ -8,25 +8,33 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.displays import JsonDisplay, PlainDisplay, progress_line
-from podracer_client.display.following import choose_display, show_update
-from podracer_client.display.numbers import count_text, duration_text, evaluation_text, return_text
-from podracer_client.display.output import columns
-from podracer_client.display.snapshot import agent_rows, take_snapshot
+from podracer_client.command.options import choose_display
+from podracer_client.display.displays import (
+    JsonDisplay,
+    PlainDisplay,
+    present,
+    progress_line,
+    show_update,
+)
+from podracer_client.display.output import (
+    columns,
+    count_text,
+    duration_text,
+    evaluation_text,
+    return_text,
+)
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
 from podracer_client.display.table import TableDisplay, agent_table
-from podracer_client.jobs.watch import JobUpdate
-from podracer_client.report import conversion
-from podracer_client.report.agent_tables import population_table
+from podracer_client.jobs.following import JobUpdate
+from podracer_client.jobs.history import Agent, History, Objective, Pod
+from podracer_client.report.job_page import population_table
 from podracer_client.report.request import request_rows
 
 KEYS = [
@@ -48,16 +56,19 @@ def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
     return made
 
 
+def with_agents(job: job_pb2.Job, agents: list[leaderboard_service_pb2.Agent]) -> History:
+    wanted = Objective.of(job.spec.objective)
+    return History(job, agents=[Agent.of(each, wanted, job.create_time) for each in agents])
+
+
 def test_the_table_shows_no_control_characters_of_an_event(
     running_job: job_pb2.Job, pods: list[job_pb2.Pod]
 ) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
     pods[0].message = "lost\x1b[2J"
     with TableDisplay(io.StringIO(), console) as display:
-        show_update(
-            display,
-            JobUpdate(running_job, events=[job_pb2.Event(message="\x1b]0;t\x07raised")], pods=pods),
-        )
+        event = job_pb2.Event(message="\x1b]0;t\x07raised")
+        show_update(display, JobUpdate(History(running_job, list(map(Pod.of, pods))), (event,)))
         console.print(display.render())
     assert "\\u001b]0;t\\u0007raised" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "lost\\u001b[2J" in console.file.getvalue()  # type: ignore[attr-defined]
@@ -91,15 +102,16 @@ def test_numbers() -> None:
 def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
     running_job: job_pb2.Job, pods: list[job_pb2.Pod]
 ) -> None:
-    snapshot = take_snapshot(running_job, pods)
+    snapshot = History(running_job, tuple(map(Pod.of, pods)))
     assert (snapshot.env_steps, snapshot.live_env_steps) == (1_200_000, 1_234_567)
     assert snapshot.state == "RUNNING"
-    assert (snapshot.best_return, snapshot.best_score, snapshot.target_return) == (
+    assert snapshot.best is not None
+    assert (snapshot.best.mean, snapshot.best_score, snapshot.objective.target) == (
         -182.4,
         -201.3,
         -200.0,
     )
-    assert [pod.name for pod in snapshot.pods] == ["p1"]
+    assert [pod.name for pod in present(snapshot.pods)] == ["p1"]
     assert snapshot.pods[0].agents[0] == "a0001"
 
 
@@ -108,16 +120,16 @@ def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -
         evolution_pb2.TARGET_STATISTIC_MEAN,
         -182.4,
     )
-    snapshot = take_snapshot(running_job, ())
-    assert (snapshot.best_score, snapshot.statistic) == (-182.4, "mean")
+    snapshot = History(running_job)
+    assert (snapshot.best_score, snapshot.objective.statistic) == (-182.4, "mean")
 
 
 def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
     finished_job.spec.environment.id = "StockTrading-v0"
-    assert "best -201.3 (lower" in progress_line(take_snapshot(finished_job, ()))
+    assert "best -201.3 (lower" in progress_line(History(finished_job))
     finished_job.spec.environment.kwargs.update({"score": "sharpe_ratio"})
     finished_job.progress.best.mean, finished_job.progress.best_score = 0.1, -0.124
-    assert "best Sharpe -0.12 (lower" in progress_line(take_snapshot(finished_job, ()))
+    assert "best Sharpe -0.12 (lower" in progress_line(History(finished_job))
     assert any(
         line.startswith("best Sharpe  -0.12 (lower bound), mean 0.10 (95 %")
         for line in JobSummary(finished_job, "").lines()
@@ -130,31 +142,28 @@ def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
 def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
     running_job.spec.objective.ClearField("target_return")
     running_job.progress.Clear()
-    snapshot = take_snapshot(running_job, ())
-    assert (snapshot.best_return, snapshot.target_return, snapshot.eta_seconds) == (
-        None,
-        None,
-        None,
-    )
+    snapshot = History(running_job)
+    assert (snapshot.best, snapshot.objective.target, snapshot.eta_s) == (None, None, None)
     assert "best –" in progress_line(snapshot)
 
 
 def test_agents_are_sorted_by_score_then_newest_first() -> None:
-    rows = agent_rows(
-        [agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)], evolution_pb2.Objective()
+    found = with_agents(
+        job_pb2.Job(), [agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)]
     )
-    assert [row.name for row in rows] == ["a0003", "a0001", "a0004", "a0002"]
+    assert list(agent_table(found).columns[0].cells) == ["a0003", "a0001", "a0004", "a0002"]
 
 
 def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table() -> None:
-    agents, wanted = [agent(1, -300), agent(2, -100), agent(3, None)], evolution_pb2.Objective()
+    agents = [agent(1, -300), agent(2, -100), agent(3, None)]
     agents[1].exclusion = "its environment broke"
-    rows = agent_rows(agents, wanted)
-    assert [row.name for row in rows] == ["a0001", "a0003", "a0002"]
-    assert "breaks too often" in str(list(agent_table(rows, "mean").columns[2].cells)[-1])
+    found = with_agents(job_pb2.Job(), agents)
+    table = agent_table(found)
+    assert list(table.columns[0].cells) == ["a0001", "a0003", "a0002"]
+    assert "breaks too often" in str(list(table.columns[2].cells)[-1])
 
-    records = [conversion.agent(each, conversion.objective(wanted), Timestamp()) for each in agents]
-    page = population_table(Mock(agents=[replace(each, state="TRAINING") for each in records]), {})
+    training = found.changed(agents=[replace(each, state="TRAINING") for each in found.agents])
+    page = population_table(training, {})
     assert (
         page.index("a0001")
         < page.index("a0003")
@@ -168,7 +177,7 @@ def test_the_json_display_ends_with_job_finished(
 ) -> None:
     out, errors = io.StringIO(), io.StringIO()
     display = JsonDisplay(out, errors, clock=lambda: 0.0)
-    display.show(take_snapshot(finished_job, pods))
+    display.show(History(finished_job, tuple(map(Pod.of, pods))))
     display.event(job_pb2.Event(position=1, kind="LEASE_EXPIRED", message="lost", subject="p1"))
     display.note("the leaderboard ended")
     display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
@@ -210,9 +219,9 @@ def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state
     errors = io.StringIO()
     display = PlainDisplay(io.StringIO(), errors, clock=lambda: next(times))
     for _ in range(4):
-        display.show(take_snapshot(running_job, ()))
+        display.show(History(running_job))
     running_job.state = job_pb2.JOB_STATE_SUSPENDED
-    display.show(take_snapshot(running_job, ()))
+    display.show(History(running_job))
     lines = errors.getvalue().splitlines()
     assert len(lines) == 3
     assert "suspended" in lines[-1]
@@ -221,7 +230,7 @@ def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state
 def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job) -> None:
     out, errors = io.StringIO(), io.StringIO()
     display = PlainDisplay(out, errors)
-    display.show(take_snapshot(finished_job, ()))
+    display.show(History(finished_job))
     assert out.getvalue() == ""
     display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
     text = out.getvalue()
@@ -248,12 +257,8 @@ def test_the_table_shows_pods_agents_and_figures(
 ) -> None:
     console = Console(file=io.StringIO(), width=140, markup=False)
     display = TableDisplay(io.StringIO(), console, clock=lambda: 5.0)
-    display.show(take_snapshot(running_job, pods))
-    display.agents(
-        agent_rows(
-            [agent(number, -100.0 - number) for number in range(1, 16)], running_job.spec.objective
-        )
-    )
+    found = with_agents(running_job, [agent(number, -100.0 - number) for number in range(1, 16)])
+    display.show(found.changed(pods=tuple(map(Pod.of, pods))))
     display.note("[a note] with brackets")
     console.print(display.render())
     text = console.file.getvalue()
@@ -277,15 +282,15 @@ def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job: j
         io.StringIO(), Console(file=screen, width=60, markup=False, highlight=False)
     )
     for display in (JsonDisplay(out, io.StringIO()), PlainDisplay(io.StringIO(), errors), table):
-        show_update(display, JobUpdate(running_job, (inspected,), ()))
-        show_update(display, JobUpdate(running_job, (other,), ()))
+        show_update(display, JobUpdate(History(running_job), (inspected,)))
+        show_update(display, JobUpdate(History(running_job), (other,)))
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     prepared = [line for line in lines if line["event"] == "prepared"]
     assert prepared == [{"event": "prepared", "message": "prices.csv: [2] gaps filled"}]
     assert errors.getvalue().count("  prepared: prices.csv: [2] gaps filled\n") == 1
     assert screen.getvalue() == "prepared  prices.csv: [2] gaps filled\n"
     running_job.environment_description.Clear()
-    show_update(table, JobUpdate(running_job, (inspected,), ()))
+    show_update(table, JobUpdate(History(running_job), (inspected,)))
     assert screen.getvalue().count("prepared") == 1
 
 

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.report import conversion
+from podracer_client.jobs.history import Agent, Event, Thinning, finite_evaluation
 from podracer_client.report.experiment import best_so_far, experiment_of, spread
 from podracer_client.report.experiment_page import experiment_text
 from podracer_client.report.families import (
@@ -21,9 +21,7 @@ from podracer_client.report.families import (
     living_lines,
     most_telling,
 )
-from podracer_client.report.gather import Thinning
 from podracer_client.report.pods import job_steps, pod_histories, throughput
-from podracer_client.report.records import Agent, Event
 from podracer_client.report.request import request_rows, searched_names
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.jobs.continuous import Continuous, Retrain
@@ -155,9 +153,9 @@ def test_the_best_so_far_only_grows_and_only_by_judged_evaluations() -> None:
 
 def test_what_is_not_finite_is_left_out() -> None:
     message = agent_pb2.Evaluation(agent="projects/p/jobs/j/agents/a0001", mean=math.nan)
-    assert conversion.evaluation(message, ORIGIN) is None
+    assert finite_evaluation(message, ORIGIN) is None
     message.mean, message.lower_bound, message.upper_bound = 1.0, -math.inf, math.inf
-    record = conversion.evaluation(message, ORIGIN)
+    record = finite_evaluation(message, ORIGIN)
     assert record is not None
     assert (record.agent, record.lower, record.upper, record.time_s) == ("a0001", None, None, None)
 
@@ -169,7 +167,7 @@ def test_times_count_from_the_job_s_creation_and_names_are_short() -> None:
         subject="projects/default/jobs/x/agents/a0003",
         time=Timestamp(seconds=1002),
     )
-    record = conversion.event(message, ORIGIN)
+    record = Event.of(message, ORIGIN)
     assert (record.about, record.subject, record.time_s) == ("agents", "a0003", 1.5)
     assert record.message == "a0003 has reached it, on x-0"
 
@@ -242,9 +240,9 @@ def test_what_is_to_happen_besides_training_is_said_too() -> None:
 def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:
     jobs = [
         empty_report(
-            name=f"j{rate}-{seed}",
+            name=f"projects/default/jobs/j{rate}-{seed}",
             labels={"experiment": "e", "matrix.search.space.rate": rate, "matrix.seed": seed},
-            time_to_target_s=float(seed) if rate == "9" else None,
+            **({"time_to_target": float(seed)} if rate == "9" else {}),
             env_steps=1000 * int(seed),
         )
         for seed in ("10", "2", "1")

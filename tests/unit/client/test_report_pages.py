@@ -12,25 +12,31 @@ from pathlib import Path
 
 import pytest
 
+from podracer.common.v1 import agent_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_client.files import write_whole
+from podracer_client.jobs.history import Event, History, Pod
 from podracer_client.report.experiment import Experiment, experiment_of
 from podracer_client.report.experiment_page import experiment_figures, experiment_page
 from podracer_client.report.figures.curves import draw_curves
 from podracer_client.report.figures.rendering import render, render_figures, write_figures
 from podracer_client.report.job_figures import job_figures
 from podracer_client.report.job_page import job_page
-from podracer_client.report.records import Ensemble, Event, JobReport, Pod
 from podracer_core.errors import InvalidInput
-from support.reports import empty_report, failed_report, made_up_report
+from support.reports import changed, empty_report, failed_report, made_up_report
 
 pytestmark = pytest.mark.xdist_group("report_pages")  # the pages are made once
 FILM = "data:video/mp4;base64,ZmlsbQ=="
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
-def page_of(report: JobReport) -> str:
+def page_of(report: History, *, video: tuple[str, str] = ("", "")) -> str:
     plans = job_figures(report)
-    return job_page(report, plans, render_figures(plans, png=False))
+    return job_page(report, plans, render_figures(plans, png=False), video=video)
+
+
+def with_job(report: History, **fields: object) -> History:
+    return report.changed(job=changed(report.job, **fields))
 
 
 def page_of_experiment(experiment: Experiment) -> str:
@@ -45,13 +51,23 @@ def grid(seeds: int = 2) -> Experiment:
         for seed in range(seeds)
     ]
     jobs = [
-        replace(made_up_report(6, 3, seed=number), name=f"grid-{number}", labels=each)
+        with_job(
+            made_up_report(6, 3, seed=number),
+            name=f"projects/default/jobs/grid-{number}",
+            labels=each,
+        )
         for number, each in enumerate(labels)
     ]
     return experiment_of("grid", jobs)
 
 
-def infested_report() -> JobReport:
+def without_evaluations(report: History) -> History:
+    job = changed(report.job)
+    job.progress.ClearField("best")
+    return History(job, agents=report.agents, events=report.events)
+
+
+def infested_report() -> History:
     """Names and messages that try to be HTML, in agents, pods and events too."""
     report = made_up_report(3, 2)
     evil = "<svg onload=alert(1)>$x^2$ & \"'"
@@ -61,28 +77,24 @@ def infested_report() -> JobReport:
     )
     events = (*report.events, Event(99, evil, evil, "pods", evil, 3.0, {}))
     pods = (Pod(evil, "IDLE", "FUSED", evil, 0.0, 1, evil),)
-    return replace(
-        report,
-        name=evil,
-        agents=agents,
-        events=events,
-        pods=pods,
-        ensemble=Ensemble((evil,), evil, None),
-        retrained=evil,
-        standing=(("champion", evil),),
+    policy = agent_pb2.Parent(agent=evil)
+    champion = agent_pb2.Parent(agent=f"projects/default/jobs/{evil}")
+    job = changed(
+        report.job,
+        name=f"projects/default/jobs/{evil}",
+        ensemble=job_pb2.Ensemble(policies=[policy], rule=evil),
+        retrained=policy,
+        continuous_status=job_pb2.ContinuousStatus(champion=champion),
     )
+    return report.changed(job=job, agents=agents, events=events, pods=pods)
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "accepted": lambda: page_of(empty_report()),
     "failed before any agent": lambda: page_of(failed_report()),
-    "no evaluation": lambda: page_of(
-        replace(made_up_report(2, 1), evaluations=(), candidates=(), best=None, evaluation_count=0)
-    ),
-    "filmed": lambda: page_of(replace(made_up_report(1, 1), video=(FILM, "an episode of 5 steps"))),
-    "not filmed": lambda: page_of(
-        replace(made_up_report(1, 1), video=("", "no video: nothing draws it"))
-    ),
+    "no evaluation": lambda: page_of(without_evaluations(made_up_report(2, 1))),
+    "filmed": lambda: page_of(made_up_report(1, 1), video=(FILM, "an episode of 5 steps")),
+    "not filmed": lambda: page_of(made_up_report(1, 1), video=("", "no video: nothing draws it")),
     "one agent": lambda: page_of(made_up_report(1, 1)),
     "a population": lambda: page_of(made_up_report()),
     "running": lambda: page_of(made_up_report(ended=False)),
@@ -217,9 +229,7 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
 def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
     report = made_up_report(500, 40)
     assert len(report.evaluations) > 15_000
-    text = page_of(
-        replace(report, notes=("Of 20,000 evaluations an even choice of 15,000 is drawn.",))
-    )
+    text = page_of(report.changed(evaluation_count=2 * len(report.evaluations)))
     assert len(text) < 4_000_000
     shown = " ".join(Reader(text).texts)
     assert "400 most telling of 500 agents" in shown

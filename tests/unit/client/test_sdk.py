@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
 from podracer_client.jobs.client import Client
-from podracer_client.jobs.watch import JobWatch
+from podracer_client.jobs.following import Follower
 from podracer_client.names import is_checkpoint_name, job_name, leaderboard_name
 from podracer_client.policies.folders import checkpoint_folder
 from podracer_core.attachments.transfer import receive_artifact
@@ -121,12 +122,17 @@ def news(*positions: int, state: int = job_pb2.JOB_STATE_RUNNING, draining: bool
     )
 
 
+def followed(jobs: FakeJobs, **options: Any) -> Follower:
+    servers = SimpleNamespace(job_service=jobs)
+    return Follower(lambda: servers, job_pb2.Job(name="n"), **options)  # type: ignore[arg-type, return-value]
+
+
 def test_a_watch_goes_on_where_it_was_cut_off() -> None:
     end = news(4, state=job_pb2.JOB_STATE_SUCCEEDED)
     jobs = FakeJobs(
         [news(1), news(2), Unavailable("reset")], [news(draining=True)], [], [news(2, 3), end]
     )
-    updates = list(JobWatch(jobs, "n"))  # type: ignore[arg-type]
+    updates = list(followed(jobs))
     assert [event.position for update in updates for event in update.events] == [1, 2, 3, 4]
     assert jobs.positions == [0, 2, 2, 2]
     assert updates[-1].ended
@@ -136,9 +142,9 @@ def test_a_watch_gives_up_after_its_patience() -> None:
     times = iter(range(100))
     silent = FakeJobs(*[[] for _ in range(9)])
     with pytest.raises(Unavailable, match="ends each call and says nothing"):
-        list(JobWatch(silent, "n", patience_s=2, clock=lambda: float(next(times))))  # type: ignore[arg-type]
+        list(followed(silent, patience_s=2, clock=lambda: float(next(times))))
     jobs = FakeJobs([news(1)])
-    watch = iter(JobWatch(jobs, "n", patience_s=2, clock=lambda: float(next(times))))  # type: ignore[arg-type]
+    watch = iter(followed(jobs, patience_s=2, clock=lambda: float(next(times))))
     assert next(watch).events[0].position == 1
     with pytest.raises(Unavailable, match="no answer from the orchestrator for 2 s: away"):
         next(watch)
@@ -146,11 +152,11 @@ def test_a_watch_gives_up_after_its_patience() -> None:
 
 def test_what_the_server_refuses_ends_a_watch() -> None:
     with pytest.raises(NotFound):
-        list(JobWatch(FakeJobs([NotFound("no such job")]), "n"))  # type: ignore[arg-type]
+        list(followed(FakeJobs([NotFound("no such job")])))
 
 
 def test_a_cancelled_watch_ends() -> None:
-    watch = JobWatch(FakeJobs([news(1), news(2)]), "n")  # type: ignore[arg-type]
+    watch = followed(FakeJobs([news(1), news(2)]))
     for _ in watch:
         watch.cancel()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.local.foreground import Foreground
+from podracer_client.local.foreground import Foreground, keep_up
 from podracer_client.local.services import (
     ServiceOptions,
     leaderboard_plan,
@@ -16,7 +16,6 @@ from podracer_client.local.services import (
     require_services,
 )
 from podracer_client.local.state_folder import StateFolder
-from podracer_client.local.up import keep_up
 from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import PreconditionFailed
 

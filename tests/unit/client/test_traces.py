@@ -1,4 +1,4 @@
-"""`podracer trace`: from files of spans to a tree and a page."""
+"""`podracer trace`: from files of spans to a tree and a Chrome trace."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from podracer_client.command.application import application
-from podracer_client.traces.flame import Frame, flame_of, flame_text
-from podracer_client.traces.page import MOST_SPANS, trace_page
-from podracer_client.traces.reading import Trace, read_trace
+from podracer_client.traces import (
+    Frame,
+    Trace,
+    TraceSpan,
+    chrome_trace,
+    flame_of,
+    flame_text,
+    read_trace,
+)
 from podracer_core.errors import InvalidInput, NotFound
 
 JOB = "projects/default/jobs/cartpole-x7"
@@ -134,47 +140,36 @@ def test_the_text_is_a_tree(folder: Path) -> None:
     assert depths["train"] < depths["update"] < depths["gradient steps"]
 
 
-def test_the_page_asks_for_nothing_else(folder: Path) -> None:
-    write(folder, "evaluator", span("</script><b>", "9", "3", 3.0, 4.0))
-    trace = read_trace(folder, JOB)
-    text = trace_page(trace, flame_of(trace))
-    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text)
-    assert "</script><b>" not in text
-    (data,) = re.findall(r"const flame=(.*?);</script>", text)
-    assert json.loads(data)["n"] == "cartpole-x7"
-    (lanes,) = re.findall(r"const lanes=(.*?);</script>", text)
-    assert {lane["service"] for lane in json.loads(lanes)} == {
-        "orchestrator",
-        "learner",
-        "worker",
-        "evaluator",
+def test_the_chrome_trace_has_every_span(folder: Path) -> None:
+    write(folder, "evaluator", span("video", "9", "3", 3.0, 4.0) | {"error": "NotFound: x"})
+    found = json.loads(json.dumps(chrome_trace(read_trace(folder, JOB))))
+    named = {one["pid"]: one["args"]["name"] for one in found["traceEvents"] if one["ph"] == "M"}
+    spans = {one["name"]: one for one in found["traceEvents"] if one["ph"] == "X"}
+    assert len(spans) == 9
+    assert {named[one["pid"]] for one in spans.values()} == {
+        *("orchestrator-1-abc", "learner-1-abc", "worker-1-abc", "evaluator-1-abc")
     }
+    assert (spans["train"]["ts"], spans["train"]["dur"]) == (1e6, 1e7)
+    assert spans["train"]["args"]["iterations"] == 60
+    assert spans["video"]["args"]["error"] == "NotFound: x"
 
 
-def test_the_timeline_is_bounded(folder: Path) -> None:
+def test_spans_of_a_row_enclose_each_other_or_are_apart(folder: Path) -> None:
     write(
         folder,
-        "many",
-        *(
-            span("x", f"m{number}", "3", 2.0, 2.0 + number / 1e4)
-            for number in range(MOST_SPANS + 9)
-        ),
+        "worker",
+        *(span("x", f"m{number}", "3", 0.1 * number, 0.1 * number + 1.0) for number in range(30)),
     )
-    trace = read_trace(folder, JOB)
-    text = trace_page(trace, flame_of(trace))
-    (lanes,) = re.findall(r"const lanes=(.*?);</script>", text)
-    assert sum(len(lane["spans"]) for lane in json.loads(lanes)) == MOST_SPANS
-    assert "17 are left out" in text
-
-
-def test_spans_that_overlap_do_not_cover_each_other(folder: Path) -> None:
-    trace = read_trace(folder, JOB)
-    (lanes,) = re.findall(r"const lanes=(.*?);</script>", trace_page(trace, flame_of(trace)))
-    learner = next(lane for lane in json.loads(lanes) if lane["service"] == "learner")
-    rows: dict[int, float] = {}
-    for one in learner["spans"]:
-        assert one["x"] >= rows.get(one["y"], 0.0) - 1e-5
-        rows[one["y"]] = one["x"] + one["w"]
+    rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for one in chrome_trace(read_trace(folder, JOB))["traceEvents"]:
+        if one["ph"] == "X":
+            rows.setdefault((one["pid"], one["tid"]), []).append(
+                (one["ts"], one["ts"] + one["dur"])
+            )
+    assert 10 <= max(row for _, row in rows) + 1 <= 12
+    for spans in rows.values():
+        for begin, end in spans:
+            assert not [other for other in spans if begin < other[0] < end < other[1]]
 
 
 def test_lines_that_were_cut_off_are_left_out(folder: Path) -> None:
@@ -212,22 +207,14 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(application, ["trace", "cartpole-x7"])
     assert shown.exit_code == 0, shown.output
     assert "gradient steps" in shown.output
-    assert "wrote cartpole-x7-trace.html" in shown.output
-    assert "</html>" in (folder / "cartpole-x7-trace.html").read_text()
+    assert "wrote cartpole-x7-trace.json" in shown.output
+    assert len(json.loads((folder / "cartpole-x7-trace.json").read_text())["traceEvents"]) == 3 + 8
     as_json = CliRunner().invoke(
-        application, ["trace", JOB, "x.html", "--traces", str(folder), "--json"]
+        application, ["trace", JOB, "x.json", "--traces", str(folder), "--json"]
     )
     assert json.loads(as_json.output)["spans"] == 8
 
 
 def test_a_trace_of_one_instant() -> None:
-    trace = Trace(JOB, read_trace_of_nothing())
-    assert "</html>" in trace_page(trace, flame_of(trace))
-
-
-def read_trace_of_nothing() -> list:
-    from podracer_client.traces.reading import TraceSpan
-
-    return [
-        TraceSpan("orchestrator", "o-1", "1", "", "JobService/CreateJob", 5, 5, {"job": JOB}, "")
-    ]
+    one = TraceSpan("orchestrator", "o-1", "1", "", "JobService/CreateJob", 5, 5, {"job": JOB}, "")
+    assert chrome_trace(Trace(JOB, [one]))["traceEvents"][-1]["dur"] == 0

@@ -10,7 +10,6 @@ from podracer_client.command import (
     agent,
     algorithms,
     context,
-    demo,
     doctor,
     environments,
     init,
@@ -23,7 +22,6 @@ from podracer_client.command import (
     secrets,
     sharing,
     submit,
-    video,
     web,
     zoo,
 )
@@ -86,7 +84,7 @@ _COMMANDS = {
         *(
             init.init,
             run.run,
-            demo.demo,
+            run.demo,
             doctor.doctor,
             run.up,
             algorithms.algorithms,
@@ -116,13 +114,8 @@ _COMMANDS = {
         *(report.report, web.web, sharing.log),
     ),
     POLICIES: (
-        *(
-            policies.evaluate,
-            video.video,
-            policies.export,
-            sharing.push,
-            policies.serve,
-        ),
+        *(policies.evaluate, policies.video, policies.export),
+        *(sharing.push, policies.serve),
     ),
 }
 for _panel, _commands in _COMMANDS.items():

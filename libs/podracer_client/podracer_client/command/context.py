@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.display.output import columns
-from podracer_client.servers.contexts import Contexts, Place
+from podracer_client.servers.connection import Contexts, Place
 
 application = typer.Typer(no_args_is_help=True, help="Name the servers that commands connect to.")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import count_text, return_text
-from podracer_client.display.output import columns, write_json
+from podracer_client.display.output import columns, count_text, return_text, write_json
 from podracer_client.names import best_checkpoint_name, short_name, time_text
 
 if TYPE_CHECKING:
@@ -80,9 +79,10 @@ def jobs(
 def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     """Show one job: its figures, pods and latest events. Needs no running server for a state
     folder."""
+    from podracer_client.display.displays import present
     from podracer_client.display.messages import job_json
-    from podracer_client.display.snapshot import take_snapshot
     from podracer_client.display.summary import JobSummary
+    from podracer_client.jobs.history import Pod
 
     with server.read() as client:
         found = client.job(name)
@@ -96,7 +96,7 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     lines = JobSummary(found.message, checkpoint).lines()
     if preparation:
         lines.append(f"prepared     {preparation}")
-    for pod in take_snapshot(found.message, pods).pods:
+    for pod in present(list(map(Pod.of, pods))):
         words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)
         lines.append(f"pod          {'  '.join(filter(None, words))}")
     lines += [
@@ -160,7 +160,7 @@ def pod_count_text(least: int, most: int, learners: int) -> str:
 
 def _state_text(message: job_pb2.Job) -> str:
     """The state, or what came of a job that has ended; with the generation of a continuous job."""
-    from podracer_client.display.outcome import result_word
+    from podracer_client.display.summary import result_word
 
     state = result_word(message).replace("_", " ")
     if not message.HasField("continuous_status"):
@@ -170,7 +170,7 @@ def _state_text(message: job_pb2.Job) -> str:
 
 def _best_text(message: job_pb2.Job, best: float | None) -> str:
     """The best score, with its name if it is not a return."""
-    from podracer_client.display.score import score_name
+    from podracer_client.jobs.score import score_name
 
     name = score_name(message.spec.environment)
     return return_text(best) if best is None or name == "return" else f"{name} {return_text(best)}"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import time_json
 from podracer_client.display.output import columns, write_json
-from podracer_client.names import enum_word, leaderboard_name, short_name, time_text
+from podracer_client.names import enum_word, leaderboard_name, short_name, time_json, time_text
 from podracer_core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def history(
 def _show_board(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:
     from podracer_client.display.leaderboard import leaderboard_text
     from podracer_client.display.messages import candidate_json
-    from podracer_client.display.score import corrected_means
+    from podracer_client.jobs.score import corrected_means
 
     if json:
         corrected = corrected_means([candidate.evaluation for candidate in board.candidates])

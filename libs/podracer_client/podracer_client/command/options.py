@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from podracer_client.display.displays import Display
     from podracer_client.jobs.client import Client
 
 JobFile = Annotated[
@@ -134,8 +136,8 @@ class ServerOptions:
 
     def read(self, *, only_leaderboard: bool = False) -> AbstractContextManager[Client]:
         """The same, also of a state folder where nothing runs; see
-        `podracer_client.local.reading`."""
-        from podracer_client.local.reading import running_or_resting
+        `podracer_client.local.services`."""
+        from podracer_client.local.services import running_or_resting
 
         return running_or_resting(self.connect, self.folder, only_leaderboard=only_leaderboard)
 
@@ -231,3 +233,17 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
     del wrapped.__wrapped__
     return wrapped
+
+
+def choose_display(*, plain: bool, json: bool) -> Display:
+    """JSON lines, or log lines when asked for or when stderr is no terminal, else the live
+    table."""
+    from podracer_client.display.displays import JsonDisplay, PlainDisplay
+
+    if json:
+        return JsonDisplay(sys.stdout, sys.stderr)
+    if plain or not sys.stderr.isatty():
+        return PlainDisplay(sys.stdout, sys.stderr)
+    from podracer_client.display.table import TableDisplay  # late: Rich takes a while
+
+    return TableDisplay(sys.stdout)

@@ -1,11 +1,11 @@
-"""`podracer evaluate`, `export` and `serve`: what is done with trained policies."""
+"""Commands on trained policies: evaluate, export, download, serve, film."""
 
 from __future__ import annotations
 
 import enum
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,11 @@ from podracer_client.command.options import (
 )
 from podracer_client.display.output import write_json
 from podracer_client.files import require_writable
+from podracer_client.names import short_name
+from podracer_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from podracer.evaluator.v1 import evaluator_service_pb2
 
 _EXPORT_TIMEOUT_S = 600.0
 _TOLERANCE = 1e-4
@@ -48,8 +53,8 @@ def evaluate(
 ) -> None:
     """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment.
     An ensemble is compared with each of its policies."""
-    from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies import evaluation_text as texts
+    from podracer_client.local.services import private_evaluator
+    from podracer_client.policies import evaluation as texts
     from podracer_client.policies.environment import (
         bring_files,
         changed_environment,
@@ -129,7 +134,7 @@ def export(
     require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.local.services import private_evaluator
     from podracer_client.policies.evaluation import rule_text, sources
     from podracer_client.policies.folders import policy_folders
     from podracer_client.policies.pieces import write_pieces
@@ -213,3 +218,82 @@ def serve(
         listen, folder.absolute(), rule, follow_interval, server.tls, server.insecure
     )
     raise typer.Exit(keep_serving(policies, ensemble, options, server.connect, server.folder))
+
+
+@with_server
+def video(
+    server: ServerOptions,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write, .mp4 or .gif.",
+            show_default="POLICY.mp4",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the episode.")] = 0,
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100_000,
+            metavar="N",
+            help="The most steps to film. 0: 10,000.",
+            show_default=False,
+        ),
+    ] = 0,
+    settings: Settings = None,
+    trust: Trusted = False,
+    json: Json = False,
+) -> None:
+    """Film one episode of a policy or an ensemble. Needs an environment that draws pictures."""
+    output = output or Path(f"{_title(policies[0])}.mp4")
+    if output.suffix not in (".mp4", ".gif"):
+        raise InvalidInput(
+            f"--output {output}: expected a name that ends with .mp4 or .gif", path=output
+        )
+    require_writable(output)
+
+    from podracer_client.policies.environment import parsed_arguments
+    from podracer_client.policies.recording import record, video_text
+
+    arguments = parsed_arguments(settings or ())
+    header = record(
+        *(policies, output, server.connect, server.folder),
+        best=ensemble,
+        arguments=arguments,
+        trusted=trust,
+        ensemble=rule,
+        seed=seed,
+        step_limit=steps,
+    )
+    if json:
+        write_json({"event": "video", "path": str(output), **video_json(header)})
+    else:
+        sys.stdout.write(f"wrote {output} ({video_text(header)})\n")
+
+
+def video_json(header: evaluator_service_pb2.VideoHeader) -> dict[str, object]:
+    """A video's size, length, return, agent and environment, as JSON values."""
+    return {
+        "size_bytes": header.size_bytes,
+        "steps": header.frame_count - 1,
+        "return": header.episode_return,
+        "complete": header.complete,
+        "agent": header.description.agent,
+        "environment": header.description.environment.id
+        or header.description.environment.entry_point,
+    }
+
+
+def _title(policy: str) -> str:
+    """`pendulum` for a job, and for `projects/default/jobs/pendulum/checkpoints/best`; a folder's
+    own name."""
+    policy = policy.rstrip("/")
+    title = policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
+    return title.strip(".") or "policy"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.display.numbers import seconds
 from podracer_client.display.output import columns, write_json
-from podracer_client.names import short_name
+from podracer_client.names import seconds, short_name
 
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import job_service_pb2

@@ -1,9 +1,11 @@
-"""`podracer report` and `trace`: what became of a job, and of its time, as a page."""
+"""`podracer report` and `trace`: what became of a job, as a page, and of its time, as a file for
+Perfetto."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +26,6 @@ from podracer_core.errors import NotFound, PodracerError, PreconditionFailed
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
-    from podracer_client.report.records import JobReport
 
 
 @with_server
@@ -61,18 +62,19 @@ def report(
     output = output or Path(f"{short_name(name)}-report.html")
     require_writable(output)
 
+    from podracer_client.jobs.history import History
+
     # after the check: matplotlib takes a second
     from podracer_client.report.making import make_report
-    from podracer_client.report.records import JobReport
 
     with server.read() as client:
         made = make_report(client, name, experiment=experiment)
         if (
             video
-            and isinstance(made.subject, JobReport)
+            and isinstance(made.subject, History)
             and (made.subject.candidates or made.subject.standing)
         ):
-            made = replace(made, subject=_filmed(made.subject, client, name, server.folder))
+            made = replace(made, video=_filmed(client, name, server.folder))
     written = made.write(output, figures)
     if json:
         write_json(
@@ -90,17 +92,17 @@ def report(
     )
 
 
-def _filmed(report: JobReport, client: Client, name: str, folder: Path | None) -> JobReport:
-    """The report with a video of the job's champion, or with the reason why there is none."""
+def _filmed(client: Client, name: str, folder: Path | None) -> tuple[str, str]:
+    """The URL of a video of the job's champion and its caption, or none and the reason."""
     from podracer_client.policies.recording import film
 
     sys.stderr.write("filming the champion; --no-video skips this\n")
     try:
-        video: tuple[str, str] = film(best_checkpoint_name(client.full_name(name)), client, folder)
+        return film(best_checkpoint_name(client.full_name(name)), client, folder)
     except PodracerError as error:
-        video = "", f"no video: {error.message}"
-        sys.stderr.write(f"podracer: {video[1]}\n")
-    return replace(report, video=video)
+        reason = f"no video: {error.message}"
+        sys.stderr.write(f"podracer: {reason}\n")
+        return "", reason
 
 
 def trace(
@@ -108,7 +110,7 @@ def trace(
     output: Annotated[
         Path | None,
         typer.Argument(
-            metavar="OUT.html", help="The page to write.", show_default="JOB-trace.html"
+            metavar="OUT.json", help="The file to write.", show_default="JOB-trace.json"
         ),
     ] = None,
     folder: StateFolderOption = Path("runs"),
@@ -123,14 +125,12 @@ def trace(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show where a job's time went, from its creation to the gradient steps, and write an HTML
-    page."""
+    """Show where a job's time went, from its creation to the gradient steps, and write it for
+    https://ui.perfetto.dev."""
     from podracer_client.local.state_folder import StateFolder
-    from podracer_client.traces.flame import flame_of, flame_text
-    from podracer_client.traces.page import trace_page
-    from podracer_client.traces.reading import read_trace
+    from podracer_client.traces import chrome_trace, flame_of, flame_text, read_trace
 
-    output = output or Path(f"{short_name(name)}-trace.html")
+    output = output or Path(f"{short_name(name)}-trace.json")
     require_writable(output)
     place = traces or StateFolder.traces_of(folder)
     try:
@@ -142,7 +142,7 @@ def trace(
             raise error from None
         found = read_trace(place, job)
     flame = flame_of(found)
-    write_whole(output, trace_page(found, flame).encode())
+    write_whole(output, dumps(chrome_trace(found), separators=(",", ":")).encode())
     if json:
         figures = {
             "seconds": found.seconds,

@@ -140,18 +140,18 @@ def create_token(
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Print a new signed token. It is not stored."""
-    from podracer_client.secrets import issued
+    from podracer_client.secrets import deployment
 
-    sys.stdout.write(f"{issued.create(folder, name, role, project, audience, days)}\n")
+    sys.stdout.write(f"{deployment.create(folder, name, role, project, audience, days)}\n")
 
 
 @tokens.command("list")
 def list_tokens(folder: IssuingFolder = Path("runs")) -> None:
     """List the signed tokens that were issued."""
-    from podracer_client.secrets import issued
+    from podracer_client.secrets import deployment
 
     rows = []
-    for claims, state in issued.issued(folder):
+    for claims, state in deployment.issued(folder):
         limits = (" ".join(each) or "all" for each in (claims.projects, claims.audience))
         rows.append(
             (
@@ -177,6 +177,6 @@ def revoke_token(
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Revoke signed tokens: servers refuse them from the next call on."""
-    from podracer_client.secrets import issued
+    from podracer_client.secrets import deployment
 
-    sys.stdout.writelines(f"revoked {each}\n" for each in issued.revoke(folder, token))
+    sys.stdout.writelines(f"revoked {each}\n" for each in deployment.revoke(folder, token))

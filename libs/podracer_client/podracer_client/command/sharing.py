@@ -33,9 +33,7 @@ def log(
 ) -> None:
     """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command
     to continue."""
-    from podracer_client.loggers.destinations import open_logger
-    from podracer_client.loggers.follow import follow
-    from podracer_client.loggers.logger import Logger
+    from podracer_client.loggers.logger import Logger, follow, open_logger
 
     with server.read() as client, ExitStack() as opened:
         job = client.job(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ from podracer_client.command.options import (
     Json,
     Plain,
     ServerOptions,
+    choose_display,
     with_server,
 )
 from podracer_client.display.output import write_json
@@ -117,7 +117,7 @@ def _submitted(
 def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json: bool) -> int:
     """Show all jobs until the last one has ended; the exit code."""
     from podracer_client.display.comparison import choose_experiment_display
-    from podracer_client.display.outcome import exit_code
+    from podracer_client.display.summary import exit_code
     from podracer_client.jobs.experiments import follow_jobs
 
     display = choose_experiment_display(experiment.axes, json=json)
@@ -132,20 +132,14 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
 def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
     """Show a job until it has ended; the exit code. `server` is what the user said to reach
     `client`'s servers."""
-    from podracer_client.display.following import AgentPoller, choose_display, show_update
-    from podracer_client.display.outcome import exit_code
-    from podracer_client.display.summary import JobSummary, next_steps
+    from podracer_client.display.displays import show_update
+    from podracer_client.display.summary import JobSummary, exit_code, next_steps
 
     with choose_display(plain=plain, json=json) as display:
-        with ExitStack() as stack:
-            if display.wants_agents and client.connection.leaderboard:
-                objective = job.message.spec.objective
-                stack.enter_context(
-                    AgentPoller(client, job.message.leaderboard, objective, display.agents)
-                )
-            for update in job.watch():
-                job.message = update.job
-                show_update(display, update)
+        parts = ("agents",) if display.wants_agents and client.connection.leaderboard else ()
+        for update in job.watch(parts=parts):
+            job.message = update.job
+            show_update(display, update)
         has_policy = job.progress.best.checkpoint.prefix or job.message.HasField("unjudged")
         checkpoint = best_checkpoint_name(job.name) if has_policy else ""
         options = server.arguments()

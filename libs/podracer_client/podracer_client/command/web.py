@@ -48,7 +48,7 @@ def web(
 
     Needs no running server for a state folder.
     """
-    from podracer_client.processes.interrupts import INTERRUPTED, Interrupts
+    from podracer_client.processes.process import INTERRUPTED, Interrupts
     from podracer_client.web.serving import serve_page
 
     stop = threading.Event()

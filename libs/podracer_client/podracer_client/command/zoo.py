@@ -64,12 +64,7 @@ def run_entry(
 
 def row(entry: Entry) -> tuple[str, ...]:
     """The entry's line in the table."""
-    from podracer_client.display.numbers import (
-        count_text,
-        duration_text,
-        interval_text,
-        return_text,
-    )
+    from podracer_client.display.output import count_text, duration_text, interval_text, return_text
 
     job, done = entry.job, entry.run
     algorithms = ", ".join(share.algorithm for share in job.search.algorithms) or "auto"

@@ -1,8 +1,7 @@
 """The display of jobs in a terminal or as JSON.
 
 displays, table, comparison        live: log lines, JSON lines, a table; the jobs of an experiment
-following                          chooses a display and feeds it
-snapshot, messages, summary        a job's figures: while it runs, for `--json`, at its end
+messages, summary                  a job's figures for `--json`, and at its end
 leaderboard, catalogue             candidates and hyperparameters as text
-output, numbers, score             columns and JSON objects, numbers, the name of a score
+output                             columns, JSON objects, numbers as text
 """

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
-from podracer_client.display.outcome import missed_target, result_word
-from podracer_client.display.output import columns, write_json
-from podracer_client.display.score import score_name
-from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
-from podracer_client.names import enum_word, short_name
+from podracer_client.display.output import (
+    columns,
+    count_text,
+    duration_text,
+    return_text,
+    write_json,
+)
+from podracer_client.display.summary import missed_target, result_word
+from podracer_client.jobs.history import History
+from podracer_client.jobs.score import score_name
+from podracer_client.names import enum_word, seconds, short_name
 from podracer_core.jobs.experiment import axis_label
 
 JobType = TypeVar("JobType")
@@ -41,18 +46,18 @@ class ExperimentDisplay:
     def show(self, jobs: Iterable[job_pb2.Job]) -> None:
         """All jobs as they are now."""
         for job in jobs:
-            snapshot = take_snapshot(job, ())
-            now = (snapshot.state, snapshot.best_score)
+            history = History(job)
+            now = (history.state, history.best_score)
             if self._shown.get(job.name) != now:
                 self._shown[job.name] = now
-                self.changed(job, snapshot)
+                self.changed(history)
 
-    def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
+    def changed(self, history: History) -> None:
         """Show that a job has another state, or a new best."""
-        best = "" if snapshot.best_return is None else f", best {return_text(snapshot.best_return)}"
-        why = f": {job.problem.message}" if job.HasField("problem") else ""
-        steps = f"{count_text(snapshot.env_steps)} steps"
-        self.note(f"{job.spec.display_name}  {snapshot.state.lower()}{best}, {steps}{why}")
+        best = f", best {return_text(history.best.mean)}" if history.best else ""
+        why = f": {history.problem.message}" if history.problem else ""
+        steps = f"{count_text(history.env_steps)} steps"
+        self.note(f"{history.job.spec.display_name}  {history.state.lower()}{best}, {steps}{why}")
 
     def note(self, text: str) -> None:
         """Show news of the processes around the jobs."""
@@ -78,8 +83,8 @@ class JsonExperimentDisplay(ExperimentDisplay):
     """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at
     the end."""
 
-    def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
-        write_json({"event": "job_changed", **comparison_json(job, self._axes)}, self._out)
+    def changed(self, history: History) -> None:
+        write_json({"event": "job_changed", **comparison_json(history.job, self._axes)}, self._out)
 
     def note(self, text: str) -> None:
         write_json({"event": "note", "message": text}, self._out)
@@ -94,7 +99,7 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
     progress = job.progress
     return {
         "job": job.name,
-        "state": state_text(job.state),
+        "state": enum_word(job_pb2.JobState, job.state),
         "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
         "matrix": {axis: _value(job, axis) for axis in axes},
         "best_return": progress.best.mean if progress.HasField("best") else None,

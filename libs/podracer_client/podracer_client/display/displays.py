@@ -1,4 +1,5 @@
-"""The interface of a display, and the simple ones: log lines, and JSON objects."""
+"""The interface of a display, and the simple ones: log lines, and JSON objects; choosing one, and
+feeding it."""
 
 from __future__ import annotations
 
@@ -8,14 +9,19 @@ from datetime import UTC, datetime
 from typing import Self, TextIO
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text, time_json
-from podracer_client.display.output import write_json
-from podracer_client.display.snapshot import AgentRow, Snapshot
+from podracer_client.display.output import count_text, duration_text, return_text, write_json
 from podracer_client.display.summary import JobSummary
-from podracer_client.names import moment
+from podracer_client.jobs.following import JobUpdate
+from podracer_client.jobs.history import History, Pod
+from podracer_client.names import moment, time_json
 
 _LINE_INTERVAL_S = 2.0
 _PROGRESS_INTERVAL_S = 1.0
+_INSPECTED = "ENVIRONMENT_INSPECTED"
+WARNINGS = frozenset(
+    {"WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"}
+)
+"""Kinds of events that people should not miss; the end of a job repeats them."""
 
 
 class Display:
@@ -23,7 +29,7 @@ class Display:
     stderr."""
 
     wants_agents = False
-    """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
+    """Whether it shows the agents of the history: they cost calls to the leaderboard."""
     warnings: tuple[str, ...] = ()
     """The job's warnings so far."""
     summary: JobSummary | None = None
@@ -35,11 +41,8 @@ class Display:
     def __exit__(self, *exc: object) -> None:
         """Give the terminal back."""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, history: History) -> None:
         """Show the job as it is now."""
-
-    def agents(self, rows: Sequence[AgentRow]) -> None:
-        """Show the job's agents as they are now, best first."""
 
     def event(self, event: job_pb2.Event) -> None:
         """Show an event of the job."""
@@ -67,12 +70,12 @@ class PlainDisplay(Display):
         self._next_s = 0.0
         self._last = ""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, history: History) -> None:
         now = self._clock()
-        if now < self._next_s and snapshot.state == self._last:
+        if now < self._next_s and history.state == self._last:
             return
-        self._next_s, self._last = now + _LINE_INTERVAL_S, snapshot.state
-        self._log(progress_line(snapshot))
+        self._next_s, self._last = now + _LINE_INTERVAL_S, history.state
+        self._log(progress_line(history))
 
     def event(self, event: job_pb2.Event) -> None:
         self._log(f"{event.kind}: {event.message}", moment(event.time))
@@ -107,26 +110,26 @@ class JsonDisplay(Display):
         self._next_s = 0.0
         self._state = ""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, history: History) -> None:
         now = self._clock()
-        if now < self._next_s and snapshot.state == self._state:
+        if now < self._next_s and history.state == self._state:
             return
-        self._next_s, self._state = now + _PROGRESS_INTERVAL_S, snapshot.state
+        self._next_s, self._state = now + _PROGRESS_INTERVAL_S, history.state
         write_json(
             {
                 "event": "progress",
-                "job": snapshot.name,
-                "state": snapshot.state,
-                "env_steps": snapshot.env_steps,
-                "live_env_steps": snapshot.live_env_steps,
-                "env_steps_per_second": round(snapshot.env_steps_per_second, 1),
-                "best_return": snapshot.best_return,
-                "best_lower_bound": snapshot.best_lower_bound,
-                "target_return": snapshot.target_return,
-                "train_seconds": round(snapshot.train_seconds, 3),
-                "eta_seconds": snapshot.eta_seconds,
-                "agents": snapshot.agent_count,
-                "pods": len(snapshot.pods),
+                "job": history.job.name,
+                "state": history.state,
+                "env_steps": history.env_steps,
+                "live_env_steps": history.live_env_steps,
+                "env_steps_per_second": round(history.env_steps_per_second, 1),
+                "best_return": history.best.mean if history.best else None,
+                "best_lower_bound": history.best.lower if history.best else None,
+                "target_return": history.objective.target,
+                "train_seconds": round(history.train_s, 3),
+                "eta_seconds": history.eta_s,
+                "agents": history.agent_count,
+                "pods": len(present(history.pods)),
             },
             self._out,
         )
@@ -155,34 +158,39 @@ class JsonDisplay(Display):
         self._diagnostics.writelines(f"{line}\n" for line in summary.problem_lines())
 
 
-def progress_line(snapshot: Snapshot) -> str:
+def present(pods: Sequence[Pod]) -> list[Pod]:
+    """The pods that have not left for good."""
+    return [pod for pod in pods if pod.state != "STOPPED"]
+
+
+def progress_line(history: History) -> str:
     """A job in one line."""
-    if snapshot.standing:
+    if standing := history.standing:
         return "  ".join(
-            [snapshot.state.lower(), *(f"{title} {text}" for title, text in snapshot.standing)]
+            [history.state.lower(), *(f"{title} {text}" for title, text in standing.items())]
         )
     parts = [
-        f"{snapshot.state.lower()} {duration_text(snapshot.train_seconds)}",
-        f"{len(snapshot.pods)} pods",
-        f"{snapshot.agent_count} agents",
-        f"{count_text(snapshot.live_env_steps)} steps",
-        f"{count_text(snapshot.env_steps_per_second)} steps/s",
-        best_text(snapshot),
+        f"{history.state.lower()} {duration_text(history.train_s)}",
+        f"{len(present(history.pods))} pods",
+        f"{history.agent_count} agents",
+        f"{count_text(history.live_env_steps)} steps",
+        f"{count_text(history.env_steps_per_second)} steps/s",
+        best_text(history),
     ]
-    if snapshot.eta_seconds is not None:
-        parts.append(f"budget ends in {duration_text(snapshot.eta_seconds)}")
+    if history.eta_s is not None:
+        parts.append(f"budget ends in {duration_text(history.eta_s)}")
     return "  ".join(parts)
 
 
-def best_text(snapshot: Snapshot) -> str:
+def best_text(history: History) -> str:
     """`best -201.3 (lower bound; mean -182.4, target -200.0)`, or `best Sharpe 0.45 (…)`."""
     inside = []
-    if snapshot.best_return is not None and snapshot.statistic != "mean":
-        inside.append(f"{snapshot.statistic}; mean {return_text(snapshot.best_return)}")
-    if snapshot.target_return is not None:
-        inside.append(f"target {return_text(snapshot.target_return)}")
-    best = "best" if snapshot.score_name == "return" else f"best {snapshot.score_name}"
-    return f"{best} {return_text(snapshot.best_score)}" + (
+    if history.best is not None and not history.objective.by_mean:
+        inside.append(f"{history.objective.statistic}; mean {return_text(history.best.mean)}")
+    if history.objective.target is not None:
+        inside.append(f"target {return_text(history.objective.target)}")
+    best = "best" if history.score_name == "return" else f"best {history.score_name}"
+    return f"{best} {return_text(history.best_score)}" + (
         f" ({', '.join(inside)})" if inside else ""
     )
 
@@ -196,3 +204,16 @@ def write_summary(
         lines += ["next", *(f"  {command}" for command in next_steps)]
     out.write("\n".join(lines) + "\n")
     out.flush()
+
+
+def show_update(display: Display, update: JobUpdate) -> None:
+    """Events first, in their order, then the job as it is after them."""
+    for event in update.events:
+        display.event(event)
+        if event.kind in WARNINGS:
+            display.warnings += (event.message,)
+        if event.kind == _INSPECTED and (
+            preparation := update.job.environment_description.preparation
+        ):
+            display.prepared(preparation)
+    display.show(update.history)

@@ -10,14 +10,10 @@ from collections.abc import Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
-from podracer_client.display.numbers import count_text, interval_text, return_text, seconds
-from podracer_client.display.output import columns
-from podracer_client.display.score import corrected_means
-from podracer_client.names import enum_word, short_name
-from podracer_core.catalogue.messages import hyperparameter_from_message
-from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evaluations import broken_episodes
+from podracer_client.display.output import columns, count_text, interval_text, return_text
+from podracer_client.jobs.history import agent_hyperparameters, broken_text
+from podracer_client.jobs.score import corrected_means
+from podracer_client.names import enum_word, seconds, short_name
 
 _WIDTH = 100
 _LEAST_WIDTH = 60
@@ -92,31 +88,11 @@ def first_text(board: leaderboard_service_pb2.Leaderboard) -> str:
     return f"{name} is first by {what} ({count} episodes). {why}"
 
 
-def broken_text(candidate: leaderboard_service_pb2.Candidate) -> str:
-    """What is known of a candidate's broken episodes; empty if none broke."""
-    agent = candidate.agent
-    if candidate.exclusion:
-        return f"cannot be first: {candidate.exclusion}"
-    broken = broken_episodes(agent)
-    return f"broke in {broken:,} of {agent.evaluated_episodes:,} episodes" if broken else ""
-
-
 def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
     """`fresh`, `from a0003`, `fused from a0003 and a0007`; and the agent that it replaced. `start`
     is FRESH, COPY, …"""
     text = _STARTS.get(start, start.lower()).format(" and ".join(parents)) if parents else "fresh"
     return f"{text}, for {replaced}" if replaced else text
-
-
-def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, HyperparameterValue]:
-    """Hyperparameters that have a value, by name."""
-    found = {}
-    for name in sorted(spec.hyperparameters):
-        try:
-            found[name] = hyperparameter_from_message(spec.hyperparameters[name])
-        except InvalidInput:  # of a kind that a newer server knows
-            continue
-    return found
 
 
 def _origin(agent: leaderboard_service_pb2.Agent) -> str:

@@ -8,12 +8,10 @@ from typing import Any
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.display.leaderboard import agent_hyperparameters
-from podracer_client.display.numbers import seconds, time_json
-from podracer_client.display.outcome import result_word
-from podracer_client.display.score import best_score
-from podracer_client.display.snapshot import state_text
-from podracer_client.names import enum_word
+from podracer_client.display.summary import result_word
+from podracer_client.jobs.history import COUNTS, agent_hyperparameters
+from podracer_client.jobs.score import best_score
+from podracer_client.names import enum_word, seconds, time_json
 from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
 
 
@@ -22,7 +20,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
     progress = job.progress
     return {
         "name": job.name,
-        "state": state_text(job.state),
+        "state": enum_word(job_pb2.JobState, job.state),
         "environment": job.spec.environment.id or job.spec.environment.entry_point,
         "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
         "result": result_word(job),
@@ -79,7 +77,7 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, An
         **evaluation_json(evaluation),
         "confirmed": candidate.confirmed,
         "exclusion": candidate.exclusion or None,
-        **counts_json(agent),
+        **{name: getattr(agent, name) for name in COUNTS},
         "env_steps": evaluation.env_steps,
         "checkpoint": evaluation.checkpoint.prefix,
         "device_seconds": round(seconds(agent.cost), 3),
@@ -94,12 +92,6 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, An
         "admit_time": time_json(candidate.admit_time),
         "hyperparameters": agent_hyperparameters(agent.spec),
     }
-
-
-def counts_json(agent: leaderboard_service_pb2.Agent) -> dict[str, Any]:
-    """The episodes of all of an agent's evaluations, and those of them that broke."""
-    names = ("evaluated_episodes", "broken_number_episodes", "broken_code_episodes")
-    return {name: getattr(agent, name) for name in names}
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:

@@ -1,29 +1,122 @@
-"""The end of a job: its result, the place of its best policy, and the next commands."""
+"""The end of a job: its result, an exit code, the place of its best policy, and the next
+commands."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import (
-    count_text,
-    duration_text,
-    evaluation_text,
-    return_text,
-    seconds,
-)
-from podracer_client.display.outcome import missed_target, target_lines
-from podracer_client.display.score import best_score, score_name, statistic
-from podracer_client.display.snapshot import standing, state_text
-from podracer_client.names import enum_word, short_name
+from podracer_client.display.output import count_text, duration_text, evaluation_text, return_text
+from podracer_client.jobs.history import History
+from podracer_client.jobs.score import best_score, score, score_name, statistic
+from podracer_client.names import enum_word, seconds, short_name
 from podracer_core.catalogue.messages import arguments_from_message
+from podracer_core.config import format_seconds
 from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
+
+TARGET_MISSED = 3
+"""Exit code: the budget is used, and the target was not reached."""
+_NEARLY = 0.95
+"""The used part of a limit from which it counts as the one that ended the job: no round begins for
+the rest."""
+_FEW_AGENTS = 16
+
+
+def exit_code(jobs: Iterable[job_pb2.Job]) -> int:
+    """1 if a job did not succeed, otherwise 3 if a job missed its target, otherwise 0."""
+    jobs = list(jobs)
+    if any(job.state != job_pb2.JOB_STATE_SUCCEEDED for job in jobs):
+        return 1
+    return TARGET_MISSED if any(map(missed_target, jobs)) else 0
+
+
+def result_word(job: job_pb2.Job) -> str:
+    """What came of a job that has ended: `REACHED`, `MISSED`, `BUDGET_USED`, …; else its state."""
+    if missed_target(job):
+        return "MISSED"
+    word = enum_word(job_pb2.JobOutcome, job.outcome) or enum_word(job_pb2.JobState, job.state)
+    return word.removeprefix("TARGET_")
+
+
+def missed_target(job: job_pb2.Job) -> bool:
+    """Whether it had a target and used its budget without reaching it."""
+    has_target = job.spec.objective.HasField("target_return")
+    return has_target and job.outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
+
+
+def target_lines(job: job_pb2.Job) -> list[str]:
+    """The best result of a job that missed its target, and suggestions; empty for any other job."""
+    if not missed_target(job):
+        return []
+    titles = ["try next", *[""] * 5]
+    advice = [f"{title:<13}{text}" for title, text in zip(titles, _advice(job), strict=False)]
+    return [f"target       {_how_far(job)}", *advice]
+
+
+def _how_far(job: job_pb2.Job) -> str:
+    objective, best = job.spec.objective, job.progress.best
+    target = return_text(objective.target_return)
+    if not job.progress.HasField("best"):
+        return f"{target}; no evaluation came before the end"
+    confirmed = "confirmed" if best.purpose in CONFIRMING else "unconfirmed"
+    called, name = statistic(objective), score_name(job.spec.environment)
+    episodes = f" over {count_text(len(best.returns))} episodes" if best.returns else ""
+    place = f"at {count_text(best.env_steps)} steps of its lineage"
+    if best.create_time.seconds and job.create_time.seconds:
+        age = seconds(best.create_time) - seconds(job.create_time)
+        place += f", {duration_text(max(0.0, age))} after the job's creation"
+    return (
+        f"{return_text(best_score(job))} of {target} ({called} of the {name}{episodes}, "
+        f"{confirmed}), {place}"
+    )
+
+
+def _advice(job: job_pb2.Job) -> Iterator[str]:
+    """Suggestions: keys of the job file with other values, the most likely first."""
+    spec, objective, best = job.spec, job.spec.objective, job.progress.best
+    has_best = job.progress.HasField("best")
+    if has_best and score(best, objective) < objective.target_return <= best.mean:
+        episodes = (
+            f"evaluation.episodes: {4 * len(best.returns)}"
+            if best.returns
+            else "more evaluation.episodes"
+        )
+        yield f"{episodes}: the mean reached the target, the lower bound of its interval did not"
+    yield from _longer(job)
+    algorithms = [share.algorithm for share in spec.search.algorithms]
+    if algorithms:
+        yield f"search.algorithms: auto (it had only {', '.join(algorithms)})"
+    elif spec.search.space:
+        yield "no search.space: the algorithms' own ranges"
+    if (population := spec.evolution.population) and population < _FEW_AGENTS:
+        yield f"evolution.population: {2 * population} (now {population})"
+
+
+def _longer(job: job_pb2.Job) -> Iterator[str]:
+    """Twice the limits that ended the job; all limits if none is nearly used: a round was too long
+    for the rest."""
+    objective, progress = job.spec.objective, job.progress
+    duration, cost = seconds(objective.max_duration), seconds(objective.max_cost)
+    limits = (
+        (
+            "max_env_steps",
+            objective.max_env_steps,
+            progress.env_steps,
+            lambda limit: f"{limit:_.0f}",
+        ),
+        ("max_duration", duration, seconds(progress.train_time), format_seconds),
+        ("max_cost", cost, seconds(progress.cost), format_seconds),
+    )
+    given = [limit for limit in limits if limit[1]]
+    used = [limit for limit in given if limit[2] >= _NEARLY * limit[1]]
+    for name, limit, _, text in used or given:
+        yield f"objective.{name}: {text(2 * limit)} (now {text(limit)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +134,7 @@ class JobSummary:
         reached = progress.HasField("time_to_target")
         return {
             "event": "job_finished",
-            "state": state_text(self.job.state),
+            "state": History(self.job).state,
             "outcome": enum_word(job_pb2.JobOutcome, self.job.outcome) or None,
             "best_return": progress.best.mean if progress.HasField("best") else None,
             "best_score": best_score(self.job),
@@ -82,10 +175,13 @@ class JobSummary:
             outcome += ", target missed"
         if progress.HasField("time_to_target"):
             outcome += f" after {duration_text(seconds(progress.time_to_target))} of training"
-        lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
+        lines = [f"{self.job.name}: {History(self.job).state}{', ' if outcome else ''}{outcome}"]
         lines += self.problem_lines()
         if self.job.HasField("continuous_status"):
-            return [*lines, *(f"{title:<13}{text}" for title, text in standing(self.job).items())]
+            return [
+                *lines,
+                *(f"{title:<13}{text}" for title, text in History(self.job).standing.items()),
+            ]
         if self.job.parent:
             lines.append(f"generation   {self.job.generation} of {short_name(self.job.parent)}")
         lines.append(

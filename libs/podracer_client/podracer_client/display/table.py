@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.displays import Display, best_text, write_summary
-from podracer_client.display.numbers import count_text, duration_text, return_text
-from podracer_client.display.snapshot import AgentRow, PodRow, Snapshot
+from podracer_client.display.displays import Display, best_text, present, write_summary
+from podracer_client.display.output import count_text, duration_text, return_text
 from podracer_client.display.summary import JobSummary
+from podracer_client.jobs.history import History, Pod
+from podracer_client.jobs.score import best_first
 from podracer_core.telemetry.logging import printable
 
 _REFRESHES_PER_S = 4
@@ -50,9 +51,8 @@ class TableDisplay(Display):
             file=sys.stderr, markup=False, emoji=False, highlight=False
         )
         self._clock = clock
-        self._snapshot: Snapshot | None = None
+        self._history: History | None = None
         self._seen_s = 0.0
-        self._agents: Sequence[AgentRow] = ()
         self._news: deque[str] = deque(maxlen=_NEWS_ROWS)
         self._live = Live(
             console=self._console,
@@ -68,11 +68,10 @@ class TableDisplay(Display):
     def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
-    def show(self, snapshot: Snapshot) -> None:
-        self._snapshot, self._seen_s = snapshot, self._clock()
-
-    def agents(self, rows: Sequence[AgentRow]) -> None:
-        self._agents = rows
+    def show(self, history: History) -> None:
+        if self._history is None or history.job is not self._history.job:
+            self._seen_s = self._clock()
+        self._history = history
 
     def event(self, event: job_pb2.Event) -> None:
         self._news.append(printable(event.message))
@@ -90,45 +89,43 @@ class TableDisplay(Display):
     def render(self) -> RenderableType:
         """The current contents of the screen."""
         parts: list[RenderableType] = []
-        if self._snapshot is None:
+        if self._history is None:
             parts.append(Text("starting …", style="dim"))
         else:
-            parts.append(self._header(self._snapshot))
-            if self._snapshot.pods:
-                parts.append(pod_table(self._snapshot.pods))
-            if self._agents:
-                parts.append(agent_table(self._agents, self._snapshot.statistic))
+            parts.append(self._header(self._history))
+            if pods := present(self._history.pods):
+                parts.append(pod_table(pods))
+            if self._history.agents:
+                parts.append(agent_table(self._history))
         parts.extend(
             Text(f"· {line}", style="dim", no_wrap=True, overflow="ellipsis")
             for line in list(self._news)
         )
         return Group(*parts)
 
-    def _header(self, snapshot: Snapshot) -> RenderableType:
+    def _header(self, history: History) -> RenderableType:
         # Between two updates the clock of a running job continues.
-        running = snapshot.state == "RUNNING" and any(
-            pod.state == "WORKING" for pod in snapshot.pods
-        )
-        elapsed = snapshot.train_seconds + (self._clock() - self._seen_s if running else 0.0)
+        running = history.state == "RUNNING" and any(pod.state == "WORKING" for pod in history.pods)
+        elapsed = history.train_s + (self._clock() - self._seen_s if running else 0.0)
         grid = Table.grid(padding=(0, 3))
         grid.add_row(
-            Text(snapshot.name, style="bold"),
-            Text(snapshot.state),
-            Text(best_text(snapshot), style="bold"),
+            Text(history.job.name, style="bold"),
+            Text(history.state),
+            Text(best_text(history), style="bold"),
         )
-        if snapshot.standing:
-            for title, text in snapshot.standing:
+        if history.standing:
+            for title, text in history.standing.items():
                 grid.add_row(title, text, "")
             return grid
         grid.add_row(
-            f"elapsed {duration_text(elapsed)}   ETA {duration_text(snapshot.eta_seconds)}",
-            f"{count_text(snapshot.live_env_steps)} steps",
-            f"{count_text(snapshot.env_steps_per_second)} steps/s   {snapshot.agent_count} agents",
+            f"elapsed {duration_text(elapsed)}   ETA {duration_text(history.eta_s)}",
+            f"{count_text(history.live_env_steps)} steps",
+            f"{count_text(history.env_steps_per_second)} steps/s   {history.agent_count} agents",
         )
         return grid
 
 
-def pod_table(pods: Sequence[PodRow]) -> Table:
+def pod_table(pods: Sequence[Pod]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title, right in (
         ("pod", False),
@@ -150,14 +147,17 @@ def pod_table(pods: Sequence[PodRow]) -> Table:
     return table
 
 
-def agent_table(agents: Sequence[AgentRow], statistic: str) -> Table:
-    """The first agents of `agents`, which is sorted, and a line with the number of omitted ones."""
+def agent_table(history: History) -> Table:
+    """The best agents, the newest first among equals, and a line with the number of omitted
+    ones."""
+    agents, objective = best_first(reversed(history.agents)), history.objective
+    best = f"best {objective.statistic}"
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     titles = (
         ("agent", False),
         ("algorithm", False),
         ("state", False),
-        (f"best {statistic}", True),
+        (best, True),
         ("latest", True),
     )
     for title, right in (*titles, ("steps", True), ("rung", True), ("from", False)):
@@ -168,7 +168,7 @@ def agent_table(agents: Sequence[AgentRow], statistic: str) -> Table:
             agent.algorithm,
             _styled(f"{agent.state}, breaks too often" if agent.exclusion else agent.state),
             return_text(agent.score),
-            return_text(agent.latest),
+            return_text(objective.score(agent.latest) if agent.latest else None),
             count_text(agent.env_steps),
             str(agent.rung),
             _some(agent.parents),

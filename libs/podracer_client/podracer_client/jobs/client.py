@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.jobs.finding import find_job
-from podracer_client.jobs.job import Job
-from podracer_client.names import DEFAULT_PROJECT, job_name
+from podracer_client.jobs.job import Job, find_job
+from podracer_client.names import DEFAULT_PROJECT
 from podracer_client.servers.lookup import find_connection
-from podracer_client.servers.stubs import PAGE_SIZE, Servers, pages
-from podracer_core.errors import DataCorrupted, Unavailable
+from podracer_client.servers.stubs import Servers, pages
+from podracer_core.errors import Unavailable
 
 if TYPE_CHECKING:
     from podracer_core.jobs.spec import JobSpec
@@ -153,38 +151,6 @@ class Client(Servers):
                 return
             except Unavailable:
                 self.leaderboard(name)  # still there: only the connection has reached its age
-
-    def agents(self, leaderboard: str) -> list[leaderboard_service_pb2.Agent]:
-        """Every agent of a leaderboard, ranked or not, oldest first."""
-        request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard)
-        return [
-            agent
-            for page in pages(self.leaderboard_service.ListAgents, request)
-            for agent in page.agents
-        ]
-
-    def evaluations(self, leaderboard: str, *, agent: str = "") -> Iterator[agent_pb2.Evaluation]:
-        """Every evaluation of a leaderboard or of one of its agents, oldest first. Reads page by
-        page."""
-        request = leaderboard_service_pb2.ListEvaluationsRequest(
-            leaderboard=leaderboard, agent=agent
-        )
-        for page in pages(self.leaderboard_service.ListEvaluations, request):
-            yield from page.evaluations
-
-    def events(self, job: str, *, after_position: int = 0) -> Iterator[job_pb2.Event]:
-        """The events of a job after a position of its log, oldest first. Reads page by page."""
-        request = job_service_pb2.ListEventsRequest(
-            job=job_name(job), after_position=after_position, page_size=PAGE_SIZE
-        )
-        while True:
-            response = self.job_service.ListEvents(request)
-            yield from response.events
-            if not response.more:
-                return
-            if not response.events or response.events[-1].position <= request.after_position:
-                raise DataCorrupted("the server lists the same events again and again")
-            request.after_position = response.events[-1].position
 
     def promote(
         self, job: str, policy: str = "", *, alias: str = "", reason: str = ""

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
-from podracer_client.jobs.watch import FINAL_STATES, JobWatch
-from podracer_client.names import best_checkpoint_name, enum_word
+from podracer_client.jobs.following import EVERYTHING, Follower
+from podracer_client.jobs.history import FINAL_STATES, MAX_EVALUATIONS, MAX_EVENTS, History
+from podracer_client.names import best_checkpoint_name, enum_word, job_name, short_name, time_text
 from podracer_client.servers.stubs import Servers, pages
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.config.other_libraries import did_you_mean
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.ranges import HyperparameterValue
 
 _DELETE_TIMEOUT_S = 600.0
 """Deleting many objects may take a while; a repeated call continues where the former one ended."""
+
+
+_MOST_SHOWN = 10
 
 
 class Job:
@@ -58,14 +63,26 @@ class Job:
         ).job
         return self
 
-    def watch(self, *, after_position: int = 0, patience_s: float = 60.0) -> JobWatch:
-        """Iterate over the job's updates until it ends; see JobWatch."""
-        return JobWatch(
-            self._servers.job_service,
-            self.name,
-            after_position=after_position,
-            patience_s=patience_s,
-        )
+    def watch(
+        self, *, after_position: int = 0, patience_s: float = 60.0, **options: Any
+    ) -> Follower:
+        """Iterate over the job's updates until it ends; `options` are further ones of Follower."""
+        options |= {"after_position": after_position, "patience_s": patience_s}
+        return Follower(lambda: self._servers, self.message, **options)
+
+    def history(
+        self, *, max_evaluations: int = MAX_EVALUATIONS, max_events: int = MAX_EVENTS
+    ) -> History:
+        """Everything about the job, as it is now."""
+        job = self.refresh().message
+        after = max(0, job.event_position - max_events)
+        limits = {"max_evaluations": max_evaluations, "max_events": max_events}
+        follower = self.watch(after_position=after, parts=EVERYTHING, **limits)
+        for _ in follower.read():
+            pass
+        return follower.take(
+            job, self._servers.events(job.name, after_position=after), self.pods()
+        ).history
 
     def wait(self, *, patience_s: float = 60.0) -> Job:
         """Wait until the job ends, in any state. Raises Unavailable if the server does not answer
@@ -217,3 +234,46 @@ def _hyperparameter(name: str, value: HyperparameterValue) -> agent_pb2.Hyperpar
             f"{value!r:.100}"
         )
         raise InvalidInput.of(name, problem) from error
+
+
+def find_job(servers: Servers, text: str) -> job_pb2.Job:
+    """Raises NotFound with the nearest names, InvalidInput (AMBIGUOUS_NAME) with the jobs that
+    share the name."""
+    name = job_name(text)
+    try:
+        return servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=name)).job
+    except NotFound as error:
+        cause = error
+    project, short = name.partition("/jobs/")[0], short_name(name)
+    named = _list(servers, project, f"display_name={short}")
+    if not named:
+        problem = f"there is no job {text}; {_advice(_list(servers, project), short)}"
+        raise NotFound(problem, reason="JOB_NOT_FOUND", job=text) from cause
+    if len(named) > 1:
+        problem = f"{len(named)} jobs are called {short}; name one by its id:\n{_candidates(named)}"
+        raise InvalidInput(problem, field="job", reason="AMBIGUOUS_NAME", name=text)
+    return named[0]
+
+
+def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:
+    view = job_service_pb2.JOB_VIEW_FULL if matching else job_service_pb2.JOB_VIEW_BASIC
+    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching, view=view)
+    return [job for page in pages(servers.job_service.ListJobs, request) for job in page.jobs]
+
+
+def _advice(jobs: Sequence[job_pb2.Job], text: str) -> str:
+    known = dict.fromkeys(
+        name for job in jobs for name in (job.spec.display_name, short_name(job.name))
+    )
+    return did_you_mean(text, known, "`podracer jobs` lists them")
+
+
+def _candidates(jobs: Sequence[job_pb2.Job]) -> str:
+    """Id, creation and state of each, newest first."""
+    lines = [
+        f"  {short_name(job.name)}  created {time_text(job.create_time)}  "
+        f"{enum_word(job_pb2.JobState, job.state)}"
+        for job in jobs[:_MOST_SHOWN]
+    ]
+    more = len(jobs) - len(lines)
+    return "\n".join([*lines, f"  and {more} more"] if more else lines)

@@ -13,7 +13,7 @@ from pathlib import Path
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_bytes
-from podracer_client.jobs.finding import find_job
+from podracer_client.jobs.job import find_job
 from podracer_client.names import DEFAULT_PROJECT, refused
 from podracer_client.servers.stubs import Servers
 from podracer_core.catalogue.messages import hyperparameters_from_message

@@ -20,7 +20,7 @@ import psutil
 
 from podracer_client.local.services import TRAINING
 from podracer_client.processes.ports import describe_process, listener_of
-from podracer_client.servers.contexts import Contexts
+from podracer_client.servers.connection import Contexts
 from podracer_core.device.toolchain import missing as missing_for_kernels
 from podracer_core.errors import PodracerError
 

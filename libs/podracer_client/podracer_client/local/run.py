@@ -5,23 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.displays import Display
-from podracer_client.display.following import AgentPoller, show_update
-from podracer_client.display.outcome import exit_code
-from podracer_client.display.snapshot import take_snapshot
-from podracer_client.display.summary import JobSummary, next_steps, path_text
+from podracer_client.display.displays import Display, show_update
+from podracer_client.display.summary import JobSummary, exit_code, next_steps, path_text
 from podracer_client.jobs.client import Client
+from podracer_client.jobs.following import JobUpdate
+from podracer_client.jobs.history import History
 from podracer_client.jobs.job import Job
 from podracer_client.jobs.warm_starts import look_up_founders
-from podracer_client.jobs.watch import JobUpdate
 from podracer_client.local.foreground import Foreground
 from podracer_client.local.services import ServiceOptions
 from podracer_client.names import short_name
-from podracer_client.processes.interrupts import INTERRUPTED
+from podracer_client.processes.process import INTERRUPTED
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.environments.processes.box import missing
 from podracer_core.errors import PodracerError
@@ -33,17 +30,9 @@ UNFINISHED = (
     job_pb2.JOB_STATE_RUNNING,
     job_pb2.JOB_STATE_SUSPENDED,
 )
-_GONE = frozenset({job_pb2.POD_STATE_STOPPED, job_pb2.POD_STATE_LOST})
+_GONE = ("STOPPED", "LOST")
 _PODS_DRAIN_S = 2.5
 _SUSPEND_TIMEOUT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """The services run and have the job."""
-
-    client: Client
-    job: Job
 
 
 def run_job(
@@ -63,7 +52,7 @@ def run_job(
         return _Run(spec, folder, display, stack, options, again).follow()
 
 
-class _Run(Foreground[JobUpdate | _Started]):
+class _Run(Foreground[JobUpdate | Job]):
     """The second thread finds the job or makes it, and watches it."""
 
     def __init__(
@@ -84,7 +73,7 @@ class _Run(Foreground[JobUpdate | _Started]):
         self._spec = spec
         self._display = display
         self._again = again
-        self._started: _Started | None = None
+        self._started: Job | None = None
         self._suspended = False
         self._drained = False
         self._background = ExitStack()
@@ -92,8 +81,9 @@ class _Run(Foreground[JobUpdate | _Started]):
     def _work(self) -> None:
         client = self._services.client()
         job = _resume_or_create(client, self._spec, self._tell)
-        self._inbox.put(_Started(client, job))
-        watch = job.watch(after_position=job.message.event_position)
+        self._inbox.put(job)
+        parts = ("agents",) if self._display.wants_agents else ()
+        watch = job.watch(after_position=job.message.event_position, parts=parts)
         self._background.callback(watch.cancel)
         for update in watch:
             self._inbox.put(update)
@@ -101,30 +91,25 @@ class _Run(Foreground[JobUpdate | _Started]):
     def _leave(self) -> None:
         self._background.close()
 
-    def _take_news(self, news: JobUpdate | _Started) -> bool:
+    def _take_news(self, news: JobUpdate | Job) -> bool:
         if isinstance(news, JobUpdate):
             return self._take_update(news)
         self._started = news
-        self._display.show(take_snapshot(news.job.message, ()))
-        if self._display.wants_agents:
-            job = news.job.message
-            self._background.enter_context(
-                AgentPoller(news.client, job.leaderboard, job.spec.objective, self._display.agents)
-            )
+        self._display.show(History(news.message))
         return False
 
     def _take_update(self, update: JobUpdate) -> bool:
         assert self._started is not None, "the watch begins after the start"
         if self._suspended and not update.ended and update.job.state != job_pb2.JOB_STATE_SUSPENDED:
             return False  # it was on its way before the job was suspended
-        self._started.job.message = update.job
-        self._drained = self._suspended and all(pod.state in _GONE for pod in update.pods)
+        self._started.message = update.job
+        self._drained = self._suspended and all(pod.state in _GONE for pod in update.history.pods)
         show_update(self._display, update)
         return update.ended
 
     def _finish(self) -> int:
         assert self._started is not None, "a job that has ended was started"
-        job = self._started.job
+        job = self._started
         self._show_end(job)
         return exit_code([job.message])
 
@@ -136,7 +121,7 @@ class _Run(Foreground[JobUpdate | _Started]):
             self._take_until(lambda: self._started is not None, begin + _SUSPEND_TIMEOUT_S)
             if self._started is None:
                 return INTERRUPTED
-            job = self._started.job
+            job = self._started
             if not job.ended:
                 job.suspend(timeout_s=_SUSPEND_TIMEOUT_S)
                 self._suspended = True
@@ -146,7 +131,7 @@ class _Run(Foreground[JobUpdate | _Started]):
                 f"the job could not be suspended: {error.message}; it goes on with the next run"
             )
         if self._started is not None:
-            self._show_end(self._started.job)
+            self._show_end(self._started)
         return INTERRUPTED
 
     def _show_end(self, job: Job) -> None:

@@ -1,4 +1,5 @@
-"""Orchestrator and leaderboard as processes of this machine, over one state folder."""
+"""The services of this machine: all of them, those that read a folder at rest, and an evaluator
+alone."""
 
 from __future__ import annotations
 
@@ -6,17 +7,21 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+from podracer_client.jobs.client import Client
 from podracer_client.local.state_folder import StateFolder
-from podracer_client.processes.interrupts import INTERRUPTED
 from podracer_client.processes.ports import FixedAddress
-from podracer_client.processes.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.processes.process import INTERRUPTED, ManagedProcess, ProcessNews, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
-from podracer_client.servers.connection import Connection, ConnectionFile
-from podracer_core.errors import PreconditionFailed
+from podracer_client.servers.connection import DEFAULT_FOLDER, Connection, ConnectionFile
+from podracer_core.errors import NotFound, PreconditionFailed
+from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 if TYPE_CHECKING:
@@ -27,9 +32,16 @@ TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
 """Time from SIGTERM until the last process has ended; the limit for the user is 5 s."""
-
 _LEADERBOARD_SHARE_S = 0.6
 _LEADERBOARD_AFTER_S = 0.5
+_STOP_S = 2.0
+_AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
+"""Settings with which no pod is started, and leases that were held before stay unchanged."""
+Connect = Callable[[], AbstractContextManager[Client]]
+"""Returns a context manager of a client: Client's own `connect`, or one that keeps an open client
+open."""
+_READY_TIMEOUT_S = 60.0
+_EVALUATOR_STOP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +207,99 @@ def leave_at_once(services: LocalServices, state: StateFolder, run_folder: RunFo
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")  # the live table hides the cursor
     os._exit(INTERRUPTED)
+
+
+def running_or_resting(
+    connect: Connect, folder: Path | None, *, only_leaderboard: bool = False
+) -> AbstractContextManager[Client]:
+    """A client of the servers that `connect` finds; if none run, of a state folder (None: ./runs)
+    at rest.
+
+    For a folder at rest `only_leaderboard` starts one service instead of two. Raises NotFound if
+    the folder was never used, other errors of `connect`, and as `resting_services`."""
+    folder = folder or DEFAULT_FOLDER
+    try:
+        return connect()
+    except NotFound:
+        service = "leaderboard" if only_leaderboard else "orchestrator"
+        if not (folder / StateFolder.database_name(service)).is_file():
+            raise
+    return resting_leaderboard(folder) if only_leaderboard else resting_services(folder)
+
+
+@contextmanager
+def resting_leaderboard(folder: Path) -> Iterator[Client]:
+    """A client of the folder's leaderboard alone. Raises PreconditionFailed while another process
+    has the folder."""
+    with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
+        token = create_tokens(state.tokens)[Role.CLIENT]
+        process = ManagedProcess(leaderboard_plan(state, run_folder.socket("leaderboard")))
+        process.start()
+        try:
+            address = process.wait_ready(READY_TIMEOUT_S)
+            with Client(Connection("", address, FileToken(token))) as client:
+                yield client
+        finally:
+            process.stop(_STOP_S)
+
+
+@contextmanager
+def resting_services(folder: Path) -> Iterator[Client]:
+    """A client of the folder's orchestrator and leaderboard. Raises PreconditionFailed as
+    `resting_leaderboard`.
+
+    They write no connection.json, so that other commands do not find them.
+    """
+    with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
+        token = create_tokens(state.tokens)[Role.CLIENT]
+        listen = {name: run_folder.socket(name) for name in ("leaderboard", "orchestrator")}
+        plan = orchestrator_plan(
+            state, run_folder, listen["orchestrator"], listen["leaderboard"], ServiceOptions()
+        )
+        processes = [
+            ManagedProcess(leaderboard_plan(state, listen["leaderboard"])),
+            ManagedProcess(replace(plan, environment={**plan.environment, **_AT_REST})),
+        ]
+        for process in processes:
+            process.start()
+        try:
+            leaderboard, orchestrator = (
+                process.wait_ready(READY_TIMEOUT_S) for process in processes
+            )
+            with Client(Connection(orchestrator, leaderboard, FileToken(token))) as client:
+                yield client
+        finally:
+            for process in reversed(processes):
+                process.stop(_STOP_S)
+
+
+@contextmanager
+def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceStub]:
+    """Start an evaluator with its own socket and token, which may read this user's folders.
+
+    Raises Unavailable if it cannot start, PreconditionFailed if it is not installed.
+    """
+    require_services("evaluator")
+    with RunFolder() as run_folder:
+        token = create_tokens(run_folder.path / "tokens")[Role.POD]
+        plan = ProcessPlan(
+            "evaluator",
+            (sys.executable, "-P", "-m", "podracer_evaluator"),
+            {
+                **inherited_environment(),
+                "PODRACER_LISTEN": run_folder.socket("evaluator"),
+                "PODRACER_TOKENS": str(token.parent),
+                "PODRACER_ALLOW_FOLDERS": "true",
+                "PODRACER_CACHE_DIR": str(run_folder.path / "cache"),
+            },
+            run_folder.path / "evaluator.log",
+            restarts=0,
+            log_lasts=False,
+        )
+        process = ManagedProcess(plan)
+        process.start()
+        try:
+            with open_channel(process.wait_ready(_READY_TIMEOUT_S), FileToken(token)) as channel:
+                yield evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)
+        finally:
+            process.stop(_EVALUATOR_STOP_S)

@@ -12,8 +12,7 @@ from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.files import make_folder
-from podracer_client.loggers.logger import AgentRun, Point
-from podracer_client.loggers.state import LogState
+from podracer_client.loggers.logger import AgentRun, LogState, Point
 from podracer_client.names import short_name
 from podracer_client.outside import require, within
 

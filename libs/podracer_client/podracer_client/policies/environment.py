@@ -13,7 +13,7 @@ from typing import Any
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.jobs.client import Client
-from podracer_client.local.reading import Connect
+from podracer_client.local.services import Connect
 from podracer_client.policies.trust import Trust
 from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec

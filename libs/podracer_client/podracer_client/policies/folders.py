@@ -14,7 +14,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.job import Job
-from podracer_client.local.reading import Connect, running_or_resting
+from podracer_client.local.services import Connect, running_or_resting
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import (
     best_checkpoint_name,

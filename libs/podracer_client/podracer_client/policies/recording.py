@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_client.display.numbers import return_text
+from podracer_client.display.output import return_text
 from podracer_client.jobs.client import Client
-from podracer_client.local.evaluator import private_evaluator
-from podracer_client.local.reading import Connect
+from podracer_client.local.services import Connect, private_evaluator
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.policies.environment import bring_files, changed_environment
 from podracer_client.policies.evaluation import sources

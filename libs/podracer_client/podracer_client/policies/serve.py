@@ -26,14 +26,15 @@ from podracer_client.names import (
     short_name,
 )
 from podracer_client.policies.folders import is_there, policy_folders
-from podracer_client.processes.interrupts import (
+from podracer_client.processes.ports import FixedAddress
+from podracer_client.processes.process import (
     INTERRUPTED,
     Inbox,
     Interrupts,
+    ManagedProcess,
+    ProcessPlan,
     serve_until_interrupted,
 )
-from podracer_client.processes.ports import FixedAddress
-from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.binding import prepare_address

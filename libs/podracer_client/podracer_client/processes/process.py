@@ -1,25 +1,27 @@
-"""A managed process: its own session, its log, and a restart when it dies."""
+"""Child processes: started, watched, ended; and what an interrupt of this process does."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from queue import SimpleQueue
+from types import FrameType
+from typing import IO, Any, Self
 
-from podracer_core.errors import DeadlineExpired, Unavailable
+from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.lifetime import PARENT_VARIABLE
 
 LISTENING = "listening on "
 """The line on stdout, followed by the address, of a service that serves."""
-
 _RESTART_INITIAL_S = 0.1
 _RESTART_MAXIMUM_S = 5.0
 _HEALTHY_AFTER_S = 20.0
@@ -28,6 +30,9 @@ _STARVED = 0.01
 something uses less."""
 _TAIL_BYTES = 8192
 _TAIL_CHARACTERS = 500
+INTERRUPTED = 130
+"""Exit code after an interrupt."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ class ProcessNews:
     name: str
     message: str
     fatal: bool = False
+
+
+Inbox = SimpleQueue[ProcessNews | PodracerError | str | None]
+"""News for which the main thread waits; None is an interrupt."""
 
 
 class ManagedProcess:
@@ -246,3 +255,61 @@ def _last_line(log: Path, start: int) -> str:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), "")[:_TAIL_CHARACTERS]
+
+
+class Interrupts:
+    """While open, the first signal calls `on_first`, any further one `on_second`; both on the main
+    thread.
+
+    Nothing is raised into the code that is running: `on_first` leaves a message that it looks for.
+    """
+
+    def __init__(self, on_first: Callable[[], None], on_second: Callable[[], None]) -> None:
+        self._on_first = on_first
+        self._on_second = on_second
+        self._former: dict[signal.Signals, Any] = {}
+        self.received = False
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._former[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            self._on_second()
+        else:
+            self.received = True
+            self._on_first()
+
+
+def serve_until_interrupted(inbox: Inbox, wait_ready: Callable[[], str]) -> int:
+    """Print the result of `wait_ready`, called in a thread, to stdout, and news of processes to
+    stderr; returns the exit code after an interrupt.
+
+    Raises the errors of `wait_ready`, and Unavailable if a process dies repeatedly.
+    """
+
+    def announce() -> None:
+        try:
+            inbox.put(wait_ready())
+        except PodracerError as error:
+            inbox.put(error)
+
+    threading.Thread(target=announce, name="ready", daemon=True).start()
+    while (message := inbox.get()) is not None:
+        match message:
+            case str():
+                sys.stdout.write(message)
+                sys.stdout.flush()
+            case ProcessNews(fatal=True):
+                raise Unavailable(message.message, reason="PROCESS_FAILED")
+            case ProcessNews():
+                sys.stderr.write(f"{message.message}\n")
+            case PodracerError():
+                raise message
+    return INTERRUPTED

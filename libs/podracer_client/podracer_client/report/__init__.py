@@ -1,9 +1,8 @@
 """The report of a job or an experiment as one HTML page.
 
-gather, conversion                       messages -> records; request: the request in words
-records, experiment, pods                the data of a page
+request, experiment, pods                the request in words; data of a page beside the History
 making                                   a page, its figures and a short text
-job_page, experiment_page, agent_tables  the pages, section by section; html: their elements
+job_page, experiment_page                the pages, section by section; html: their elements
 figures, job_figures, families           drawn by matplotlib; their captions; the order of a family
                                          tree
 """

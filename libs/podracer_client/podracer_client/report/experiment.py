@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from podracer_client.display.comparison import axis_titles, grouped_over_seeds, is_seed, settings
 from podracer_client.jobs.client import Client
-from podracer_client.report.gather import gather
+from podracer_client.jobs.history import History
 from podracer_client.report.pods import job_steps
-from podracer_client.report.records import JobReport
 from podracer_core.errors import NotFound
 from podracer_core.jobs.experiment import EXPERIMENT_LABEL, axis_label
 
@@ -25,7 +24,7 @@ class Group:
     """Jobs that differ in their seeds only; `values` by the axes' titles."""
 
     values: Mapping[str, str]
-    jobs: tuple[JobReport, ...]
+    jobs: tuple[History, ...]
 
     @property
     def name(self) -> str:
@@ -43,7 +42,7 @@ class Experiment:
     """The jobs with the label `experiment: name`, ordered by their values."""
 
     name: str
-    jobs: tuple[JobReport, ...]
+    jobs: tuple[History, ...]
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -86,7 +85,7 @@ def is_axis(label: str) -> bool:
     return label.startswith(AXIS_PREFIX)
 
 
-def axis_value(job: JobReport, axis: str) -> str:
+def axis_value(job: History, axis: str) -> str:
     """The value of an axis for a job; empty if it has none."""
     return job.labels.get(AXIS_PREFIX + axis, "")
 
@@ -110,18 +109,18 @@ def gather_experiment(client: Client, name: str) -> Experiment:
         )
     share = max(_LEAST_EVALUATIONS, _MAX_EVALUATIONS // len(names))
     return experiment_of(
-        name, [gather(client, job, max_evaluations=share, max_events=0) for job in names]
+        name, [client.job(job).history(max_evaluations=share, max_events=0) for job in names]
     )
 
 
-def experiment_of(name: str, jobs: Sequence[JobReport]) -> Experiment:
+def experiment_of(name: str, jobs: Sequence[History]) -> Experiment:
     """The jobs ordered by the values of the axes."""
     axes = Experiment(name, tuple(jobs)).axes
     ordered = sorted(jobs, key=lambda job: [_order(axis_value(job, axis)) for axis in axes])
     return Experiment(name, tuple(ordered))
 
 
-def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
+def best_so_far(job: History) -> list[tuple[float, float, float]]:
     """Seconds since its first work, steps of all agents, and the best judged score so far, at every
     improvement."""
     found: list[tuple[float, float, float]] = []
@@ -132,7 +131,7 @@ def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
     return found
 
 
-def to_target(job: JobReport, figure: Callable[[JobReport], float | None]) -> float | None:
+def to_target(job: History, figure: Callable[[History], float | None]) -> float | None:
     """A figure of a job when it reached its target; None if it did not."""
     return figure(job) if job.time_to_target_s is not None else None
 

@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
-from podracer_client.display.output import columns
+from podracer_client.display.output import (
+    columns,
+    count_text,
+    duration_text,
+    interval_text,
+    return_text,
+)
+from podracer_client.jobs.history import History
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
 from podracer_client.report.figures.comparison import (
     MAX_GROUPS,
@@ -18,7 +24,6 @@ from podracer_client.report.figures.comparison import (
 from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import element, join, page, section, table
 from podracer_client.report.job_page import outcome_text
-from podracer_client.report.records import JobReport
 
 OVERLAY, MULTIPLES, SPREAD = "best-score", "by-axis", "spread"
 _GROUP_FIGURES = (
@@ -141,7 +146,7 @@ def _group_figures(group: Group) -> tuple[str, ...]:
     )
 
 
-def _job_figures(job: JobReport) -> tuple[str, ...]:
+def _job_figures(job: History) -> tuple[str, ...]:
     best = job.best
     return (
         outcome_text(job),

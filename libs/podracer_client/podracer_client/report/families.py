@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from podracer_client.report.records import Agent, JobReport
+from podracer_client.jobs.history import Agent, History
 
 LIVING = ("TRAINING", "WAITING")
 
@@ -55,14 +55,14 @@ def living_lines(agents: Iterable[Agent]) -> set[str]:
     return ancestors(people, [agent.name for agent in people if agent.state in LIVING])
 
 
-def best_agent(report: JobReport) -> str:
+def best_agent(report: History) -> str:
     """The first of the leaderboard, else the agent of the job's best evaluation; empty for none."""
     if report.candidates:
         return report.candidates[0].agent
     return report.best.agent if report.best else ""
 
 
-def most_telling(report: JobReport, limit: int) -> list[Agent]:
+def most_telling(report: History, limit: int) -> list[Agent]:
     """At most `limit` agents in the job's order: the board's and their ancestors, then the best,
     then the newest.
 

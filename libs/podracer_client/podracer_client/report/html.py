@@ -99,14 +99,14 @@ def _cell(name: str, text: Content, class_: str) -> Markup:
     return element(name, text, class_=class_) if class_ else element(name, text)
 
 
-def page(title: str, sections: Iterable[Content], *, rules: str = "") -> str:
-    """A complete document without external resources; `rules` are additional CSS."""
+def page(title: str, sections: Iterable[Content]) -> str:
+    """A complete document without external resources."""
     head = join(
         (
             Markup('<meta charset="utf-8">'),
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             element("title", title),
-            element("style", Markup(_style_sheet() + rules)),
+            element("style", Markup(_style_sheet())),
         )
     )
     body = join(section for section in sections if section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from podracer_client.jobs.history import History
 from podracer_client.report.figures.curves import MAX_LINES, draw_curves
 from podracer_client.report.figures.hyperparameters import (
     MAX_NAMES,
@@ -14,13 +15,12 @@ from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
 from podracer_client.report.figures.pods import MAX_PODS, draw_pods
 from podracer_client.report.figures.rendering import FigurePlan
 from podracer_client.report.pods import pod_histories
-from podracer_client.report.records import JobReport
 
 CURVES_BY_STEPS, CURVES_BY_TIME = "returns-by-steps", "returns-by-time"
 LINEAGE, HYPERPARAMETERS, PODS = "lineage", "hyperparameters", "pods"
 
 
-def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
+def job_figures(report: History) -> tuple[FigurePlan, ...]:
     """The figures, not drawn yet."""
     return (
         FigurePlan(
@@ -70,11 +70,11 @@ def _part_of(count: int, limit: int, what: str, chosen: str = "most telling") ->
     return f"the only {what.removesuffix('s')}" if count == 1 else f"all {count:,} {what}"
 
 
-def _most(report: JobReport) -> str:
+def _most(report: History) -> str:
     return (
         f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
     )
 
 
-def _pod_count(report: JobReport) -> int:
+def _pod_count(report: History) -> int:
     return len(pod_histories(report.events, report.now_s))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from podracer_client.display.numbers import count_text, duration_text
+from podracer_client.display.catalogue import hyperparameters_text, telling_names
+from podracer_client.display.leaderboard import origin_text
+from podracer_client.display.output import count_text, duration_text, return_text
+from podracer_client.display.summary import retrained_text
+from podracer_client.jobs.history import Agent, Event, History
+from podracer_client.jobs.score import best_first
 from podracer_client.report import job_figures as figures
-from podracer_client.report.agent_tables import (
-    all_agents,
-    leaderboard_table,
-    number,
-    population_table,
-)
+from podracer_client.report.families import LIVING
 from podracer_client.report.figures.palette import LIGHT, series_colors
 from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import (
@@ -25,16 +25,159 @@ from podracer_client.report.html import (
     section,
     table,
 )
-from podracer_client.report.records import Event, JobReport
+from podracer_client.report.request import environment_rows, request_rows
 
+MAX_ROWS = 300
+_NUMBERS = (
+    "rank",
+    "score",
+    "best score",
+    "mean",
+    "95 % interval",
+    "episodes",
+    "steps",
+    "device s",
+    "rounds",
+)
 ROUTINE = frozenset(
     {"LEASE_GRANTED", "FOLLOW_ENDED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"}
 )
 _FIRST_EVENTS, _LAST_EVENTS = 20, 180
 
 
+def leaderboard_table(report: History, colors: Mapping[str, str]) -> Markup:
+    """The ranking as a table; empty if no agent is ranked."""
+    if not report.candidates:
+        return Markup()
+    agents = {agent.name: agent for agent in report.agents}
+    ranked = [
+        agents[candidate.agent] for candidate in report.candidates if candidate.agent in agents
+    ]
+    telling = telling_names((agent.algorithm, agent.hyperparameters) for agent in ranked)
+    rows: list[list[Content]] = []
+    for candidate in report.candidates:
+        evaluation, agent = candidate.evaluation, agents.get(candidate.agent)
+        rows.append(
+            [
+                str(candidate.rank),
+                candidate.agent,
+                algorithm(agent.algorithm, colors) if agent else "",
+                number(candidate.score),
+                number(evaluation.mean),
+                f"{number(evaluation.lower)} to {number(evaluation.upper)}",
+                f"{evaluation.episodes:,}",
+                "yes" if candidate.confirmed else "no",
+                count_text(evaluation.env_steps),
+                f"{agent.cost_s:,.1f}" if agent else "",
+            ]
+        )
+    below = [
+        _sentence(
+            candidate.note,
+            origin(agent),
+            hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]),
+        )
+        if (agent := agents.get(candidate.agent))
+        else ""
+        for candidate in report.candidates
+    ]
+    titles = (
+        *(
+            "rank",
+            "agent",
+            "algorithm",
+            "score",
+            "mean",
+            "95 % interval",
+            "episodes",
+            "confirmed",
+            "steps",
+        ),
+        "device s",
+    )
+    caption = (
+        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with "
+        "fresh seeds. Steps: of the agent and its ancestors up to this snapshot; device seconds: "
+        "all that they have had. Hyperparameters: those that differ between these agents or from "
+        "their defaults."
+    )
+    return table(titles, rows, right=_NUMBERS, below=below, caption=caption)
+
+
+def population_table(report: History, colors: Mapping[str, str]) -> Markup:
+    """The agents of the final population, the best first."""
+    living = [agent for agent in report.agents if agent.state in LIVING]
+    return _agent_table(report, best_first(living), colors)
+
+
+def all_agents(report: History, colors: Mapping[str, str]) -> Markup:
+    """All agents, in a collapsed section."""
+    if not report.agents:
+        return Markup()
+    summary = element("summary", f"All {len(report.agents):,} agents, oldest first")
+    return element("details", join((summary, _agent_table(report, report.agents, colors))))
+
+
+def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
+    """The algorithm with a mark in its colour."""
+    mark = (
+        element("span", "", class_="mark", style=f"background:{colors[name]}")
+        if name in colors
+        else Markup()
+    )
+    return Markup(mark + element("span", name))
+
+
+def origin(agent: Agent) -> str:
+    """`from a0003`, and the agent that it replaced."""
+    return origin_text(agent.start, agent.parents, agent.replaced)
+
+
+def number(value: float | None) -> str:
+    return return_text(value).replace("-", "−")
+
+
+def _agent_table(report: History, agents: Iterable[Agent], colors: Mapping[str, str]) -> Markup:
+    people = list(agents)
+    if not people:
+        return Markup()
+    telling = telling_names((agent.algorithm, agent.hyperparameters) for agent in report.agents)
+    rows: list[list[Content]] = [
+        [
+            agent.name,
+            algorithm(agent.algorithm, colors),
+            agent.state.lower(),
+            number(agent.score),
+            count_text(agent.env_steps),
+            f"{agent.cost_s:,.1f}",
+            str(agent.rung),
+        ]
+        for agent in people[:MAX_ROWS]
+    ]
+    below = [
+        _sentence(
+            f"{origin(agent)} ({agent.failure or agent.reason or 'no reason given'})",
+            agent.exclusion and f"cannot be first: {agent.exclusion}",
+            hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]),
+        )
+        for agent in people[:MAX_ROWS]
+    ]
+    titles = ("agent", "algorithm", "state", "best score", "steps", "device s", "rounds")
+    note = f"The first {MAX_ROWS:,} of {len(people):,}." if len(people) > MAX_ROWS else ""
+    return table(titles, rows, right=_NUMBERS, below=below, caption=note)
+
+
+def _sentence(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
 def job_page(
-    report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]
+    report: History,
+    plans: Iterable[FigurePlan],
+    rendered: Mapping[str, Rendered],
+    *,
+    versions: Iterable[tuple[str, str]] = (),
+    video: tuple[str, str] = ("", ""),
 ) -> str:
     """The document; `rendered` are the figures by name."""
     figure = {plan.name: figure_element(plan, rendered.get(plan.name)) for plan in plans}
@@ -48,9 +191,9 @@ def job_page(
             _header(report),
             _problem(report),
             _tiles(report),
-            section("What was asked", definitions(report.request)),
+            section("What was asked", definitions(request_rows(report.job.spec))),
             section("Leaderboard", leaderboard_table(report, colors) or nothing),
-            section("Champion", _champion(report)),
+            section("Champion", _champion(*video)),
             section(
                 "Learning curves", figure[figures.CURVES_BY_STEPS], figure[figures.CURVES_BY_TIME]
             ),
@@ -60,43 +203,45 @@ def job_page(
             section("Budget", _budget(report)),
             section("Ensemble", _ensemble(report)),
             section("Trained once more", _retrained(report)),
-            section("Continuous training", definitions(report.standing)),
+            section("Continuous training", definitions(report.standing.items())),
             section("Population", population_table(report, colors), all_agents(report, colors)),
-            section("Environment", definitions(report.environment)),
+            section("Environment", definitions(environment_rows(report))),
             section("Events", _events(report.events)),
-            section("Versions", definitions(report.versions)),
-            section("Notes", *(element("p", note) for note in report.notes)),
+            section("Versions", definitions(versions)),
+            section("Notes", *(element("p", note) for note in report.omissions)),
         ),
     )
 
 
-def outcome_text(report: JobReport) -> str:
+def outcome_text(report: History) -> str:
     """`target reached`, `target missed`, `budget used`, `nothing judged`, `failed`, `running`."""
     missed = report.outcome == "BUDGET_USED" and report.objective.target is not None
     return "target missed" if missed else (report.outcome or report.state).lower().replace("_", " ")
 
 
-def _variables(report: JobReport) -> dict[str, str]:
+def _variables(report: History) -> dict[str, str]:
     """Algorithm → CSS variable of its colour, the same as in the figures."""
     names = {color: name for name, color in LIGHT.items()}
     algorithms = series_colors(agent.algorithm for agent in report.agents)
     return {algorithm: f"var(--{names[color]})" for algorithm, color in algorithms.items()}
 
 
-def _header(report: JobReport) -> Markup:
+def _header(report: History) -> Markup:
     since = f"created {report.created:%Y-%m-%d %H:%M:%S} UTC"
     until = (
         f"ended after {duration_text(report.end_s)}"
         if report.ended
         else f"as it was after {duration_text(report.now_s)}"
     )
-    words = f"{report.environment_id} · {report.state.lower()} · {since} · {until} · {report.uid}"
+    words = (
+        f"{report.environment_id} · {report.state.lower()} · {since} · {until} · {report.job.uid}"
+    )
     return element(
         "header", join((element("h1", report.name), element("p", words, class_="muted")))
     )
 
 
-def _problem(report: JobReport) -> Markup:
+def _problem(report: History) -> Markup:
     if report.problem is None:
         return Markup()
     problem = report.problem
@@ -108,7 +253,7 @@ def _problem(report: JobReport) -> Markup:
     )
 
 
-def _tiles(report: JobReport) -> Markup:
+def _tiles(report: History) -> Markup:
     best = report.best
     interval = "nothing judged yet"
     if best is not None:
@@ -136,7 +281,7 @@ def _tiles(report: JobReport) -> Markup:
     )
     tiles = (
         (outcome_text(report), f"after {duration_text(report.train_s)} of active time"),
-        (number(report.best_score), f"best {report.score_name}; {interval}"),
+        (number(report.best_score), f"best {report.score_title}; {interval}"),
         (duration_text(report.time_to_target_s), f"training time to the target; {wanted}"),
         (count_text(report.env_steps), f"environment steps; {rate}"),
         (f"{report.cost_s:,.1f}", f"device seconds; {share}"),
@@ -155,8 +300,7 @@ def _tiles(report: JobReport) -> Markup:
     )
 
 
-def _champion(report: JobReport) -> Markup:
-    source, text = report.video
+def _champion(source: str, text: str) -> Markup:
     film = (
         element("video", src=source, controls="", loop="", aria_label="The champion acts")
         if source
@@ -165,7 +309,7 @@ def _champion(report: JobReport) -> Markup:
     return element("figure", join((film, element("figcaption", text)))) if text else Markup()
 
 
-def _pods(report: JobReport) -> Markup:
+def _pods(report: History) -> Markup:
     """The pods that exist now."""
     if not report.pods:
         return Markup()
@@ -191,7 +335,7 @@ def _pods(report: JobReport) -> Markup:
     )
 
 
-def _budget(report: JobReport) -> Markup:
+def _budget(report: History) -> Markup:
     wanted = report.objective
     used = (
         ("environment steps", report.env_steps, wanted.max_env_steps, count_text),
@@ -210,7 +354,7 @@ def _budget(report: JobReport) -> Markup:
     return join(bars)
 
 
-def _ensemble(report: JobReport) -> Markup:
+def _ensemble(report: History) -> Markup:
     ensemble = report.ensemble
     if ensemble is None:
         return Markup()
@@ -221,7 +365,7 @@ def _ensemble(report: JobReport) -> Markup:
     if ensemble.evaluation is not None:
         own = ensemble.evaluation
         interval = f"{number(own.lower)} to {number(own.upper)}"
-        rows.append((report.score_name, f"{number(own.mean)}, 95 % interval {interval}"))
+        rows.append((report.score_title, f"{number(own.mean)}, 95 % interval {interval}"))
         rows.append(("episodes", f"{own.episodes:,}"))
     ranked = [
         candidate.evaluation.mean
@@ -233,12 +377,14 @@ def _ensemble(report: JobReport) -> Markup:
     return definitions(rows)
 
 
-def _retrained(report: JobReport) -> Markup:
+def _retrained(report: History) -> Markup:
     """The final policy of the job, if it is not the best candidate."""
-    if not report.retrained:
+    if not report.job.HasField("retrained"):
         return Markup()
     return element(
-        "p", f"{report.retrained}. It was not evaluated; it is the policy that the job ends with."
+        "p",
+        f"{retrained_text(report.job)}. It was not evaluated; it is the policy that the job ends "
+        "with.",
     )
 
 

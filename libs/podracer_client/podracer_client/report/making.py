@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
-from podracer_client.display.output import columns
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
+from podracer_client.display.output import (
+    columns,
+    count_text,
+    duration_text,
+    interval_text,
+    return_text,
+)
 from podracer_client.files import write_whole
 from podracer_client.jobs.client import Client
-from podracer_client.report.agent_tables import origin
+from podracer_client.jobs.history import History
+from podracer_client.names import best_checkpoint_name
 from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
 from podracer_client.report.experiment_page import (
     experiment_figures,
@@ -18,25 +27,30 @@ from podracer_client.report.experiment_page import (
     experiment_text,
 )
 from podracer_client.report.figures.rendering import FigurePlan, render_figures, write_figures
-from podracer_client.report.gather import gather
 from podracer_client.report.job_figures import job_figures
-from podracer_client.report.job_page import job_page, outcome_text
-from podracer_client.report.records import JobReport
-from podracer_core.errors import InvalidInput, NotFound
+from podracer_client.report.job_page import job_page, origin, outcome_text
+from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PreconditionFailed
+from podracer_core.storage.manifest import FILE_NAME, Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report whose data are gathered, and whose figures are not drawn yet; `facts` are for
-    programs."""
+    """A report whose data are gathered, and whose figures are not drawn yet.
 
-    subject: JobReport | Experiment
+    facts     for programs
+    versions  of the components and libraries that took part
+    video     URL of a video of the result, and its caption; or none, and the reason
+    """
+
+    subject: History | Experiment
     text: str
     facts: dict[str, Any]
+    versions: tuple[tuple[str, str], ...] = ()
+    video: tuple[str, str] = ("", "")
 
     def plans(self) -> tuple[FigurePlan, ...]:
         """The figures of the report."""
-        if isinstance(self.subject, JobReport):
+        if isinstance(self.subject, History):
             return job_figures(self.subject)
         return experiment_figures(self.subject)
 
@@ -45,8 +59,9 @@ class Made:
         InvalidInput."""
         plans = self.plans()
         rendered = render_figures(plans, png=figures is not None)
-        if isinstance(self.subject, JobReport):
-            write_whole(output, job_page(self.subject, plans, rendered).encode())
+        if isinstance(self.subject, History):
+            page = job_page(self.subject, plans, rendered, versions=self.versions, video=self.video)
+            write_whole(output, page.encode())
         else:
             write_whole(output, experiment_page(self.subject, plans, rendered).encode())
         return write_figures(figures, rendered.values()) if figures is not None else []
@@ -58,7 +73,7 @@ def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
     if experiment:
         return _of_experiment(gather_experiment(client, name))
     try:
-        job = client.job(name).name
+        job = client.job(name)
     except (NotFound, InvalidInput) as error:
         # no job's name, or that of several; but maybe one of an experiment
         if experiment_jobs(client, name):
@@ -67,12 +82,12 @@ def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
             raise
         problem = f"there is neither a job nor an experiment called {name}; {error.message}"
         raise NotFound(problem, reason="NO_SUBJECT", name=name) from error
-    return _of_job(gather(client, job))
+    return _of_job(job.history(), versions_of(client, job.message))
 
 
-def _of_job(report: JobReport) -> Made:
+def _of_job(report: History, versions: tuple[tuple[str, str], ...]) -> Made:
     facts = {"job": report.name, "state": report.state, "agents": len(report.agents)}
-    return Made(report, job_text(report), facts)
+    return Made(report, job_text(report), facts, versions)
 
 
 def _of_experiment(experiment: Experiment) -> Made:
@@ -80,7 +95,7 @@ def _of_experiment(experiment: Experiment) -> Made:
     return Made(experiment, experiment_text(experiment), facts)
 
 
-def job_text(report: JobReport) -> str:
+def job_text(report: History) -> str:
     """The result in one line, and the leaderboard."""
     figures = [
         f"{report.name}: {outcome_text(report)}",
@@ -111,3 +126,21 @@ def job_text(report: JobReport) -> str:
         titles = ("rank", "agent", "algorithm", "score", "95 % interval", "confirmed", "began")
         lines.append(columns(titles, rows, right=("rank", "score", "95 % interval")))
     return "\n".join(lines) + "\n"
+
+
+def versions_of(client: Client, job: job_pb2.Job) -> tuple[tuple[str, str], ...]:
+    """The version of this client, and of the libraries that wrote the best checkpoint, if it is
+    still there."""
+    own = ("podracer-client", version("podracer-client"))
+    if not job.progress.best.checkpoint.prefix:
+        return (own,)
+    request = artifact_service_pb2.DownloadRequest(
+        name=best_checkpoint_name(job.name), paths=[FILE_NAME]
+    )
+    try:
+        # a manifest has 16 MiB
+        pieces = islice(client.artifact_service.Download(request, timeout=60.0), 20)
+        content = b"".join(response.data for response in pieces)
+        return (own, *sorted(Manifest.from_json(content, FILE_NAME).libraries.items()))
+    except (NotFound, PreconditionFailed, DataCorrupted):
+        return (own,)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer_client.report.records import Evaluation, Event, JobReport
+from podracer_client.jobs.history import Evaluation, Event, History
 
 LOST = frozenset({"LEASE_EXPIRED", "WORK_FAILED", "POD_LOST"})
 _BINS = 80
@@ -94,7 +94,7 @@ def _marks(event: Event) -> list[tuple[str, str]]:
     return [(key, event.details[key]) for key in ("fence", "work") if key in event.details]
 
 
-def throughput(report: JobReport) -> tuple[list[float], list[float]]:
+def throughput(report: History) -> tuple[list[float], list[float]]:
     """The edges of equal time intervals (one more than rates), and the steps per second of all
     agents in each.
 
@@ -123,7 +123,7 @@ def throughput(report: JobReport) -> tuple[list[float], list[float]]:
     ]
 
 
-def job_steps(report: JobReport) -> list[tuple[Evaluation, float]]:
+def job_steps(report: History) -> list[tuple[Evaluation, float]]:
     """Every evaluation whose time is known, oldest first, with the total steps of all agents until
     then."""
     first = {agent.name: agent.start_steps for agent in report.agents}
@@ -141,7 +141,7 @@ def job_steps(report: JobReport) -> list[tuple[Evaluation, float]]:
     return found
 
 
-def _stretches(report: JobReport) -> list[tuple[float, float, int]]:
+def _stretches(report: History) -> list[tuple[float, float, int]]:
     """Begin, end and steps of every stretch of training between two evaluations of an agent."""
     first = {agent.name: (agent.create_s or 0.0, agent.start_steps) for agent in report.agents}
     latest: dict[str, tuple[float, int]] = {}

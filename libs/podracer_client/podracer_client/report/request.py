@@ -1,14 +1,18 @@
-"""The request of a job, in the words of a job file."""
+"""The request of a job, in the words of a job file, and the facts of its environment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
-from podracer_client.display.numbers import duration_text
-from podracer_client.display.score import score_name
+from podracer_client.display.output import duration_text
+from podracer_client.jobs.history import History
+from podracer_client.jobs.score import score_name
+from podracer_core.catalogue import spaces
+from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.continuous import Continuous, Retrain
@@ -18,7 +22,7 @@ from podracer_core.jobs.pod import Fusion, Pod
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
-__all__ = ["request_rows", "searched_names"]
+__all__ = ["environment_rows", "request_rows", "searched_names"]
 
 _SCALE = ", in the logarithm"
 
@@ -187,3 +191,34 @@ def _pods(pod: Pod) -> str:
     if pod.profile:
         words.append(f"profile {pod.profile}")
     return ", ".join(words)
+
+
+def environment_rows(history: History) -> tuple[tuple[str, str], ...]:
+    """The facts of the environment, as far as it has been inspected."""
+    rows = [("environment", history.environment_id)]
+    description = history.job.environment_description
+    if history.job.HasField("environment_description"):
+        rows += [
+            ("observations", _space(description.observation_space)),
+            ("actions", _space(description.action_space)),
+            (
+                "time limit",
+                f"{description.max_episode_steps:,} steps"
+                if description.max_episode_steps
+                else "none",
+            ),
+            ("computed by", description.backend),
+            (
+                "a greedy policy's returns",
+                "always the same" if description.deterministic_evaluation else "vary",
+            ),
+            ("prepared", description.preparation),
+        ]
+    return tuple((word, value) for word, value in rows if value)
+
+
+def _space(message: environment_pb2.Space) -> str:
+    try:
+        return spaces.describe(space_from_message(message))
+    except InvalidInput:
+        return ""

@@ -1,24 +1,15 @@
-"""The secrets of a deployment: tokens, certificates of every role signed by its own authority, and
-keys of its object store and database.
-
-DIR/tokens/{client,pod,control}          one token each; issued.py adds the files for signed ones
-DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
-DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role; of store and
-database, too
-DIR/store/{access_key,secret_key}        of the orchestrator, for the deployment's own object store
-DIR/store/{root_user,root_password}      of the store's administrator
-DIR/database/{password,pgpass}           for the deployment's own PostgreSQL
-DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted
-  where it runs: tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE,
-  store/ for PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE; the store's tls/ has the
-  names that MinIO wants
-"""
+"""The tokens and certificates of a deployment: made, renewed, and written for the roles."""
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ipaddress
+import json
+import secrets
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from cryptography import x509
@@ -27,19 +18,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.rpc.resource_names import check_label, parse
 from podracer_core.rpc.shown_tokens import POD_KEYS, public_key
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
+from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED, Claims, sign
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
-from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
-
-__all__ = ["HOSTS", "ROLES", "Authority", "create_secrets", "fill_role_folders", "role_secrets"]
+from podracer_core.rpc.tokens import (
+    FILE_ROLES,
+    FileToken,
+    Role,
+    create_secret_file,
+    create_tokens,
+    hash_tokens,
+)
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
 """The roles that have a certificate, beside the servers of HOSTS."""
 HOSTS = {"store": ("minio", "podracer-minio", "127.0.0.1"), "database": ("postgres",)}
 """Servers of others' making, by the names at which their callers verify them."""
-
 _STORE = ("store/access_key", "store/secret_key")
 _ROOT = ("store/root_user", "store/root_password")
 _MINIO = {CERTIFICATE: "public.crt", KEY: "private.key", CA: "CAs/public.crt"}
@@ -72,7 +68,6 @@ _KNOWN = {
     "policy": ("tokens/control",),
 }
 """Tokens that a role only verifies: it gets their digests, which grant no access."""
-
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ
 _EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -286,3 +281,73 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def create(
+    folder: Path, name: str, role: str, projects: Sequence[str], audience: Sequence[str], days: int
+) -> str:
+    """A new token; empty `projects` and `audience` mean all. Raises NotFound for a folder without
+    tokens, InvalidInput for a folder that cannot be written, and for what cannot be in a token."""
+    if not (folder / "tokens").is_dir():
+        raise NotFound(
+            f"no tokens in {folder}: expected a folder of `podracer secrets` or `podracer up`",
+            folder=folder,
+        )
+    check_label(name, "name")
+    for field, value, known in (
+        ("role", [role], (*FILE_ROLES, Role.VIEWER)),
+        ("audience", audience, ROLES[:-1]),
+    ):
+        if wrong := set(value) - set(known):
+            raise InvalidInput.of(field, f"expected one of {', '.join(known)}, got {min(wrong)!r}")
+    ids = [parse("project", each, "project").project for each in projects]
+    claims = Claims(
+        secrets.token_hex(4), name, role, int(time.time()) + days * 86_400, ids, audience
+    )
+    create_secret_file(folder / "signing" / "key")
+    seed = base64.urlsafe_b64decode(FileToken(folder / "signing" / "key")() + "=")
+    token, public_key = sign(seed, claims)
+    _add(folder, f"tokens/{PUBLIC_KEYS}", public_key)
+    _add(folder, "signing/issued", json.dumps(asdict(claims)))
+    return token
+
+
+def issued(folder: Path) -> list[tuple[Claims, str]]:
+    """Every token, the oldest first, and whether it is valid, expired or revoked."""
+    revoked, now = _lines(folder / "tokens" / REVOKED), time.time()
+    found = [Claims(**json.loads(line)) for line in _lines(folder / "signing" / "issued")]
+    return [
+        (it, "revoked" if it.id in revoked else "valid" if it.expires > now else "expired")
+        for it in found
+    ]
+
+
+def revoke(folder: Path, which: str) -> list[str]:
+    """Revoke the token of an id, or all of a name; returns their ids. Raises NotFound if there is
+    none."""
+    found = [claims.id for claims, _ in issued(folder) if which in (claims.id, claims.name)]
+    if not found:
+        raise NotFound(
+            f"no token {which!r} was issued from {folder}", reason="NO_TOKEN", folder=folder
+        )
+    for each in found:
+        _add(folder, f"tokens/{REVOKED}", each)
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _add(folder: Path, path: str, line: str) -> None:
+    """Add a line to a file that does not have it yet, and bring the copies for the roles up to
+    date."""
+    lines = _lines(folder / path)
+    try:
+        write_private(
+            folder / path, "".join(f"{each}\n" for each in dict.fromkeys([*lines, line])).encode()
+        )
+        if (folder / "roles").is_dir():
+            fill_role_folders(folder)
+    except OSError as error:
+        raise InvalidInput(f"cannot write below {folder}: {error.strerror}", path=folder) from error

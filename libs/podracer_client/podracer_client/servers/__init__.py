@@ -2,6 +2,6 @@
 
 lookup                          finds a connection: given, in the environment, in a state folder, in
                                 a context
-connection, contexts, cluster   a connection; servers by name; servers in a cluster, through kubectl
+connection, cluster             a connection; servers by name; servers in a cluster, through kubectl
 stubs                           the gRPC stubs of a connection
 """

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
-from podracer_client.servers.connection import Connection
-from podracer_client.servers.contexts import Place
+from podracer_client.servers.connection import Connection, Place
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.tls import TlsMaterial
 

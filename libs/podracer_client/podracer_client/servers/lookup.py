@@ -17,9 +17,9 @@ from podracer_client.servers.connection import (
     TOKEN_VARIABLE,
     Connection,
     ConnectionFile,
+    Contexts,
     token_source,
 )
-from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.tokens import FileToken, TokenSource
 

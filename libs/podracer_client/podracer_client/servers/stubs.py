@@ -9,12 +9,16 @@ from typing import Protocol, Self, TypeVar
 
 import grpc
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import (
     artifact_service_pb2,
     artifact_service_pb2_grpc,
+    job_pb2,
+    job_service_pb2,
     job_service_pb2_grpc,
 )
+from podracer_client.names import job_name
 from podracer_client.servers.connection import Connection
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.rpc.channel import ChannelOptions, open_channel
@@ -102,6 +106,38 @@ class Servers:
         NotFound."""
         request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
         return self.leaderboard_service.GetLeaderboard(request).leaderboard
+
+    def agents(self, leaderboard: str) -> list[leaderboard_service_pb2.Agent]:
+        """Every agent of a leaderboard, ranked or not, oldest first."""
+        request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard)
+        return [
+            agent
+            for page in pages(self.leaderboard_service.ListAgents, request)
+            for agent in page.agents
+        ]
+
+    def evaluations(self, leaderboard: str, *, agent: str = "") -> Iterator[agent_pb2.Evaluation]:
+        """Every evaluation of a leaderboard or of one of its agents, oldest first. Reads page by
+        page."""
+        request = leaderboard_service_pb2.ListEvaluationsRequest(
+            leaderboard=leaderboard, agent=agent
+        )
+        for page in pages(self.leaderboard_service.ListEvaluations, request):
+            yield from page.evaluations
+
+    def events(self, job: str, *, after_position: int = 0) -> Iterator[job_pb2.Event]:
+        """The events of a job after a position of its log, oldest first. Reads page by page."""
+        request = job_service_pb2.ListEventsRequest(
+            job=job_name(job), after_position=after_position, page_size=PAGE_SIZE
+        )
+        while True:
+            response = self.job_service.ListEvents(request)
+            yield from response.events
+            if not response.more:
+                return
+            if not response.events or response.events[-1].position <= request.after_position:
+                raise DataCorrupted("the server lists the same events again and again")
+            request.after_position = response.events[-1].position
 
     def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
         """An artifact's files and sizes. Raises NotFound."""

@@ -11,14 +11,15 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from podracer_client.display.numbers import interval_text, return_text
+from podracer_client.display.output import interval_text, return_text
 from podracer_client.files import write_whole
 from podracer_client.jobs.client import Client
+from podracer_client.jobs.history import History
 from podracer_client.policies.hub import acting_files
 from podracer_client.report.figures.rendering import render
-from podracer_client.report.gather import gather
 from podracer_client.report.job_figures import CURVES_BY_STEPS, job_figures
-from podracer_client.report.records import JobReport
+from podracer_client.report.making import versions_of
+from podracer_client.report.request import request_rows
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 
 __all__ = ["write_share"]
@@ -41,10 +42,11 @@ def write_share(
         data = (checkpoint / file.path).read_bytes()
         file.verify(data)
         write_whole(target / file.path, data)
-    pictures, report = [], None
+    pictures, report, versions = [], None, tuple(sorted(manifest.libraries.items()))
     if client is not None:
-        report = gather(client, job)
-        spec = MessageToDict(client.job(job).message.spec, preserving_proto_field_name=True)
+        found = client.job(job)
+        report, versions = found.history(), versions_of(client, found.message)
+        spec = MessageToDict(report.job.spec, preserving_proto_field_name=True)
         write_whole(target / "job.json", json.dumps(spec, indent=1).encode())
         drawn = render(CURVES_BY_STEPS, job_figures(report)[0].draw, png=True)
         if drawn is not None:
@@ -55,11 +57,11 @@ def write_share(
         shutil.copyfile(video, target / name)
         pictures.append(f'<video src="{name}" controls></video>')
     metrics = _metrics(shared, report)
-    write_whole(target / "README.md", _page(shared, metrics, pictures, report).encode())
+    write_whole(target / "README.md", _page(shared, metrics, pictures, report, versions).encode())
     return metrics
 
 
-def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
+def _metrics(manifest: Manifest, report: History | None) -> dict[str, Any]:
     """Results of the evaluation by which the job ranks this policy, with fresh seeds if it was
     confirmed; else of the one that is stored with it. Empty if there is neither."""
     about, best = manifest.metadata, report.best if report else None
@@ -84,7 +86,11 @@ def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
 
 
 def _page(
-    manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], report: JobReport | None
+    manifest: Manifest,
+    metrics: dict[str, Any],
+    pictures: Iterable[str],
+    report: History | None,
+    versions: Iterable[tuple[str, str]],
 ) -> str:
     about = manifest.metadata
     asked = about["environment"]
@@ -113,8 +119,8 @@ def _page(
         lines += [picture, ""]
     lines += _table("Hyperparameters", about["hyperparameters"].items())
     if report is not None:
-        lines += _table("What was asked", report.request)
-    lines += _table("Versions", report.versions if report else sorted(manifest.libraries.items()))
+        lines += _table("What was asked", request_rows(report.job.spec))
+    lines += _table("Versions", versions)
     return "\n".join(lines)
 
 

@@ -1,26 +1,39 @@
-"""The threads that follow the orchestrator and the leaderboard, and write their data into a
-feed."""
+"""The threads that follow the orchestrator and the leaderboard, and write what the page shows into
+a feed."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, fields
 from typing import Any
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.display.messages import capacity_json
+from podracer_client.display.displays import present
+from podracer_client.display.messages import candidate_json, capacity_json, job_json
 from podracer_client.jobs.client import Client
-from podracer_client.jobs.job import Job
-from podracer_client.jobs.watch import FINAL_STATES, JobWatch
-from podracer_client.names import DEFAULT_PROJECT
-from podracer_client.web import values
+from podracer_client.jobs.following import EVERYTHING, Follower, JobUpdate
+from podracer_client.jobs.history import FINAL_STATES, Agent, Evaluation, Event, History, Pod
+from podracer_client.names import DEFAULT_PROJECT, enum_word, short_name, time_json
 from podracer_client.web.feed import Feed
+from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.errors import DeadlineExpired, NotFound, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 
+_OF_AGENTS = tuple(field.name for field in fields(Agent) if field.name not in ("best", "latest"))
+_FIGURES = (
+    "best_return",
+    "best_score",
+    "best_confirmed",
+    "env_steps",
+    "train_seconds",
+    "agents",
+    "pods",
+    "rounds",
+)
 STREAM_S = 60.0
 """Deadline of a stream without heartbeats; it is opened again at its last position."""
 SILENCE_S = 15.0
@@ -28,10 +41,118 @@ SILENCE_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _LEAST_PAUSE_S = 0.25
 _LISTING_S = 2.0
-_EVALUATIONS_AT_ONCE = 200
-"""The last page is read again to find new evaluations."""
 _UNFINISHED = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_RUNNING)
 LOGS = {"evaluations": 100_000, "events": 2_000}
+
+
+def job_values(history: History) -> dict[str, Any]:
+    """`job`: the request and the state of a job. `figures`: the values that change all the time."""
+    known, job, objective = job_json(history.job), history.job, history.objective
+    figures = {name: known.pop(name) for name in _FIGURES}
+    figures |= {
+        "live_env_steps": history.live_env_steps,
+        "env_steps_per_second": round(history.env_steps_per_second, 1),
+        "eta_seconds": None if history.eta_s is None else round(history.eta_s),
+        "cost_seconds": round(history.cost_s, 1),
+    }
+    pod = job.spec.pod
+    known |= {
+        "id": history.name,
+        "ended": job.state in FINAL_STATES,
+        "objective": asdict(objective) | {"statistic": objective.statistic},
+        "score_name": history.score_name,
+        "pod_count": {"min": pod.min_count, "max": pod.max_count, "learners": pod.learners},
+        "labels": dict(history.labels),
+    }
+    return {"job": known, "figures": figures}
+
+
+def pod_values(pods: Sequence[Pod]) -> list[dict[str, Any]]:
+    """The pods that have not left for good."""
+    return [
+        {
+            "name": pod.name,
+            "state": pod.state,
+            "layout": pod.layout,
+            "agents": list(pod.agents),
+            "env_steps_per_second": round(pod.env_steps_per_second, 1),
+            "restarts": pod.restarts,
+            "memory_bytes": pod.memory_bytes or None,
+            "message": pod.message,
+        }
+        for pod in present(pods)
+    ]
+
+
+def agent_values(agents: Iterable[Agent]) -> dict[str, Any]:
+    """`agent/NAME` of each. `forkable`: the hyperparameters that a fork may change."""
+    found = {}
+    for agent in agents:
+        own = {name: getattr(agent, name) for name in _OF_AGENTS}
+        found[f"agent/{agent.name}"] = own | {"forkable": _forkable(agent)}
+    return found
+
+
+def _forkable(agent: Agent) -> list[str]:
+    """The hyperparameters that a fork may change. For an algorithm that only the servers have
+    installed these are all: the servers refuse a change that is not possible."""
+    info = known_algorithms().get(agent.algorithm)
+    fixed = (
+        {knob.name for knob in info.hyperparameters if not knob.keeps_weights} if info else set()
+    )
+    return [name for name in agent.hyperparameters if name not in fixed]
+
+
+def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
+    """The ranking, and the targets of the aliases."""
+    return {
+        "candidates": [
+            candidate_json(candidate)
+            | {"agent": short_name(candidate.agent.name), "statistics": {}}
+            for candidate in board.candidates
+        ],
+        "aliases": {alias: short_name(agent) for alias, agent in board.aliases.items()},
+    }
+
+
+def evaluation_rows(evaluations: Iterable[Evaluation]) -> list[list[Any]]:
+    """Agent, steps, seconds since the job was created, mean, lower and upper bound of those that
+    are finite."""
+    return [
+        [
+            each.agent,
+            each.env_steps,
+            round(each.time_s or 0.0, 2),
+            each.mean,
+            each.lower,
+            each.upper,
+        ]
+        for each in evaluations
+        if each.is_finite
+    ]
+
+
+def event_row(event: job_pb2.Event, history: History) -> list[Any]:
+    """Position, seconds since the job was created, kind, subject, sentence, the traceback of user
+    code."""
+    found = Event.of(event, history.job.create_time)
+    text = found.details.get("traceback", "")
+    return [found.position, round(found.time_s, 2), found.kind, found.subject, found.message, text]
+
+
+def promotion_values(promotions: Iterable[job_service_pb2.Promotion]) -> list[dict[str, Any]]:
+    """The history of aliases, newest first."""
+    return [
+        {
+            "position": each.position,
+            "alias": each.alias,
+            "decision": enum_word(job_service_pb2.PromotionDecision, each.decision),
+            "policy": short_name(each.policy.agent),
+            "reason": each.reason,
+            "time": time_json(each.create_time),
+        }
+        for each in promotions
+    ]
 
 
 class Upstream:
@@ -110,6 +231,13 @@ class Following:
         if not self._lost:
             self.feed.put(connection={"state": "live", "message": ""})
 
+    def lost(self, name: str, error: PodracerError) -> None:
+        """Note that the server of the step `name` does not answer."""
+        self._lost.add(name)
+        self.feed.put(connection={"state": "reconnecting", "message": error.message})
+        with suppress(PodracerError):  # the next attempt will show
+            self.upstream.look_again()
+
     def gone(self, error: NotFound) -> None:
         self.feed.put(connection={"state": "gone", "message": error.message})
         self.stopped.set()
@@ -122,10 +250,7 @@ class Following:
                 continue
             except PodracerError as error:
                 if not self.stopped.is_set():
-                    self._lost.add(threading.current_thread().name)
-                    self.feed.put(connection={"state": "reconnecting", "message": error.message})
-                    with suppress(PodracerError):  # the next attempt will show
-                        self.upstream.look_again()
+                    self.lost(threading.current_thread().name, error)
             self.stopped.wait(next(self._backoff))
 
 
@@ -165,7 +290,7 @@ class JobsFollowing(Following):
         self.stopped.wait(_LISTING_S)
 
     def _put(self, job: job_pb2.Job) -> None:
-        known = values.job_values(job)
+        known = job_values(History(job))
         self.feed.put(**{f"job/{job.uid}": known["job"] | known["figures"]})
 
 
@@ -174,107 +299,71 @@ class JobFollowing(Following):
 
     def __init__(self, upstream: Upstream, feed: Feed, name: str) -> None:
         super().__init__(upstream, feed)
-        self._name = name
-        self._job: job_pb2.Job | None = None
-        self._position = 0
-        self._heard_at = time.monotonic()
-        self._is_stale = threading.Event()
-        self._token, self._after_token = "", 0
-        self.start(self._watch, self._rank, self._read)
+        self._follower = Follower(
+            upstream.client,
+            job_pb2.Job(name=name),
+            patience_s=0.0,
+            parts=EVERYTHING,
+            pause_s=_LEAST_PAUSE_S,
+            max_evaluations=0,
+            max_events=0,
+        )
+        self._listed_at = float("-inf")
+        self.start(self._follow)
+
+    def close(self) -> None:
+        super().close()
+        self._follower.cancel()
 
     def refresh(self) -> None:
         """Read the data without a stream soon."""
-        self._is_stale.set()
+        self._listed_at = float("-inf")
+        self._follower.refresh()
 
-    def _watch(self) -> None:
-        """Follow the job until it ends; after that it is read again only after actions."""
-        self._heard_at = time.monotonic()
-        job = Job(self.upstream.client(), job_pb2.Job(name=self._name))
-        watch: JobWatch = self.opened(
-            "job", job.watch(after_position=self._position, patience_s=0.0)
-        )
+    def _follow(self) -> None:
+        """Follow the job until it ends; after that it is read again and again, as actions may
+        change it."""
+        self.upstream.client()  # NotFound of a server is no NotFound of the job
+        self._follower.heard_at = time.monotonic()
         try:
-            self._take(watch)
+            for update in self._follower:
+                self._show(update)
+            for update in self._follower.read():
+                self._show(update)
+            self._list()
+            self._follower.wait_for_refresh()
         except NotFound as error:
-            self.gone(error)
+            if not self.stopped.is_set():
+                self.gone(error)
 
-    def _take(self, watch: JobWatch) -> None:
-        for update in watch:
-            self._job, self._heard_at = update.job, time.monotonic()
-            self.feed.put(**values.job_values(update.job), pods=values.pod_values(update.pods))
-            if update.events:
-                self._position = update.events[-1].position
-                self.feed.append(
-                    "events", [values.event_row(event, update.job) for event in update.events]
-                )
-            self._is_stale.set()
-            self.heard()
-            if update.ended:
-                self.stopped.wait()
+    def _show(self, update: JobUpdate) -> None:
+        history = update.history
+        if update.lost is not None:
+            self.lost("leaderboard", update.lost)
+            return
+        is_silent = time.monotonic() > self._follower.heard_at + SILENCE_S
+        if not is_silent:
+            self.heard("leaderboard" if update.is_of_board else "")
+        if update.is_of_board:
+            if rows := evaluation_rows(update.evaluations):
+                self.feed.append("evaluations", rows)
+            else:
+                board = board_value(history.board)
+                self.feed.put(board=board, **agent_values(history.agents))
+        else:
+            self.feed.put(**job_values(history), pods=pod_values(history.pods))
+            if rows := [event_row(event, history) for event in update.events]:
+                self.feed.append("events", rows)
+        if is_silent:
+            raise Unavailable(f"no news of the job for {SILENCE_S:.0f} s")
+        if time.monotonic() > self._listed_at + _LISTING_S:
+            self._list()
 
-    def _rank(self) -> None:
-        name = self._known_job().leaderboard
-        request = leaderboard_service_pb2.WatchLeaderboardRequest(name=name)
-        with suppress(NotFound):  # it is made after its job
-            call = self.upstream.client().leaderboard_service.WatchLeaderboard(
-                request, timeout=STREAM_S
-            )
-            for response in self.opened("leaderboard", call):
-                if response.HasField("leaderboard"):
-                    self.feed.put(board=values.board_value(response.leaderboard))
-                    self._is_stale.set()
-                self.heard()
-
-    def _read(self) -> None:
-        """Read agents, evaluations and other data without a stream; less often the longer this
-        takes."""
-        job = self._known_job()
-        self._is_stale.wait(_LISTING_S)
-        self._is_stale.clear()
-        client, began = self.upstream.client(), time.monotonic()
-        if self._job is not None and self._job.state in FINAL_STATES:
-            self._read_ended(client)
-        elif began - self._heard_at > SILENCE_S:
-            self._calls["job"].cancel()
-        with suppress(NotFound):
-            self.feed.put(
-                board=values.board_value(client.leaderboard(job.leaderboard)),
-                **values.agent_values(client.agents(job.leaderboard), job),
-            )
-            self._read_evaluations(client, job)
+    def _list(self) -> None:
+        """Read what has no stream."""
+        self._listed_at = time.monotonic()
+        client = self.upstream.client()
+        promotions = client.promotions(self._follower.history.job.name)
         self.feed.put(
-            capacity=capacity_json(client.capacity()),
-            promotions=values.promotion_values(client.promotions(self._name)),
+            capacity=capacity_json(client.capacity()), promotions=promotion_values(promotions)
         )
-        self.heard()
-        self.stopped.wait(max(_LEAST_PAUSE_S, 4.0 * (time.monotonic() - began)))
-
-    def _read_ended(self, client: Client) -> None:
-        try:
-            self.feed.put(**values.job_values(client.job(self._name).message))
-        except NotFound as error:
-            self.gone(error)
-
-    def _read_evaluations(self, client: Client, job: job_pb2.Job) -> None:
-        """Read the evaluations after the last one that was read."""
-        while not self.stopped.is_set():
-            request = leaderboard_service_pb2.ListEvaluationsRequest(
-                leaderboard=job.leaderboard, page_size=_EVALUATIONS_AT_ONCE, page_token=self._token
-            )
-            page = client.leaderboard_service.ListEvaluations(request)
-            rows = (
-                values.evaluation_row(each, job) for each in page.evaluations[self._after_token :]
-            )
-            if found := [row for row in rows if row is not None]:
-                self.feed.append("evaluations", found)
-            self._after_token = len(page.evaluations)
-            if not page.next_page_token:
-                return
-            self._token, self._after_token = page.next_page_token, 0
-
-    def _known_job(self) -> job_pb2.Job:
-        """Wait until the job has a leaderboard. Raises Unavailable if the thread has to end."""
-        while self._job is None or not self._job.leaderboard:
-            if self.stopped.wait(_LEAST_PAUSE_S):
-                raise Unavailable("the page is closed")
-        return self._job

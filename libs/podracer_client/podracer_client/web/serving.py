@@ -43,9 +43,9 @@ def serve_page(
     try:
         import uvicorn
 
+        from podracer_client.web.acts import Videos
         from podracer_client.web.application import ImpatientProtocol, Page, make_application
         from podracer_client.web.following import Upstream
-        from podracer_client.web.videos import Videos
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):
             raise

@@ -100,7 +100,7 @@ def backtest(
 ) -> None:
     """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and
     all fills (trades.csv)."""
-    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.local.services import private_evaluator
     from podracer_client.policies.environment import bring_files
     from podracer_client.policies.folders import competing_folders
     from podracer_client.policies.trust import Trust

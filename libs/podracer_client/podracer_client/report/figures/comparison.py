@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from podracer_client.jobs.history import History
 from podracer_client.report.experiment import Experiment, axis_value, best_so_far
 from podracer_client.report.figures.axes import WIDTH_IN, number_ticks, tidy, time_ticks
 from podracer_client.report.figures.palette import INK, MUTED, PAGE, SERIES, series_colors
-from podracer_client.report.records import JobReport
 
 MAX_GROUPS = 40
 MAX_PANELS = 6
@@ -140,7 +140,7 @@ def _legend(figure: Figure, colors: Mapping[str, str]) -> None:
     )
 
 
-def _curves(jobs: Iterable[JobReport], place: int) -> dict[str, Curve]:
+def _curves(jobs: Iterable[History], place: int) -> dict[str, Curve]:
     """Time (place 0) or steps (place 1) and score; constant until the end of the job, so that late
     starts are visible."""
     found = {}
@@ -169,7 +169,7 @@ def _draw_curve(axes: Axes, curve: Curve, color: str) -> None:
         axes.plot(*zip(*_steps(curve), strict=True), color=color, lw=1.5, alpha=0.85, zorder=3)
 
 
-def _draw_targets(axes: Axes, jobs: Iterable[JobReport], *, upright: bool = False) -> None:
+def _draw_targets(axes: Axes, jobs: Iterable[History], *, upright: bool = False) -> None:
     for target in sorted(
         {job.objective.target for job in jobs if job.objective.target is not None}
     ):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
+from podracer_client.jobs.history import Agent, Candidate, Evaluation, History
 from podracer_client.report.families import best_agent, most_telling
 from podracer_client.report.figures.axes import (
     WIDTH_IN,
@@ -21,7 +22,6 @@ from podracer_client.report.figures.axes import (
     time_ticks,
 )
 from podracer_client.report.figures.palette import INK, MUTED, PAGE, series_colors
-from podracer_client.report.records import Agent, Candidate, Evaluation, JobReport
 
 MAX_LINES = 400
 _MAX_DOTS = 600
@@ -34,7 +34,7 @@ _UNEQUAL = 12.0
 Point = tuple[float, float]
 
 
-def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
+def draw_curves(report: History, *, by_time: bool) -> Figure | None:
     """The agents' evaluations as curves; None if nothing was evaluated."""
     agents = most_telling(report, MAX_LINES)
     lines = _lines(report.evaluations, agents, by_time=by_time)
@@ -55,7 +55,7 @@ def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
     tidy(
         axes,
         x="environment steps of the agent and its ancestors",
-        y=f"{report.score_name} of an evaluation",
+        y=f"{report.score_title} of an evaluation",
     )
     number_ticks(axes, "y")
     if by_time:
@@ -151,9 +151,7 @@ def _draw_best(axes: Axes, line: Sequence[Point], color: str) -> None:
     )
 
 
-def _draw_candidates(
-    axes: Axes, report: JobReport, colors: dict[str, str], *, by_time: bool
-) -> None:
+def _draw_candidates(axes: Axes, report: History, colors: dict[str, str], *, by_time: bool) -> None:
     """Places of the board with their intervals; hollow if not confirmed."""
     halo = [withStroke(linewidth=2.5, foreground=PAGE)]
     algorithms = {agent.name: agent.algorithm for agent in report.agents}
@@ -192,7 +190,7 @@ def _label(candidate: Candidate) -> str:
 
 
 def _set_limits(
-    axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]], *, by_time: bool
+    axes: Axes, report: History, lines: Sequence[Sequence[Point]], *, by_time: bool
 ) -> None:
     """Room for target and intervals; a few returns far below all others do not compress the
     rest."""
@@ -220,7 +218,7 @@ def _set_limits(
         axes.set_xlim(0.9 * left, 1.4 * right)
 
 
-def _draw_target(axes: Axes, report: JobReport) -> None:
+def _draw_target(axes: Axes, report: History) -> None:
     target = report.objective.target
     if target is None:
         return

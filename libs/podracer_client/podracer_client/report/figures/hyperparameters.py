@@ -13,6 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from podracer_client.display.catalogue import differing_names
+from podracer_client.jobs.history import Agent, History
 from podracer_client.report.families import most_telling
 from podracer_client.report.figures.axes import (
     WIDTH_IN,
@@ -23,7 +24,7 @@ from podracer_client.report.figures.axes import (
     time_ticks,
 )
 from podracer_client.report.figures.palette import INK, MUTED
-from podracer_client.report.records import Agent, JobReport
+from podracer_client.report.request import searched_names
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import IntegerInterval, Interval
 from podracer_core.errors import InvalidInput
@@ -50,7 +51,7 @@ class _Life:
     on_board: bool
 
 
-def drawn_names(report: JobReport) -> tuple[str, ...]:
+def drawn_names(report: History) -> tuple[str, ...]:
     """Numbers that differ between agents: those of most agents first, at most MAX_NAMES."""
     judged = [agent for agent in report.agents if agent.score is not None]
     counts = {
@@ -63,7 +64,7 @@ def drawn_names(report: JobReport) -> tuple[str, ...]:
     )
 
 
-def draw_hyperparameters(report: JobReport) -> Figure | None:
+def draw_hyperparameters(report: History) -> Figure | None:
     """The hyperparameters of the agents; None if no agent was judged, or all agents have the same
     values."""
     names = drawn_names(report)
@@ -98,7 +99,7 @@ def draw_hyperparameters(report: JobReport) -> Figure | None:
     return figure
 
 
-def _lives(report: JobReport) -> list[_Life]:
+def _lives(report: History) -> list[_Life]:
     """The judged agents, the worst first, so that better ones are drawn on top."""
     judged = [agent for agent in most_telling(report, MAX_AGENTS) if agent.score is not None]
     last: dict[str, float] = {}
@@ -149,11 +150,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_logarithmic(report: JobReport, name: str) -> bool:
+def _is_logarithmic(report: History, name: str) -> bool:
     """Whether a hyperparameter is searched by its logarithm: by the job's search space, else by its
     algorithms'."""
-    if name in report.searched:
-        return report.searched[name]
+    searched = searched_names(report.job.spec)
+    if name in searched:
+        return searched[name]
     for algorithm in dict.fromkeys(agent.algorithm for agent in report.agents):
         try:
             knobs = find_algorithm(algorithm).hyperparameters

@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from podracer_client.display.numbers import return_text
+from podracer_client.display.output import return_text
+from podracer_client.jobs.history import Agent, History
 from podracer_client.report.families import (
     LIVING,
     best_agent,
@@ -21,7 +22,6 @@ from podracer_client.report.families import (
 )
 from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy, time_ticks
 from podracer_client.report.figures.palette import BAD, INK, MUTED, PAGE, series_colors
-from podracer_client.report.records import Agent, JobReport
 
 MAX_AGENTS = 80
 _ROW_IN = 0.21
@@ -29,7 +29,7 @@ _DEAD = 0.4
 _STYLES = {"COPY": "-", "NOISE": (0, (3, 2)), "FUSE": (0, (1, 1.2))}
 
 
-def draw_lineage(report: JobReport) -> Figure | None:
+def draw_lineage(report: History) -> Figure | None:
     """The family tree of the agents; None if there is no agent yet."""
     agents = family_order(most_telling(report, MAX_AGENTS))
     if not agents:
@@ -66,7 +66,7 @@ def draw_lineage(report: JobReport) -> Figure | None:
     return figure
 
 
-def _spans(report: JobReport, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
+def _spans(report: History, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
     """The time of each agent from its proposal until its last evaluation, or until now if it is in
     training."""
     last: dict[str, float] = {}

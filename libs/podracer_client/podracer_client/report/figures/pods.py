@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from podracer_client.jobs.history import History
 from podracer_client.report.figures.axes import WIDTH_IN, legend, number_ticks, tidy, time_ticks
 from podracer_client.report.figures.palette import BAD, INK, MUTED, PAGE, SERIES
 from podracer_client.report.pods import PodHistory, pod_histories, throughput
-from podracer_client.report.records import JobReport
 
 MAX_PODS = 60
 _ROW_IN = 0.24
@@ -17,7 +17,7 @@ _BAR = 0.55
 _WORKED, _GAVE_BACK = SERIES[0], SERIES[4]
 
 
-def draw_pods(report: JobReport) -> Figure | None:
+def draw_pods(report: History) -> Figure | None:
     """The work of the pods over time; None if no pod has worked yet."""
     histories = pod_histories(report.events, report.now_s)[:MAX_PODS]
     edges, rates = throughput(report)
