@@ -22,14 +22,12 @@ from typing import Any
 import torch
 from report import Target, finish, print_table, spread, versions
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.device import NATIVE_SETTINGS
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_core.random_numbers import evaluation_seeds
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"

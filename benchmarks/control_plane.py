@@ -39,10 +39,8 @@ from simulation.curves import Curves
 from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.channel import open_aio_channel
-from podracer_platform.rpc.tokens import FileToken
+from podracer_platform.jobs import parse_job
+from podracer_platform.rpc import Backoff, FileToken, open_aio_channel
 from podracer_platform.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"

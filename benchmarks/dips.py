@@ -127,11 +127,10 @@ def _train(recipe: Recipe, seeds: list[int], updates: int, threads: int) -> list
     """Failures of each member in each window of 8,192 of its steps."""
     import torch
 
-    from podracer_core.algorithms.algorithm import algorithm_class
-    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
 
     torch.set_num_threads(threads)
     members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds)

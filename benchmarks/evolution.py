@@ -292,7 +292,7 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
     if task.environment == TRADING:
         job["environment"]["kwargs"], job["data"] = SPLIT, {"table": "./prices.csv"}
     if system.startswith(INDEPENDENT):
-        from podracer_core.catalogue.algorithms import find_algorithm
+        from podracer_core.catalogue import find_algorithm
 
         algorithm = system.removeprefix(INDEPENDENT)
         # A value that is not searched: everything else keeps its default then, too.

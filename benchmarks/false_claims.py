@@ -36,20 +36,24 @@ from report import Target, finish, print_table, versions
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.result import EvaluationResult
-from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
-from podracer_orchestrator.outcomes.objective import claim_of
+from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
+from podracer_core.statistics import FALSE_CLAIMS
+from podracer_orchestrator.jobs import plan_of
+from podracer_orchestrator.outcomes import TARGET_EPISODES, claim_of, corrected_score
 from podracer_orchestrator.tables import JobRow
-from podracer_platform.messages.training import result_to_message
-from podracer_trading.backtest.edge import SIGNIFICANT, Edge, edge_over_holding
-from podracer_trading.backtest.performance import DAYS_A_YEAR, daily_returns, sharpe_ratio
+from podracer_platform.training_messages import result_to_message
+from podracer_trading.backtest import (
+    DAYS_A_YEAR,
+    SIGNIFICANT,
+    Edge,
+    daily_returns,
+    edge_over_holding,
+    sharpe_ratio,
+)
 from podracer_trading.backtesting import play_baseline
-from podracer_trading.client.data_import import write_market
-from podracer_trading.environment.environment import Decision, StockTrading
-from podracer_trading.market_data.synthetic import SyntheticMarket
+from podracer_trading.client import write_market
+from podracer_trading.environment import Decision, StockTrading
+from podracer_trading.market_data import SyntheticMarket
 
 Returns = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Returns]

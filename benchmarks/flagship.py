@@ -30,18 +30,16 @@ from typing import Any
 import torch
 from report import Target, finish, print_table, read_lines, versions
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
-from podracer_core.device.cuda_graphs import map_tensors
-from podracer_core.device.torch_settings import set_up_torch
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.device import map_tensors, set_up_torch
+from podracer_core.environments import make_vec_environment
 from podracer_core.errors import NotFound
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import evaluation_seeds
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import ObjectStore
 from podracer_platform.storage import open_store
 
 ROOT = Path(__file__).resolve().parent.parent

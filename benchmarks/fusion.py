@@ -32,18 +32,24 @@ import torch.distributed as distributed
 from report import Target, finish, print_table, versions
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.fusion.built_in import Mean, Outer
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import Fusion, FusionOptions
-from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
+from podracer_core.fusion import (
+    Contribution,
+    Fused,
+    Fusion,
+    FusionOptions,
+    FusionState,
+    Mean,
+    Moments,
+    Outer,
+    fuse,
+)
 from podracer_core.random_numbers import evaluation_seeds
-from podracer_core.training.epochs import EpochFusion, FusionTransport
+from podracer_core.training import EpochFusion, FusionTransport
 
 EPOCHS, MINIBATCHES = 10, 32
 LOOKS, EPISODES = 10, 16

@@ -148,11 +148,10 @@ def _in_process(measurement: Measurement) -> dict[str, Any]:
 def _train(measurement: Measurement) -> dict[str, Any]:
     import torch
 
-    from podracer_core.algorithms.algorithm import algorithm_class
-    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 

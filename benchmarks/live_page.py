@@ -28,11 +28,15 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
 from podracer_client import Client, Connection
-from podracer_client.web.application import ACT_HEADER
-from podracer_client.web.serving import serve_page
-from podracer_platform.rpc.auth import Authorizer
-from podracer_platform.rpc.server import create_server
-from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_client.web import ACT_HEADER, serve_page
+from podracer_platform.rpc import (
+    Authorizer,
+    FileToken,
+    Role,
+    TokenFiles,
+    create_server,
+    create_tokens,
+)
 
 JOB, BOARD = "projects/default/jobs/j", "projects/default/leaderboards/j"
 AGENTS, EVALUATIONS = 100, 100_000

@@ -312,12 +312,11 @@ def _make_ours(
 ):
     import torch
 
-    from podracer_core.algorithms.algorithm import algorithm_class
-    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
-    from podracer_core.device.torch_settings import set_up_torch
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.device import set_up_torch
+    from podracer_core.environments import make_vec_environment
 
     set_up_torch(measurement.threads, "bf16" if measurement.system == "bf16" else "float32")
     name = measurement.algorithm
@@ -378,7 +377,7 @@ def _speed_recipe(measurement: Measurement) -> dict[str, float]:
 
 
 def _solve_ours(measurement: Measurement) -> dict[str, float]:
-    from podracer_core.environments.classic_control.pendulum import Pendulum
+    from podracer_core.environments.classic_control import Pendulum
     from podracer_core.evaluate import GreedyEvaluator
 
     algorithm, collector, environment = _make_ours(
@@ -459,7 +458,7 @@ def _solve_peer(measurement: Measurement) -> dict[str, float]:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
 
-    from podracer_core.environments.classic_control.pendulum import Pendulum
+    from podracer_core.environments.classic_control import Pendulum
 
     def mean_return(seeds: list[int]) -> float:
         environment, returns = Pendulum(len(seeds)), torch.zeros(len(seeds))

@@ -32,7 +32,7 @@ from measured_process import Measured, run_measured
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 
-from podracer_core.device import NATIVE_SETTINGS
+from podracer_core.native_settings import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "benchmarks" / "jobs" / "population_cartpole.yaml"

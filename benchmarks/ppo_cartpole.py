@@ -178,11 +178,10 @@ def _ours(members: int, options: argparse.Namespace) -> dict[str, float]:
 
     import torch
 
-    from podracer_core.algorithms.algorithm import algorithm_class
-    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
 
     torch.set_num_threads(options.threads)
     shared = {key: LIKE_FOR_LIKE[key] for key in ("horizon", "minibatch_size", "epochs")}
@@ -271,7 +270,7 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
     from stable_baselines3.common.callbacks import BaseCallback
 
     from podracer_core.catalogue.environments import EnvironmentSpec
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
 
     def greedy_mean(model, seeds: list[int]) -> float:
         environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), len(seeds))

@@ -35,12 +35,11 @@ from simulation.curves import Curves
 from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
-from podracer_client.jobs.history import FINAL_STATES
-from podracer_client.jobs.job import Job
+from podracer_client.jobs import FINAL_STATES, Job
 from podracer_core.errors import PodracerError
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.jobs import parse_job
+from podracer_platform.messages import seconds_from_duration
+from podracer_platform.rpc import open_aio_channel
 from podracer_platform.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"

@@ -40,17 +40,14 @@ from measured_process import Measured, run_measured
 from pipeline import END_S, FUSED, START_S, TASKS, Pod, job, steady_pace
 from report import Target, finish, print_table, spread, versions
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
-from podracer_learner.round.reports import RoundMeter
-from podracer_platform.service.telemetry import TelemetryOptions, telemetry
-from podracer_platform.telemetry.spans import span
+from podracer_core.environments import make_vec_environment
+from podracer_core.training import InProcessSource, RoundPlan, TrainingSession
+from podracer_learner.round import RoundMeter
+from podracer_platform.service import TelemetryOptions, telemetry
+from podracer_platform.telemetry import span
 
 OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)

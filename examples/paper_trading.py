@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from podracer_client import PolicyClient
-from podracer_platform.jobs.job_file import load_job_file
-from podracer_trading.environment.environment import StockTrading
+from podracer_platform.jobs import load_job_file
+from podracer_trading.environment import StockTrading
 
 
 def main() -> None:

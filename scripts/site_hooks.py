@@ -154,7 +154,7 @@ def _command_line() -> str:
     import typer
     from typer.cli import get_docs_for_click
 
-    from podracer_client.command.application import application
+    from podracer_client.command import application
 
     command = typer.main.get_command(application)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="podracer")

@@ -23,9 +23,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from podracer_client.command.zoo import TITLES, row
-from podracer_client.display.output import columns
-from podracer_client.zoo.entries import Entry, Run, entries, find_entry
+from podracer_client.command import TITLES, row
+from podracer_client.display import columns
+from podracer_client.zoo import Entry, Run, entries, find_entry
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images" / "zoo"

@@ -88,7 +88,7 @@ def _ours(row: Row) -> tuple[Advance, int]:
     import torch
 
     from podracer_core.catalogue.environments import EnvironmentSpec
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
 
     torch.set_num_threads(row.threads)
     kwargs = (
@@ -186,7 +186,7 @@ def _envpool(row: Row) -> tuple[Advance, int] | None:
 def _stock_trading(row: Row, kind: str) -> tuple[Advance, int]:
     from peers import stock_trading_env
 
-    from podracer_trading.environment.environment import StockTrading
+    from podracer_trading.environment import StockTrading
 
     market = StockTrading(
         1, evaluation=True, table=str(write_market(Path("prices.csv"))), evaluation_split="train"

@@ -28,16 +28,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import podracer
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
-from podracer_core.device.torch_settings import set_up_torch
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.device import cuda_graphs, set_up_torch
+from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
-from podracer_core.training.source import OverlappingSource
+from podracer_core.training import OverlappingSource
 
 Found = tuple[dict[str, float], float] | None
 """Figures by name, and the return; None where only kernels were printed."""

@@ -16,7 +16,7 @@ from peers.ppo_plan import ALONE, SYSTEMS, Entry, Figures, Run, Setting
 from peers.ppo_recipes import BEST, TASKS, hyperparameters
 from peers.virtual_environment import python_of
 
-from podracer_core.device import NATIVE_SETTINGS
+from podracer_core.native_settings import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 START_AND_STOP_S = 120.0

@@ -13,14 +13,11 @@ import torch
 from ppo_recipes import Order, hyperparameters, recipe_of
 from ppo_watch import Watch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
+from podracer_core.environments import make_vec_environment
+from podracer_core.training import InProcessSource, RoundPlan, TrainingSession
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from events import tell
 from ppo_recipes import TASKS, Order
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 
 SCREENING, CONFIRMATION = 8, 100
 LOOKING_FRACTION = 0.2  # of the time, at most; as in our jobs

@@ -14,9 +14,8 @@ from returns_order import EPISODES, ReturnsOrder
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.greedy_evaluator import Evaluated
+from podracer_core.environments import make_vec_environment
+from podracer_core.evaluate import Evaluated, GreedyEvaluator
 from podracer_core.random_numbers import COMPARISON, evaluation_seeds
 
 

@@ -11,10 +11,10 @@ from returns_looks import Looks
 from returns_order import ReturnsOrder
 from returns_variants import VARIANTS
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 
 
 def main() -> None:

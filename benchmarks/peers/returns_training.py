@@ -16,7 +16,7 @@ from peers.ppo_recipes import SAME, hyperparameters
 from peers.returns_order import DEFAULT, EPISODES, ReturnsOrder
 from peers.returns_runs import Run, digest
 
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue import find_algorithm
 
 PEERS = Path(__file__).resolve().parent
 SCRIPTS = {"ours": "returns_podracer.py", "sb3": "returns_baselines.py"}

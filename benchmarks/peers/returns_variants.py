@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
-from podracer_core.algorithms.ppo import PPO
-from podracer_core.algorithms.preparation import normalized_advantages
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import PPO, Minibatch, RolloutRows, normalized_advantages
+from podracer_core.buffers import Rollout
 from podracer_core.networks import RunningNormalizer
 
 

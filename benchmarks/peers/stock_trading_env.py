@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.environment import StockTrading
 
 __all__ = ["ArrayStockTradingEnv", "StockTradingEnv"]
 

@@ -15,17 +15,19 @@ from recorded.curves import Curve, Look
 from recorded.tasks import EPISODES, LAST_EPISODES, LAST_LOOKS, LOOKS, Configuration, Task
 from safetensors.torch import save_file
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import batched_class, make_vec_environment
+from podracer_core.environments import batched_class, make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import COMPARISON, evaluation_seeds
-from podracer_core.training.member_states import member_environment_states, resume_environments
-from podracer_core.training.phases import processor_seconds
-from podracer_core.training.sizes import usual_envs_per_member
+from podracer_core.training import (
+    member_environment_states,
+    processor_seconds,
+    resume_environments,
+    usual_envs_per_member,
+)
 
 USUAL_COHORT = 8
 """Environments of a member are as many as in a job's cohort of this size, whatever the size

@@ -65,11 +65,10 @@ def record(gamma: float, seed: int, seconds: float, every: float) -> Iterator[tu
     """The rows of one cohort, whose members differ in their learning rates."""
     import torch
 
-    from podracer_core.algorithms.algorithm import algorithm_class
-    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
-    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.environments import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_numbers import evaluation_seeds
 

@@ -20,7 +20,7 @@ from podracer_leaderboard.boards import Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.exchanges import Exchanges
 from podracer_platform.database import Database
-from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_platform.messages import hyperparameters_from_message
 from synthetic.landscapes import Landscape, State
 
 ROUND_ENV_STEPS = 1000

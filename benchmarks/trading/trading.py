@@ -45,9 +45,9 @@ from trading_report import ENSEMBLE, OURS, draw, report
 from trading_results import Results, Returns, Season
 from trading_seasons import SeasonOrder
 
-from podracer_trading.backtest.performance import daily_returns, sharpe_ratio
+from podracer_trading.backtest import daily_returns, sharpe_ratio
 from podracer_trading.backtesting import play_baseline
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.environment import StockTrading
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "benchmarks" / "trading"

@@ -18,7 +18,7 @@ from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 from trading_order import Speedometer, TradingOrder  # noqa: E402
 
-from podracer_trading.environment.environment import StockTrading  # noqa: E402
+from podracer_trading.environment import StockTrading  # noqa: E402
 
 ROLLOUT = 2048
 """Transitions of a rollout, and per environment where there are few: the default."""

@@ -9,14 +9,11 @@ import sys
 import torch
 from trading_order import Speedometer, TradingOrder
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
+from podracer_core.environments import make_vec_environment
+from podracer_core.training import InProcessSource, RoundPlan, TrainingSession
 
 SETTINGS = {"horizon": 32, "minibatch_size": 4096, "epochs": 4, "hidden_sizes": (64, 64)}
 

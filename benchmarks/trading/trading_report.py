@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from report import Target, finish, print_table
 from trading_results import Returns, Season
 
-from podracer_core.statistics.bootstrap import mean_block_length, resamples
-from podracer_trading.backtest.performance import DAYS_A_YEAR, largest_drawdown, sharpe_ratio
+from podracer_core.statistics import mean_block_length, resamples
+from podracer_trading.backtest import DAYS_A_YEAR, largest_drawdown, sharpe_ratio
 
 OURS, ENSEMBLE = "tournament", "ensemble"
 Array = NDArray[np.float64]

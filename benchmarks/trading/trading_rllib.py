@@ -20,7 +20,7 @@ from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.tune.registry import register_env  # noqa: E402
 from trading_order import Speedometer, TradingOrder  # noqa: E402
 
-from podracer_trading.environment.environment import StockTrading  # noqa: E402
+from podracer_trading.environment import StockTrading  # noqa: E402
 
 STEPS = "num_env_steps_sampled_lifetime"
 

@@ -45,15 +45,13 @@ from numpy.typing import NDArray
 from report import finish, print_table, read_lines, spread, versions
 from trading_results import Season
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.collect import Collector
-from podracer_core.device.torch_settings import set_up_torch
-from podracer_core.evaluate.evaluator import Evaluated
-from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
-from podracer_trading.backtest.performance import DAYS_A_YEAR, sharpe_ratio
+from podracer_core.device import set_up_torch
+from podracer_core.evaluate import Evaluated, GreedyEvaluator
+from podracer_trading.backtest import DAYS_A_YEAR, sharpe_ratio
 from podracer_trading.backtesting import play_baseline
-from podracer_trading.environment.environment import Decision, StockTrading
+from podracer_trading.environment import Decision, StockTrading
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs" / "benchmarks" / "trading_sac.jsonl"

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from peers.events import tell
 from peers.stock_trading_env import ArrayStockTradingEnv
 
-from podracer_trading.backtest.performance import daily_returns
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.environment.statistic import statistic_of
+from podracer_trading.backtest import daily_returns
+from podracer_trading.environment import StockTrading, statistic_of
 
 Array = NDArray[Any]
 Act = Callable[[Array], Array]

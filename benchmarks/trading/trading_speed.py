@@ -28,7 +28,7 @@ from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 from trading_order import TradingOrder
 
-from podracer_core.device import NATIVE_SETTINGS
+from podracer_core.native_settings import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "benchmarks" / "trading"

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 from chaos.faults import Fault, Faults
 
-from podracer_client.jobs.job import Job
+from podracer_client.jobs import Job
 from podracer_core.errors import PodracerError
-from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs import parse_job
 from podracer_platform.storage import open_store
 from support.audit import Audit
 from support.deployment import Deployment

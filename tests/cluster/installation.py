@@ -19,13 +19,11 @@ import yaml
 from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient
-from podracer_client.servers import cluster
-from podracer_client.servers.connection import Place
-from podracer_core.config.scalars import Secret
+from podracer_client.servers import Place, cluster
+from podracer_core.config import Secret
 from podracer_core.errors import PodracerError
-from podracer_core.storage.object_store import ObjectStore
-from podracer_platform.storage import open_store
-from podracer_platform.storage.s3 import S3Settings
+from podracer_core.storage import ObjectStore
+from podracer_platform.storage import S3Settings, open_store
 from support.audit import Audit
 from support.processes import ROOT
 

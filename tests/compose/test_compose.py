@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from podracer_client import Client, Job, PolicyClient
-from podracer_core.checkpoint import load_checkpoint
-from podracer_core.checkpoint.policy import POLICY_GROUPS, load_policy
+from podracer_core.checkpoint import POLICY_GROUPS, load_checkpoint, load_policy
 from podracer_core.errors import PodracerError, Unauthenticated
-from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs import parse_job
 from podracer_platform.storage import open_store
 from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, run
 from support.red_team import FIND, attack, check_found_nothing

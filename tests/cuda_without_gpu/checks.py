@@ -16,19 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.buffers.priorities import PriorityTree
-from podracer_core.buffers.rollout import allocate_rollout
-from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.buffers import PriorityTree, allocate_rollout
+from podracer_core.catalogue import BUILT_IN, DiscreteSpace
 from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
-from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import State, TorchEnvironment, VecEnvironment, make_vec_environment
+from podracer_core.environments.classic_control import CartPole, Pendulum
 from podracer_core.networks import NetworkActor, stacked_mlp
 from podracer_core.random_numbers import uniform
 from support.carts import Carts, CartsHere

@@ -19,17 +19,20 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from podracer_core.algorithms import off_policy
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import (
+    Algorithm,
+    CohortConfig,
+    MemberConfig,
+    algorithm_class,
+    off_policy,
+)
 from podracer_core.buffers import memory
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device import cuda_graphs
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator
-from podracer_core.training.snapshots import take_snapshot
+from podracer_core.training import take_snapshot
 
 MEMBERS, ENVS = 2, 4
 SMALL = {

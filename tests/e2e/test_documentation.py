@@ -24,7 +24,7 @@ from unittest import mock
 import pytest
 
 from podracer_client import Client
-from podracer_client.display.summary import TARGET_MISSED
+from podracer_client.display import TARGET_MISSED
 from support.commands import Result, one_evaluator, run_here
 from support.documents import blocks
 from support.processes import EXAMPLES, ROOT, Command, wait_until

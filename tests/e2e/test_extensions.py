@@ -15,8 +15,8 @@ import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2
 from podracer_client import Client
-from podracer_client.jobs.job import Job
-from podracer_platform.jobs.job_file import load_job_file
+from podracer_client.jobs import Job
+from podracer_platform.jobs import load_job_file
 from support.code import make_zip
 from support.commands import run_here
 from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE, Packages

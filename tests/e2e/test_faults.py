@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from podracer.common.v1.agent_pb2 import AgentSpec
-from podracer_core.storage.manifest import Manifest
+from podracer_core.storage import Manifest
 from support.commands import run_here
 from support.documents import blocks
 from support.endless_job import (

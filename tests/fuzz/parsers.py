@@ -15,14 +15,12 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["podracer_core", "yaml"]):
-    from podracer_core.checkpoint.policy import open_packed_policy
+    from podracer_core.checkpoint import open_packed_policy
     from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-    from podracer_core.storage.layout import CheckpointPlace
-    from podracer_core.storage.manifest import Manifest
-    from podracer_platform.attachments.unpack import unpack_code
-    from podracer_platform.jobs.experiment import parse_experiment
-    from podracer_platform.jobs.job_file import parse_job
-    from podracer_platform.rpc.address import parse_address
+    from podracer_core.storage import CheckpointPlace, Manifest
+    from podracer_platform.attachments import unpack_code
+    from podracer_platform.jobs import parse_experiment, parse_job
+    from podracer_platform.rpc import parse_address
 
 REFUSED = (InvalidInput, DataCorrupted, NotFound)
 

@@ -18,11 +18,10 @@ import psutil
 import pytest
 import torch
 
+from podracer_core.box import limits as box
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes import box
-from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.vec_environment import Break, Step
+from podracer_core.environments import Break, Step
+from podracer_core.environments.processes import ChildOutput, PreprocessVecEnv
 from podracer_core.errors import Exhausted, InvalidInput, UserCodeFailed
 from support.processes import wait_until
 

@@ -31,7 +31,7 @@ importlib.metadata.distributions = distributions
 """
 CATALOGUE = """
 from podracer_core.catalogue.environments import known_environments
-from podracer_core.catalogue.extensions import evaluator_names
+from podracer_core.catalogue import evaluator_names
 assert "CartPole-v1" in known_environments() and "StockTrading-v0" not in known_environments()
 assert evaluator_names() == ["greedy_episodes"]
 from podracer_core.catalogue.environments import find_environment
@@ -49,7 +49,7 @@ print("trained")
 BACKTEST = """
 import pytest
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_client.local.services import private_evaluator
+from podracer_client.local import private_evaluator
 from podracer_core.errors import PreconditionFailed
 with private_evaluator() as evaluator:
     with pytest.raises(PreconditionFailed, match="pip install podracer-trading") as raised:

@@ -17,10 +17,9 @@ import psutil
 import pytest
 import torch
 
+from podracer_core.box import limits as box
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes import box
-from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes import ChildOutput, PreprocessVecEnv
 from podracer_core.errors import UserCodeFailed
 
 CODE = str(Path(__file__).parent / "code")
@@ -116,7 +115,8 @@ def _is_named(process: psutil.Process, word: str) -> bool:
 PARENT = """
 import os, sys, torch
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.box import limits as box
+from podracer_core.environments.processes import PreprocessVecEnv
 spec = EnvironmentSpec(entry_point="red_team:Daemon", code_path=sys.argv[1], kwargs={"word": sys.argv[2]})
 environment = PreprocessVecEnv(spec, 2, processes=2)
 os.kill(os.getpid(), 9)

@@ -22,7 +22,7 @@ import pytest
 import podracer
 from podracer_client import Client
 from podracer_core.errors import PodracerError
-from podracer_core.in_process.result import Result
+from podracer_core.in_process import Result
 from tests.e2e.conftest import commands_in, start_up
 
 CODE = Path(__file__).parent / "code"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.environments.rsl_rl import RslRlEnvironment
+from podracer_core.environments import RslRlEnvironment
 
 LIMIT, FAR = 5, 0.9
 ACTOR_SIZE, WHOLE = 3, 7

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from podracer_client.jobs.client import Client
-from podracer_client.secrets.deployment import create_secrets
-from podracer_client.servers.connection import Connection
-from podracer_platform.rpc.tokens import FileToken
+from podracer_client.jobs import Client
+from podracer_client.secrets import create_secrets
+from podracer_client.servers import Connection
+from podracer_platform.rpc import FileToken
 from support.link import Link
 from support.services import ServiceProcesses
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer_client import Client
-from podracer_client.jobs.job import Job
+from podracer_client.jobs import Job
 from support.processes import wait_until
 
 UPDATE = 1_024

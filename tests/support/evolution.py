@@ -8,23 +8,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import Choice, HyperparameterValue, Interval, Range
-from podracer_core.evolution.agents import (
+from podracer_core.catalogue import Choice, HyperparameterValue, Interval, Range, find_algorithm
+from podracer_core.evolution import (
     Action,
     Agent,
     Cohort,
     CohortRequest,
+    Generator,
+    LineRound,
+    LowerBoundUpdater,
     NewAgent,
     Population,
+    Rules,
+    SearchSpace,
     Start,
     State,
+    peer_scores,
+    shape_of,
 )
-from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import LineRound, peer_scores
-from podracer_core.evolution.search_space import SearchSpace, shape_of
-from podracer_core.evolution.updater import LowerBoundUpdater
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.guard import check_cohort
 from podracer_leaderboard.new_agents import stream

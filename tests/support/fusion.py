@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, FusionState, Moments
+from podracer_core.fusion import Contribution, FusionOptions, FusionState, Mean, Moments, fuse
 
 MEMBERS, SIZE = 2, 3
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue import algorithms
-from podracer_core.catalogue.environments.find import installed_environments
+from podracer_core.catalogue.environments import installed_environments
 
 Install = Callable[..., None]
 
 CATALOGUE = """
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.spaces import DictSpace, DiscreteSpace
+from podracer_core.catalogue import AlgorithmInfo
+from podracer_core.catalogue import Hyperparameter
+from podracer_core.catalogue import DictSpace, DiscreteSpace
 
 INFO = AlgorithmInfo(
     name="mine",

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.collect import Collector
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.random_numbers import evaluation_seeds
 

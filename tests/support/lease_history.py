@@ -26,21 +26,14 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput, Unavailable
-from podracer_core.storage.layout import checkpoint_prefix
-from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage import FILE_NAME, Manifest, ManifestFile, checkpoint_prefix
 from podracer_orchestrator.api import job_changes
-from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.requests import CohortProposer
-from podracer_orchestrator.dispatch.capabilities import Capabilities
-from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.board import CohortProposer, Delivery
+from podracer_orchestrator.dispatch import Ask, Capabilities, Dispatcher, LeaseOperations
 from podracer_orchestrator.jobs import jobs, submission
-from podracer_orchestrator.leases import followers, leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
-from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport, followers, leases
 from podracer_orchestrator.outcomes import ending
-from podracer_orchestrator.pool import pods
-from podracer_orchestrator.pool.pods import PodReport
+from podracer_orchestrator.pool import PodReport, pods
 from podracer_orchestrator.tables import (
     JobRow,
     LeaseRow,
@@ -51,11 +44,10 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
-from podracer_orchestrator.works import evaluation_works
-from podracer_orchestrator.works.train_results import member_commit
+from podracer_orchestrator.works import evaluation_works, member_commit
 from podracer_platform.database import open_database
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.tokens import LeaseTokens
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import LeaseTokens
 from podracer_platform.storage import open_store
 from support.manual_clock import ManualClock
 from support.new_database import new_database

@@ -12,12 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.experience import Batch
-from podracer_core.algorithms.off_policy import OffPolicy
+from podracer_core.algorithms import Batch, CohortConfig, MemberConfig, OffPolicy, algorithm_class
 from podracer_core.buffers import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.catalogue import BUILT_IN
 from podracer_core.networks import StackedNetwork
 
 MEMBERS, ENVS, HORIZON, ROWS, OBSERVATIONS, ACTIONS, ACTION_SIZE = 3, 4, 5, 7, 6, 5, 2

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_client.jobs.client import Client
-from podracer_client.secrets.cluster import ClusterSecrets
-from podracer_client.servers.connection import Connection
-from podracer_platform.kubernetes.access import read_kubeconfig
-from podracer_platform.kubernetes.api import ClusterApi
-from podracer_platform.rpc.tokens import FileToken
+from podracer_client.jobs import Client
+from podracer_client.secrets import ClusterSecrets
+from podracer_client.servers import Connection
+from podracer_platform.kubernetes import ClusterApi, read_kubeconfig
+from podracer_platform.rpc import FileToken
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_cluster import Cluster
 from support.kubernetes_kubelet import Processes, own_address

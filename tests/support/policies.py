@@ -8,14 +8,12 @@ from typing import Any
 import gymnasium
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import to_json
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments import from_gymnasium, make_vec_environment
 
 Space = gymnasium.Space[Any]
 

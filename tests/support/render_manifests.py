@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.job import JobMaker
+from podracer_orchestrator.jobs import PodKind
+from podracer_orchestrator.pool import PodPlan
+from podracer_orchestrator.pool.kubernetes import JobMaker
 from support.manifests import NAMESPACE, OVERLAYS, pod_template, rendered
 
 OWNER = {"metadata": {"name": "podracer-pool", "uid": "0f6c-1"}}

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.jobs.history import Agent, Evaluation, Event, History
+from podracer_client.jobs import Agent, Evaluation, Event, History
 
 ALGORITHMS = ("ppo", "sac", "td3")
 ROUND_S = 10.0

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments import State, Step, TorchEnvironment, VecEnvironment
 from podracer_core.random_numbers import uniform
 
 

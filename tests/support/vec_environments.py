@@ -21,9 +21,13 @@ from podracer_core.catalogue.environments import (
     find_environment,
     is_batched,
 )
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments import (
+    State,
+    Step,
+    TorchEnvironment,
+    VecEnvironment,
+    make_vec_environment,
+)
 from podracer_core.random_numbers import integers, uniform
 from support.stock_market import market_rows, write_csv
 

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from podracer_client.local.services import private_evaluator
-from podracer_client.policies.folders import Competition
+from podracer_client.local import private_evaluator
+from podracer_client.policies import Competition
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import POLICY_GROUPS, load_actor, open_checkpoint_folder
-from podracer_trading.backtest.edge import edge_over_holding
-from podracer_trading.backtest.performance import daily_returns
-from podracer_trading.backtest.record import BacktestRecord, replay
+from podracer_trading.backtest import BacktestRecord, daily_returns, edge_over_holding, replay
 from podracer_trading.backtesting import play_baseline, play_policy
-from podracer_trading.client.validation import edge_in_validation
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.client import edge_in_validation
+from podracer_trading.environment import StockTrading
 from support.stock_market import days_of, market_rows, write_csv
 from tests.integration.client.test_policies import FakeClient, evaluator, podracer, stored_policy  # noqa: F401 - a fixture
 

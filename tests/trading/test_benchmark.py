@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.jobs.spec import validate
-from podracer_trading.backtest.performance import daily_returns, sharpe_ratio
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.environment.statistic import statistic_of
+from podracer_platform.jobs import parse_job, validate
+from podracer_trading.backtest import daily_returns, sharpe_ratio
+from podracer_trading.environment import StockTrading, statistic_of
 from support.stock_market import days_of, market_rows, write_csv
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

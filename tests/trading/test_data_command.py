@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import checked
+from podracer_trading.market_data import checked, read_table
 from support.commands import run_here
 from support.stock_market import Row, days_of, market_rows, split_shares, write_csv
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.device import compiler
-from podracer_core.device.compiler import compiled
+from podracer_core.device import compiled, compiler
 from tests.unit.test_cuda_graphs import trained
 
 CPU = torch.device("cpu")

@@ -8,26 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms import off_policy
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.buffers import replay
-from podracer_core.buffers.replay import Replay
-from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.algorithms import (
+    Algorithm,
+    CohortConfig,
+    MemberConfig,
+    algorithm_class,
+    off_policy,
+)
+from podracer_core.buffers import Replay, replay
+from podracer_core.catalogue import BUILT_IN, DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
-from podracer_core.device.cuda_graphs import (
+from podracer_core.device import (
     WARM_UP,
     CaptureFailed,
     Graphed,
+    cuda_graphs,
     map_tensors,
     tensors_of,
 )
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.networks import ActorCritic
-from podracer_core.networks.stacked_residual import StackedResidual
+from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.networks import ActorCritic, StackedResidual
 from tests.support.graph_recorder import captures, use_recorder
 
 CPU = torch.device("cpu")

@@ -21,17 +21,17 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import podracer
-from podracer_client.command.application import application
-from podracer_core.catalogue.algorithms import known_algorithms
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.packages import install_advice, package_advice
+from podracer_client.command import application
+from podracer_core.catalogue import known_algorithms
+from podracer_core.catalogue.environments import (
+    EnvironmentSpec,
+    find_environment,
+    install_advice,
+    package_advice,
+)
 from podracer_core.config import other_libraries
-from podracer_core.sections.evolution import Evolution
-from podracer_core.sections.objective import EvaluationPlan, Objective
-from podracer_core.sections.pod import Pod
-from podracer_core.sections.search import Search
-from podracer_platform.jobs.experiment import load_experiment, parse_experiment
-from podracer_platform.jobs.spec import JobSpec
+from podracer_core.sections import EvaluationPlan, Evolution, Objective, Pod, Search
+from podracer_platform.jobs import JobSpec, load_experiment, parse_experiment
 from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT

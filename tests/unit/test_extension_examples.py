@@ -15,16 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig
+from podracer_core.catalogue import load_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.extensions import load_class
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
-from podracer_core.evolution.generator import Generator
-from podracer_core.fusion.fusion import fusion_class
-from podracer_core.training.policy_evaluation import PolicyEvaluation
-from podracer_platform.jobs.job_file import load_job_file
-from podracer_platform.jobs.spec import JobSpec
+from podracer_core.evolution import Generator
+from podracer_core.fusion import fusion_class
+from podracer_core.training import PolicyEvaluation
+from podracer_platform.jobs import JobSpec, load_job_file
 from support.commands import Result, run_here
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from podracer_core.training.phases import processor_seconds
+from podracer_core.training import processor_seconds
 
 BUSY_S = 0.2
 BURN = f"import time\nwhile time.process_time() < {BUSY_S}: pass\nprint(flush=True)\ninput()"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from podracer_core.device.torch_settings import set_up_torch
+from podracer_core.device import set_up_torch
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,9 @@ objective: {max_env_steps: 1000}
 evolution: {patience: VALUE}
 """
 READ = """
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.jobs.spec import validate
+from podracer_platform.jobs import parse_job
+from podracer_platform.jobs import JobSpec
+from podracer_platform.jobs import validate
 
 spec = JobSpec.from_message(parse_job(JOB).to_message())
 validate(spec)

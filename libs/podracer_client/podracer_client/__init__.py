@@ -14,12 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
-    from podracer_client.jobs.following import Follower, JobUpdate
-    from podracer_client.jobs.history import History
-    from podracer_client.jobs.job import Job
-    from podracer_client.policies.policy_client import PolicyClient
-    from podracer_client.servers.connection import Connection
+    from podracer_client.jobs import Client, Follower, History, Job, JobUpdate
+    from podracer_client.policies import PolicyClient
+    from podracer_client.servers import Connection
 
 __all__ = ["Client", "Connection", "Follower", "History", "Job", "JobUpdate", "PolicyClient"]
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from podracer_core.errors import PreconditionFailed
-from podracer_core.in_process.reporting import Look, interrupts
-from podracer_core.in_process.result import Result, load
-from podracer_platform.jobs.job_file import load_job_file
+from podracer_core.in_process import Look, Result, interrupts, load
+from podracer_platform.jobs import load_job_file
 
 _TARGET_MISSED, _INTERRUPTED = 3, 130  # exit codes of the command, beside 0
 

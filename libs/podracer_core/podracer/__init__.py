@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from podracer_client.job_run import run
     from podracer_core.errors import PodracerError
-    from podracer_core.in_process.callbacks import Callback
-    from podracer_core.in_process.reporting import Look
-    from podracer_core.in_process.result import Policy, Result, load
-    from podracer_core.in_process.training import train
+    from podracer_core.in_process import Callback, Look, Policy, Result, load, train
 
 __all__ = ["Callback", "Look", "PodracerError", "Policy", "Result", "load", "run", "train"]
 

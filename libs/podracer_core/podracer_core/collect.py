@@ -9,14 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.device.compiler import compiled
-from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.spaces import action_mask_size
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.buffers import EpisodeStatistics, Rollout, allocate_rollout
+from podracer_core.device import Graphed, compiled
+from podracer_core.environments import Step, VecEnvironment, action_mask_size
 from podracer_core.errors import InvalidInput
 from podracer_core.kernels import acts_of
-from podracer_core.networks.actor import Actor
+from podracer_core.networks import Actor
 from podracer_core.random_numbers import action_keys, environment_keys, first_ages
 
 

@@ -8,8 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from podracer_core.config import Secret
-from podracer_core.config.scalars import WrongValueError, alternatives, expected, from_text
+from podracer_core.config import Secret, WrongValueError, alternatives, expected, from_text
 from podracer_core.errors import FieldViolation, InvalidInput
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from podracer_core.config.document import Document, LocatedViolation, Node, Scalar
+from podracer_core.config import Document, LocatedViolation, Node, Scalar
 from podracer_core.errors import InvalidInput
 
 MAX_FILE_BYTES = 1 << 20

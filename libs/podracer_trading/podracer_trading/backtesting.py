@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate.evaluator import Evaluated
-from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
-from podracer_trading.backtest.record import BacktestRecord
-from podracer_trading.environment.environment import Decision, StockTrading
-from podracer_trading.environment.market import Market
-from podracer_trading.environment.split import (
+from podracer_core.evaluate import Evaluated, GreedyEvaluator
+from podracer_trading.backtest import BacktestRecord
+from podracer_trading.environment import (
+    Decision,
+    Market,
+    StockTrading,
     evaluation_bars,
     split_bars,
     traded_splits,

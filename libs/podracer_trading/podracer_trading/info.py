@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo, Recipe
+from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo, Recipe
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_trading.market_data import COLUMNS, FIELD
 
@@ -68,8 +68,10 @@ class StockTradingConfig:
     def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
         """Options from JSON values. Raises InvalidInput with every unknown name (and the nearest)
         and wrong value."""
-        from podracer_core.config.build import Builder  # late: the catalogue does without YAML
-        from podracer_core.config.document import Node
+        from podracer_core.config import (
+            Builder,  # late: the catalogue does without YAML
+            Node,
+        )
 
         builder = Builder("", {})
         config = builder.dataclass(cls, Node.from_plain(options), FIELD)

@@ -11,18 +11,22 @@ import torch
 
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
-from podracer_core.checkpoint.evaluation import make_environment_for
+from podracer_core.checkpoint import (
+    Checkpoint,
+    load_actor,
+    load_ensemble,
+    make_environment_for,
+    rule_of,
+)
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate.evaluator import Evaluated
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import place_environment
-from podracer_platform.messages.catalogue import (
+from podracer_core.evaluate import Evaluated
+from podracer_platform.attachments import FileCache, place_environment
+from podracer_platform.messages import (
     environment_from_message,
     environment_to_message,
     file_from_message,
 )
-from podracer_trading.backtest.record import BacktestRecord, record_to_messages
+from podracer_trading.backtest import BacktestRecord, record_to_messages
 from podracer_trading.backtesting import (
     BASELINES,
     MARKET,
@@ -33,12 +37,9 @@ from podracer_trading.backtesting import (
     play_policy,
     seen_bars,
 )
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.environment.market import Market, prepare
+from podracer_trading.environment import Market, StockTrading, prepare
 from podracer_trading.info import StockTradingConfig
-from podracer_trading.market_data import refusal
-from podracer_trading.market_data.reading import read_index, read_table
-from podracer_trading.market_data.table import checked, moment
+from podracer_trading.market_data import checked, moment, read_index, read_table, refusal
 
 POLICY, INDEX = "policy", "index"
 _TABLE = "table"

@@ -16,7 +16,9 @@ from torch import Tensor
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import (
+    SUFFIX_OF,
     Checkpoint,
+    Format,
     export_ensemble,
     export_policy,
     load_actor,
@@ -24,13 +26,11 @@ from podracer_core.checkpoint import (
     played_observations,
     rule_of,
 )
-from podracer_core.checkpoint.export_formats import SUFFIX_OF, Format
-from podracer_core.environments.video import record_video
+from podracer_core.environments import record_video
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_evaluator.checkpoints import describe
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import place_environment
-from podracer_platform.messages.catalogue import environment_from_message
+from podracer_platform.attachments import FileCache, place_environment
+from podracer_platform.messages import environment_from_message
 
 logger = logging.getLogger(__name__)
 

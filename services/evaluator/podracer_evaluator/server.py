@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_core.environments.processes.child_output import ChildOutput
+from podracer_core.environments.processes import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import PodSettings, place_environment
-from podracer_platform.attachments.transfer import FileReceiver
-from podracer_platform.messages.catalogue import environment_from_message
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.guard import Context
-from podracer_platform.rpc.server import RpcServer, create_server
-from podracer_platform.rpc.sessions import Session, SessionSlots
-from podracer_platform.rpc.tokens import TokenFiles
-from podracer_platform.rpc.work_queue import WorkQueue
-from podracer_platform.service.build import own_build
-from podracer_platform.service.lifetime import stop_event_on_signals
-from podracer_platform.service.process import announce
-from podracer_platform.telemetry.metrics import EPISODES, EVALUATION
+from podracer_platform.attachments import FileCache, FileReceiver, PodSettings, place_environment
+from podracer_platform.messages import environment_from_message, seconds_from_duration
+from podracer_platform.rpc import (
+    Authorizer,
+    Context,
+    RpcServer,
+    Session,
+    SessionSlots,
+    TokenFiles,
+    WorkQueue,
+    create_server,
+    methods_of,
+)
+from podracer_platform.service import announce, own_build, stop_event_on_signals
+from podracer_platform.telemetry import EPISODES, EVALUATION
 
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
@@ -80,7 +80,7 @@ def serve(config: EvaluatorConfig) -> int:
     announce(server.address)
     # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_evaluator.session  # noqa: F401 - else the first session would wait for it
-    from podracer_core.device.torch_settings import set_up_torch
+    from podracer_core.device import set_up_torch
 
     set_up_torch(config.threads)
     work.run(stop)
@@ -149,7 +149,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Inspect(
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.InspectResponse:
-        from podracer_platform.messages.training import inspected
+        from podracer_platform.training_messages import inspected
 
         timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:

@@ -18,7 +18,7 @@ from podracer_leaderboard.new_agents import check_founders
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
 from podracer_platform.database import Database
-from podracer_platform.rpc.limits import MESSAGE_BYTES
+from podracer_platform.rpc import MESSAGE_BYTES
 
 LISTED_BYTES = MESSAGE_BYTES // 4
 """Candidates after so many bytes have no episodes: their number is limited, and so is what remains

@@ -15,7 +15,7 @@ from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, BoardRow, EvaluationRow
 from podracer_platform.database import Database
-from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
+from podracer_platform.jobs import CONFIRMING, broken_episodes
 
 MAX_EVALUATIONS = 1000
 

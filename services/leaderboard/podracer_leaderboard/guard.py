@@ -13,19 +13,21 @@ from pathlib import Path
 from random import Random
 
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.agents import (
+from podracer_core.evolution import (
     Action,
     Agent,
     Cohort,
     CohortRequest,
+    Generator,
     NewAgent,
     Population,
     Retirement,
+    SearchSpace,
     Start,
     State,
+    shape_of,
+    weights_shape,
 )
-from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.search_space import SearchSpace, shape_of, weights_shape
 from podracer_leaderboard.competition import Competition
 
 logger = logging.getLogger(__name__)

@@ -11,11 +11,17 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from podracer_core.evolution.agents import Agent
-from podracer_core.evolution.round_budget import Throughput, member_limit
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import SAME_TO, Front, LineRound, Rungs
-from podracer_core.evolution.search_space import Shape
+from podracer_core.evolution import (
+    SAME_TO,
+    Agent,
+    Front,
+    LineRound,
+    Rules,
+    Rungs,
+    Shape,
+    Throughput,
+    member_limit,
+)
 from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
 CURVE_ROUNDS = 8

@@ -23,14 +23,17 @@ from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
 from podracer_leaderboard.exchanges import Exchanges
 from podracer_leaderboard.listings import Listings
-from podracer_platform.database import Database
-from podracer_platform.database.standby import wait_for_database
-from podracer_platform.kubernetes.active_label import keep_active_label
-from podracer_platform.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.tokens import TokenFiles
-from podracer_platform.service.lifetime import unless
-from podracer_platform.service.process import ControlSettings, announce
+from podracer_platform.database import Database, wait_for_database
+from podracer_platform.kubernetes import keep_active_label
+from podracer_platform.rpc import (
+    AioRpcServer,
+    Authorizer,
+    Readiness,
+    TokenFiles,
+    create_aio_server,
+    methods_of,
+)
+from podracer_platform.service import ControlSettings, announce, unless
 
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

@@ -14,18 +14,25 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue, find_algorithm
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.evolution.agents import ALIVE, Action, Agent, Population, State
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.search_space import Shape, shape_of
-from podracer_core.evolution.updater import Entry, ranked
+from podracer_core.evolution import (
+    ALIVE,
+    Action,
+    Agent,
+    Entry,
+    Population,
+    Rules,
+    Shape,
+    State,
+    ranked,
+    shape_of,
+)
 from podracer_core.statistics import EXCESS_LEVEL, excess_probability
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
-from podracer_platform.messages.catalogue import hyperparameters_from_message
-from podracer_platform.rpc.bounds import page
+from podracer_platform.messages import hyperparameters_from_message
+from podracer_platform.rpc import page
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little

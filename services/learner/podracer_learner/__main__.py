@@ -2,7 +2,7 @@
 
 from podracer_learner.config import LearnerConfig
 from podracer_learner.server import serve
-from podracer_platform.service.process import main
+from podracer_platform.service import main
 
 if __name__ == "__main__":
     main("learner", LearnerConfig, serve)

@@ -11,12 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.algorithm import MemberState
-from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.buffers.replay_parts import from_parts, to_parts
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.algorithms import CohortConfig, MemberState
+from podracer_core.buffers import from_parts, to_parts
+from podracer_core.catalogue import Space, find_algorithm, to_json
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import Space, to_json
 from podracer_core.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -24,19 +22,17 @@ from podracer_core.checkpoint import (
     save_checkpoint,
 )
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.result import result_to_json
-from podracer_core.storage.layout import (
+from podracer_core.evaluate import EvaluationResult, result_to_json
+from podracer_core.storage import (
     REPLAY_FOLDER,
     CheckpointRef,
+    ManifestFile,
+    ObjectStore,
     agent_prefix,
     checkpoint_prefix,
 )
-from podracer_core.storage.manifest import ManifestFile
-from podracer_core.storage.object_store import ObjectStore
-from podracer_core.training.member_states import EnvironmentState
-from podracer_platform.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
-from podracer_platform.telemetry.spans import current, span
+from podracer_core.training import EnvironmentState
+from podracer_platform.telemetry import CHECKPOINT_SIZE, CHECKPOINT_TIME, current, span
 
 _PARALLEL = 8
 

@@ -20,35 +20,42 @@ from podracer_core.errors import (
     PreconditionFailed,
     UserCodeFailed,
 )
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.layout import job_prefix
-from podracer_core.storage.object_store import ObjectStore
-from podracer_core.training.phases import processor_seconds
+from podracer_core.storage import FolderStore, ObjectStore, job_prefix
+from podracer_core.training import processor_seconds
 from podracer_learner.config import LearnerConfig
-from podracer_learner.evaluators.works import (
+from podracer_learner.evaluators import (
     EvaluationTooLong,
     evaluate_for,
     inspect_environment_for,
 )
-from podracer_learner.fusion.follower import follow
-from podracer_learner.fusion.follower_registry import FollowerRegistry
-from podracer_learner.fusion.lead import LeadOptions, lead_fusion
-from podracer_learner.lease.control import LeaseControl, lease_work
-from podracer_learner.lease.guard import FencedStore, LeaseGuard
-from podracer_learner.lease.held_lease import DRAINING, ROUND_OVER, HeldLease, Interrupted, Renewal
+from podracer_learner.fusion import FollowerRegistry, LeadOptions, follow, lead_fusion
+from podracer_learner.lease import (
+    DRAINING,
+    ROUND_OVER,
+    FencedStore,
+    HeldLease,
+    Interrupted,
+    LeaseControl,
+    LeaseGuard,
+    Renewal,
+    lease_work,
+)
 from podracer_learner.peers import Peers
-from podracer_learner.round.access import Commands, LearnerStatus
-from podracer_learner.round.initial_agents import ReplayCache
-from podracer_learner.round.reports import problem_message, work_span
-from podracer_learner.round.setup import RoundSetup, set_up_round
-from podracer_learner.round.train import TrainRun
+from podracer_learner.round import (
+    Commands,
+    LearnerStatus,
+    ReplayCache,
+    RoundSetup,
+    TrainRun,
+    problem_message,
+    set_up_round,
+    work_span,
+)
 from podracer_learner.user_files import UserFiles
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.resource_names import parse
-from podracer_platform.storage.spool import Spool, SpoolFolder
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.spans import current, span
+from podracer_platform.messages import seconds_from_duration
+from podracer_platform.rpc import Backoff, parse
+from podracer_platform.storage import Spool, SpoolFolder
+from podracer_platform.telemetry import current, metrics, span
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,8 @@ import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer_learner.config import LearnerConfig
-from podracer_learner.workers.discovery import WorkerDirectory
-from podracer_platform.rpc.channel import open_channel
-from podracer_platform.rpc.shown_tokens import ShownTokens
-from podracer_platform.rpc.tokens import FileToken
+from podracer_learner.workers import WorkerDirectory
+from podracer_platform.rpc import FileToken, ShownTokens, open_channel
 
 
 class Peers:

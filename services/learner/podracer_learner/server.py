@@ -13,25 +13,27 @@ import grpc
 
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
-from podracer_core.catalogue.algorithms import known_algorithms
+from podracer_core.catalogue import evaluator_names, known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
-from podracer_core.catalogue.extensions import evaluator_names
-from podracer_core.environments.processes.child_output import ChildOutput
+from podracer_core.environments.processes import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import ObjectStore
 from podracer_learner.config import LearnerConfig
-from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegistry
-from podracer_learner.lease.control import work_request
+from podracer_learner.fusion import MAX_STREAMS, FollowerRegistry
+from podracer_learner.lease import work_request
 from podracer_learner.peers import Peers
-from podracer_learner.round.access import Commands, LearnerStatus
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.guard import Context
-from podracer_platform.rpc.limits import SERVER_THREADS
-from podracer_platform.rpc.server import RpcServer, create_server
-from podracer_platform.rpc.tokens import TokenFiles
-from podracer_platform.service.lifetime import stop_event_on_signals
-from podracer_platform.service.process import announce
+from podracer_learner.round import Commands, LearnerStatus
+from podracer_platform.rpc import (
+    SERVER_THREADS,
+    Authorizer,
+    Backoff,
+    Context,
+    RpcServer,
+    TokenFiles,
+    create_server,
+    methods_of,
+)
+from podracer_platform.service import announce, stop_event_on_signals
 from podracer_platform.storage import open_store
 
 logger = logging.getLogger(__name__)
@@ -68,8 +70,8 @@ def serve(config: LearnerConfig) -> int:
     server = create_learner_server(config, status, commands, followers)
     server.start()
     announce(server.address)
-    from podracer_core.device.torch_settings import set_up_torch
-    from podracer_core.environments.registry import require_device  # late: torch takes a second
+    from podracer_core.device import set_up_torch
+    from podracer_core.environments import require_device  # late: torch takes a second
     from podracer_learner.loop import LeaseLoop
 
     set_up_torch(config.threads, config.cpu_products)
@@ -123,7 +125,7 @@ def _check(config: LearnerConfig) -> None:
 def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
     import torch
 
-    from podracer_core.buffers.memory import total_bytes
+    from podracer_core.buffers import total_bytes
 
     split = config.layout == "split"
     return pod_service_pb2.PodCapabilities(
@@ -154,7 +156,7 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     def FetchPolicy(
         self, request: learner_service_pb2.FetchPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[learner_service_pb2.FetchPolicyResponse]:
-        from podracer_platform.carriers.inline import TensorEncoder, chunk_messages  # late: torch
+        from podracer_platform.carriers import TensorEncoder, chunk_messages  # late: torch
 
         agents, version, tensors = self._commands.fetch_policy(request.agent)
         messages, chunks = TensorEncoder().encode(tensors)

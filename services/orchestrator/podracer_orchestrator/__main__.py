@@ -12,6 +12,6 @@ if __name__ == "__main__":
 
     from podracer_orchestrator.config import OrchestratorConfig
     from podracer_orchestrator.server import serve
-    from podracer_platform.service.process import main
+    from podracer_platform.service import main
 
     main("orchestrator", OrchestratorConfig, serve)

@@ -11,32 +11,34 @@ from collections.abc import Awaitable, Callable, Mapping
 import grpc
 from sqlalchemy.orm import Session
 
-from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator.artifacts.retention import RetentionTask
-from podracer_orchestrator.artifacts.uploads import Uploads
-from podracer_orchestrator.board.agent_acts import AgentActs
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.requests import CohortProposer, EnsembleMaker
+from podracer_core.storage import ObjectStore
+from podracer_orchestrator.artifacts import RetentionTask, Uploads
+from podracer_orchestrator.board import (
+    AgentActs,
+    CohortProposer,
+    Delivery,
+    EnsembleMaker,
+    LeaderboardClient,
+)
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_orchestrator.continuous.generations import GenerationTask
-from podracer_orchestrator.dispatch.dispatcher import Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations, Sweep
-from podracer_orchestrator.dispatch.metrics import Gauges
-from podracer_orchestrator.jobs.quotas import Quotas
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.continuous import GenerationTask
+from podracer_orchestrator.dispatch import Dispatcher, Gauges, LeaseOperations, Sweep
+from podracer_orchestrator.jobs import Quotas
+from podracer_orchestrator.leases import LeaseDeadlines
 from podracer_orchestrator.outcomes import ending
-from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
-from podracer_orchestrator.pool.kubernetes.profiles import read_profiles
-from podracer_orchestrator.pool.local import LocalPool
-from podracer_orchestrator.pool.reconciler import PoolReconciler
-from podracer_orchestrator.pool.shares import PoolShares
+from podracer_orchestrator.pool import (
+    LocalPool,
+    PoolBackend,
+    PoolReconciler,
+    PoolShares,
+    StaticPool,
+)
+from podracer_orchestrator.pool.kubernetes import read_profiles
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
-from podracer_platform.database.standby import wait_for_database
-from podracer_platform.rpc.channel import open_aio_channel
-from podracer_platform.rpc.tokens import FileToken, LeaseTokens
+from podracer_platform.database import wait_for_database
+from podracer_platform.rpc import FileToken, LeaseTokens, open_aio_channel
 from podracer_platform.storage import open_store
 
 logger = logging.getLogger(__name__)
@@ -180,7 +182,7 @@ class Orchestrator:
     def _make_pool(self, address: str) -> PoolBackend:
         config = self._config
         if config.pool == "kubernetes":
-            from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool
+            from podracer_orchestrator.pool.kubernetes import KubernetesPool
 
             return KubernetesPool(config, self.pool_reconciler, self.pod_profiles)
         return (

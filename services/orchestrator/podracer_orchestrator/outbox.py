@@ -18,9 +18,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator.stored_messages import description_of, encode, spec_of
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, touch
-from podracer_platform.jobs.evaluations import CONFIRMING
-from podracer_platform.rpc.resource_names import job_name, leaderboard_name
-from podracer_platform.telemetry.spans import current
+from podracer_platform.jobs import CONFIRMING
+from podracer_platform.rpc import job_name, leaderboard_name
+from podracer_platform.telemetry import current
 
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"

@@ -12,12 +12,16 @@ from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer
 from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.orchestrator import Orchestrator
-from podracer_platform.kubernetes.active_label import keep_active_label
-from podracer_platform.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.tokens import TokenFiles
-from podracer_platform.service.lifetime import unless
-from podracer_platform.service.process import announce
+from podracer_platform.kubernetes import keep_active_label
+from podracer_platform.rpc import (
+    AioRpcServer,
+    Authorizer,
+    Readiness,
+    TokenFiles,
+    create_aio_server,
+    methods_of,
+)
+from podracer_platform.service import announce, unless
 
 
 class OrchestratorServer:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.errors import AlreadyExists, DeadlineExpired, Exhausted, NotFound, Unavailable
-from podracer_platform.telemetry.metrics import POLICY_ACTIONS, POLICY_BATCH, POLICY_QUEUE
+from podracer_platform.telemetry import POLICY_ACTIONS, POLICY_BATCH, POLICY_QUEUE
 from podracer_policy.policy import ServedPolicy
 
 MAX_BATCH = 256

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
-from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of
+from podracer_core.catalogue import WHOLE, flat_rows, parts_of
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_platform.carriers.inline import decode_tensor, encode_tensor
-from podracer_platform.messages.catalogue import space_to_message
+from podracer_platform.carriers import decode_tensor, encode_tensor
+from podracer_platform.messages import space_to_message
 from podracer_platform.rpc import limits
 from podracer_policy.batching import ServedPolicies
 from podracer_policy.policy import ServedPolicy

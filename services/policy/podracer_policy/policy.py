@@ -11,22 +11,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.spaces import Space
+from podracer_core.catalogue import Space
 from podracer_core.checkpoint import (
     Checkpoint,
+    array_spaces,
     load_ensemble,
     load_ensemble_policy,
     load_policy,
-    pack_policy,
-    rule_of,
-)
-from podracer_core.checkpoint.policy import (
-    array_spaces,
     observation_origin,
     original_space,
+    pack_policy,
     random_observations,
+    rule_of,
 )
-from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
+from podracer_core.environments import action_mask_parts, from_gymnasium
 from podracer_core.errors import InvalidInput
 
 MAX_POLICIES = 100

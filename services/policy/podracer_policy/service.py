@@ -13,8 +13,8 @@ from podracer.common.v1 import cohort_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer.policy.v1.policy_service_pb2_grpc import PolicyServiceServicer
 from podracer_core.errors import PermissionRefused, PodracerError
-from podracer_platform.rpc.auth import current_caller
-from podracer_platform.telemetry.metrics import POLICY_LOADS
+from podracer_platform.rpc import current_caller
+from podracer_platform.telemetry import POLICY_LOADS
 from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.messages import masks_of, observations_of, policy_message, response_of
 from podracer_policy.policy import ServedPolicy, require_word

@@ -24,9 +24,9 @@ from podracer_core.checkpoint import (
     open_packed_policy,
 )
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
-from podracer_platform.attachments.transfer import receive_artifact
-from podracer_platform.rpc.resource_names import LABEL
-from podracer_platform.telemetry.metrics import POLICY_LOADS
+from podracer_platform.attachments import receive_artifact
+from podracer_platform.rpc import LABEL
+from podracer_platform.telemetry import POLICY_LOADS
 from podracer_policy.batching import ServedPolicies
 from podracer_policy.policy import MAX_POLICIES, ServedPolicy, require_word
 

@@ -10,22 +10,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import CohortConfig, algorithm_class
+from podracer_core.buffers import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.training.member_states import (
+from podracer_core.training import (
     EnvironmentState,
+    WorldBreak,
+    first_breaks,
     member_environment_states,
     resume_environments,
     stack_states,
     unstack_states,
 )
-from podracer_core.training.source import WorldBreak, first_breaks
 
 STEP_COUNT = "step_count"
 

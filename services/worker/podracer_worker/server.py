@@ -12,20 +12,21 @@ from functools import partial
 import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import PodSettings
-from podracer_platform.attachments.transfer import FileReceiver
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.guard import Context
-from podracer_platform.rpc.server import RpcServer, create_server
-from podracer_platform.rpc.sessions import Session, SessionSlots
-from podracer_platform.rpc.tokens import TokenFiles
-from podracer_platform.rpc.work_queue import WorkQueue
-from podracer_platform.service.build import own_build
-from podracer_platform.service.lifetime import stop_event_on_signals
-from podracer_platform.service.process import announce
+from podracer_core.environments.processes import ChildOutput
+from podracer_platform.attachments import FileCache, FileReceiver, PodSettings
+from podracer_platform.rpc import (
+    Authorizer,
+    Context,
+    RpcServer,
+    Session,
+    SessionSlots,
+    TokenFiles,
+    WorkQueue,
+    create_server,
+    methods_of,
+)
+from podracer_platform.service import announce, own_build, stop_event_on_signals
+from podracer_platform.shared_folder import SharedFolder
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def serve(config: WorkerConfig) -> int:
     announce(server.address)
     # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_worker.session  # noqa: F401 - else the first session would wait for it
-    from podracer_core.device.torch_settings import set_up_torch
-    from podracer_core.environments.registry import require_device
+    from podracer_core.device import set_up_torch
+    from podracer_core.environments import require_device
 
     set_up_torch(config.threads)
     try:

@@ -16,25 +16,30 @@ from torch import Tensor
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import device_for, require_device
-from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment, device_for, from_gymnasium, require_device
 from podracer_core.errors import InvalidInput
-from podracer_core.training.phases import processor_seconds
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import PlacedEnvironment, place_environment
-from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
-from podracer_platform.carriers.negotiation import Endpoint, Payload, carrier_name, choose
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.carriers.slots import SlotWriter
-from podracer_platform.messages.catalogue import description_to_message, environment_from_message
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.messages.training import break_to_message, cohort_from_message
-from podracer_platform.rpc.sessions import WorkSession
-from podracer_platform.rpc.work_queue import WorkQueue
-from podracer_platform.service.build import own_build, require_same_build
-from podracer_platform.telemetry.metrics import ROLLOUT, WORKER_STEPS
-from podracer_platform.telemetry.spans import Span, span
+from podracer_core.training import processor_seconds
+from podracer_platform.attachments import FileCache, PlacedEnvironment, place_environment
+from podracer_platform.carriers import (
+    Endpoint,
+    Payload,
+    SlotWriter,
+    TensorDecoder,
+    TensorEncoder,
+    carrier_name,
+    choose,
+    chunk_messages,
+)
+from podracer_platform.messages import (
+    description_to_message,
+    environment_from_message,
+    seconds_from_duration,
+)
+from podracer_platform.rpc import WorkQueue, WorkSession
+from podracer_platform.service import own_build, require_same_build
+from podracer_platform.shared_folder import SharedFolder
+from podracer_platform.telemetry import ROLLOUT, WORKER_STEPS, Span, span
+from podracer_platform.training_messages import break_to_message, cohort_from_message
 from podracer_worker.collection import Collection, CollectionPlan
 
 logger = logging.getLogger(__name__)

@@ -20,15 +20,21 @@ from podracer.orchestrator.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
 )
-from podracer_client.jobs.client import Client
-from podracer_client.servers.connection import Connection
+from podracer_client.jobs import Client
+from podracer_client.servers import Connection
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_platform.rpc.auth import Authorizer
-from podracer_platform.rpc.binding import ServerOptions
-from podracer_platform.rpc.limits import CHUNK_REQUEST_BYTES
-from podracer_platform.rpc.server import RpcServer, create_server
-from podracer_platform.rpc.tls import TlsFolder
-from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.rpc import (
+    CHUNK_REQUEST_BYTES,
+    Authorizer,
+    FileToken,
+    Role,
+    RpcServer,
+    ServerOptions,
+    TlsFolder,
+    TokenFiles,
+    create_server,
+    create_tokens,
+)
 
 FINAL = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 CHECKPOINT = {"manifest.json": b'{"files": []}', "actor.safetensors": bytes(range(256)) * 4096}

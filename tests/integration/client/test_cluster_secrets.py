@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from podracer_client.secrets import ClusterSecrets, create_secrets, keep
 from podracer_client.secrets import cluster as cluster_secrets
-from podracer_client.secrets.cluster import ClusterSecrets, keep
-from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import PermissionRefused
-from podracer_platform.kubernetes.access import read_kubeconfig
-from podracer_platform.kubernetes.api import ClusterApi
-from podracer_platform.rpc.tokens import FileToken, TokenFiles, hash_tokens
+from podracer_platform.kubernetes import ClusterApi, read_kubeconfig
+from podracer_platform.rpc import FileToken, TokenFiles, hash_tokens
 from support.commands import run_here
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_store import ApiError, Store

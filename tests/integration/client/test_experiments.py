@@ -18,12 +18,12 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client import Client, Connection
 from podracer_client.command import main
-from podracer_client.display.comparison import ExperimentDisplay, JsonExperimentDisplay
-from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_jobs
+from podracer_client.display import ExperimentDisplay, JsonExperimentDisplay
+from podracer_client.jobs import check_jobs, create_jobs, follow_jobs
+from podracer_client.local import experiments as run_module
 from podracer_client.local import foreground
-from podracer_client.local import run_experiment as run_module
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_platform.jobs.experiment import parse_experiment
+from podracer_platform.jobs import parse_experiment
 
 if TYPE_CHECKING:
     from conftest import ControlPlane

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.job import Job
-from podracer_client.local.services import resting_services
-from podracer_client.loggers.logger import AgentRun, Logger, Point, follow, open_logger
+from podracer_client.jobs import Client, Job
+from podracer_client.local import resting_services
+from podracer_client.loggers import AgentRun, Logger, Point, follow, open_logger
 from podracer_client.names import short_name
-from podracer_client.sharing.card import write_share
+from podracer_client.sharing import write_share
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.storage.manifest import Manifest, ManifestFile
-from podracer_platform.jobs.job_file import parse_job
+from podracer_core.storage import Manifest, ManifestFile
+from podracer_platform.jobs import parse_job
 from support.commands import run_here
 from support.processes import wait_until
 from tests.integration.client.test_reports import EVALUATIONS, JOB, leaderboard_is_there, populate

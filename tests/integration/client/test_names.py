@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.jobs.client import Client
-from podracer_client.servers.connection import Connection
+from podracer_client.jobs import Client
+from podracer_client.servers import Connection
 from podracer_core.errors import InvalidInput, NotFound
 from support.commands import Result, run_here
 from tests.integration.client.conftest import ControlPlane

@@ -20,16 +20,12 @@ from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1.evaluator_service_pb2 import VideoHeader
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.jobs.job import Job
-from podracer_client.policies.folders import policy_folders
-from podracer_client.policies.recording import film
-from podracer_client.policies.trust import Trust
-from podracer_client.servers.connection import Connection
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.spaces import to_json
+from podracer_client.jobs import Job
+from podracer_client.policies import Trust, film, policy_folders
+from podracer_client.servers import Connection
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import to_json
+from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     evaluate_checkpoints,
@@ -38,14 +34,12 @@ from podracer_core.checkpoint import (
     open_checkpoint_folder,
     save_checkpoint,
 )
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments import from_gymnasium, make_vec_environment
 from podracer_core.errors import DeadlineExpired, InvalidInput, NotFound, PodracerError
-from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.result import result_to_json
-from podracer_core.storage.manifest import Manifest
-from podracer_platform.messages.training import result_to_message
+from podracer_core.evaluate import GreedyEvaluator, result_to_json
+from podracer_core.storage import Manifest
 from podracer_platform.storage import open_store
+from podracer_platform.training_messages import result_to_message
 from support.code import write_files
 from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv

@@ -13,14 +13,13 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
 from podracer_client.command import main
-from podracer_client.jobs.client import Client
-from podracer_client.local.services import resting_services
-from podracer_client.report.request import environment_rows, request_rows
-from podracer_client.servers.connection import FILE_NAME
+from podracer_client.jobs import Client
+from podracer_client.local import resting_services
+from podracer_client.report import environment_rows, request_rows
+from podracer_client.servers import FILE_NAME
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.rpc.channel import open_channel
-from podracer_platform.rpc.tokens import FileToken
+from podracer_platform.jobs import parse_job
+from podracer_platform.rpc import FileToken, open_channel
 from support.processes import wait_until
 
 JOB = """

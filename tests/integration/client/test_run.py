@@ -15,12 +15,12 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
-from podracer_client.display.displays import JsonDisplay
+from podracer_client.display import JsonDisplay
 from podracer_client.local import foreground
 from podracer_client.local import run as run_module
-from podracer_client.processes.process import ProcessNews
+from podracer_client.processes import ProcessNews
 from podracer_core.errors import Unavailable
-from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs import parse_job
 
 if TYPE_CHECKING:
     from conftest import ControlPlane

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.jobs.client import Client
-from podracer_client.policies.environment import bring_files
-from podracer_client.policies.trust import Trust
+from podracer_client.jobs import Client
+from podracer_client.policies import Trust, bring_files
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.storage.manifest import Manifest
-from podracer_platform.jobs.job_file import load_job_file
+from podracer_core.storage import Manifest
+from podracer_platform.jobs import load_job_file
 from support.code import LINE, stored, write_files
 
 JOB = """

@@ -21,21 +21,25 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client import Client
-from podracer_client.jobs.history import Agent, Objective
-from podracer_client.local.services import resting_services
-from podracer_client.web.serving import serve_page
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_client.jobs import Agent, Objective
+from podracer_client.local import resting_services
+from podracer_client.web import serve_page
+from podracer_core.catalogue import find_algorithm
 from podracer_core.errors import Exhausted, InvalidInput, NotFound
-from podracer_platform.jobs.experiment import parse_experiment
-from podracer_platform.messages.catalogue import hyperparameter_to_message
+from podracer_platform.jobs import parse_experiment
+from podracer_platform.messages import hyperparameter_to_message
 from support.live_page import enter
 from support.processes import wait_until
 
 pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
-from podracer_client.web import acts, application, feed  # noqa: E402
-from podracer_client.web.following import agent_values  # noqa: E402
+from podracer_client.web import (  # noqa: E402
+    acts,
+    agent_values,
+    application,
+    feed,
+)
 
 JOB = (
     "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"

@@ -16,13 +16,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
 
-from podracer_client.secrets.deployment import create_secrets
+from podracer_client.secrets import create_secrets
 from podracer_core.errors import Unavailable
 from podracer_leaderboard.tables import Tables
 from podracer_orchestrator.tables import Base, SettingRow
-from podracer_platform.database import Database, open_database
-from podracer_platform.database.standby import wait_for_database
-from podracer_platform.database.tenure import NOT_ACTIVE, TABLE
+from podracer_platform.database import NOT_ACTIVE, TABLE, Database, open_database, wait_for_database
 from support.postgresql import PostgresServer
 
 ORCHESTRATOR, LEADERBOARD = "podracer_orchestrator.migrations", "podracer_leaderboard.migrations"

@@ -17,8 +17,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 from podracer_platform.database import open_database
-from podracer_platform.rpc.channel import open_aio_channel
-from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc import FileToken, Role, create_tokens, open_aio_channel
 from support.new_database import new_database
 
 BOARD, JOB = "projects/p/leaderboards/j", "projects/p/jobs/j"

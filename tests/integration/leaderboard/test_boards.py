@@ -17,7 +17,7 @@ from podracer_core.errors import (
     Unauthenticated,
 )
 from podracer_leaderboard import boards
-from podracer_platform.rpc.tokens import Role
+from podracer_platform.rpc import Role
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]

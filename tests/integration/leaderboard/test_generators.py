@@ -15,9 +15,7 @@ from podracer.common.v1 import evolution_pb2 as evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.agents import Cohort, CohortRequest, Population
-from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.tournament import Tournament
+from podracer_core.evolution import Cohort, CohortRequest, Generator, Population, Tournament
 from podracer_leaderboard.competition import competition_of
 
 CONTINUE = pb.PROPOSAL_ACTION_CONTINUE

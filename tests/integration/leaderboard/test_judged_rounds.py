@@ -13,9 +13,8 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.evolution.agents import Agent, State
-from podracer_core.evolution.rules import Rules
-from podracer_core.sections.evolution import Round
+from podracer_core.evolution import Agent, Rules, State
+from podracer_core.sections import Round
 from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_rungs
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow

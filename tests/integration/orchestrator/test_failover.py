@@ -13,7 +13,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer_core.errors import Unavailable
-from podracer_platform.rpc.probe import probe
+from podracer_platform.rpc import health_of
 from support.processes import wait_until
 
 
@@ -56,8 +56,8 @@ class Orchestrators:
         log = self.site.folder / f"log-{number}"
         wait_until(lambda: "standing by" in log.read_text(), 60.0, "a standby")
         health = f"unix://{self.folder}/health-{number}"
-        wait_until(lambda: probe(health) == "SERVING", 60.0, "a standby that is ready")
-        assert probe(health, "liveness") == "SERVING"
+        wait_until(lambda: health_of(health) == "SERVING", 60.0, "a standby that is ready")
+        assert health_of(health, "liveness") == "SERVING"
         return process
 
 

@@ -16,7 +16,7 @@ from podracer_core.errors import Fenced, InvalidInput
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 from podracer_orchestrator.leases import followers
 from podracer_platform.database import open_database
-from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc import bearer
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 

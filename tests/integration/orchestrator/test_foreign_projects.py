@@ -21,13 +21,11 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_
 from podracer.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
 from podracer_core.errors import DeadlineExpired, PermissionRefused, PodracerError
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.pool import pods
-from podracer_orchestrator.pool.backend import Trouble
+from podracer_orchestrator.jobs import plan_of
+from podracer_orchestrator.pool import Trouble, pods
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, PodState
 from podracer_platform.database import open_database
-from podracer_platform.rpc.auth import bearer
-from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc import bearer, open_aio_channel
 from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.policy import ServedPolicy
 from podracer_policy.server import PolicyConfig, create_policy_server

@@ -22,7 +22,7 @@ from podracer_core.errors import (
     PermissionRefused,
     PreconditionFailed,
 )
-from podracer_platform.messages.catalogue import space_to_message
+from podracer_platform.messages import space_to_message
 
 USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEnv")
 

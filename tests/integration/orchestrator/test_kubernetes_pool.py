@@ -14,11 +14,10 @@ import yaml
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_client.secrets.deployment import create_secrets
+from podracer_client.secrets import create_secrets
 from podracer_core.errors import InvalidInput, PermissionRefused
 from podracer_orchestrator.pool import reconciler
-from podracer_orchestrator.pool.kubernetes import memory, pool, troubles
-from podracer_orchestrator.pool.kubernetes.job import JobMaker
+from podracer_orchestrator.pool.kubernetes import JobMaker, memory, pool, troubles
 from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
 from support.kubernetes_cluster import Cluster, Node, Play
@@ -177,8 +176,8 @@ async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster
 
 
 def plan(name: str) -> Any:
-    from podracer_orchestrator.jobs.plan import PodKind
-    from podracer_orchestrator.pool.backend import PodPlan
+    from podracer_orchestrator.jobs import PodKind
+    from podracer_orchestrator.pool import PodPlan
 
     return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)
 

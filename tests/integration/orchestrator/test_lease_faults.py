@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_core.errors import Unavailable
-from podracer_orchestrator.dispatch.dispatcher import Ask
-from podracer_orchestrator.pool.pods import PodReport
+from podracer_orchestrator.dispatch import Ask
+from podracer_orchestrator.pool import PodReport
 from support.lease_history import PODS, TERM_S, History
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 
 POD_PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
-from podracer_platform.service.lifetime import exit_with_parent_if_asked
+from podracer_platform.service import exit_with_parent_if_asked
 
 exit_with_parent_if_asked()
 folder = pathlib.Path(os.environ["FAKE_PODS"])

@@ -16,7 +16,7 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput
 from podracer_orchestrator.api import artifact_service
 from podracer_orchestrator.artifacts import uploads as uploads_module
-from podracer_orchestrator.jobs.quotas import Quotas
+from podracer_orchestrator.jobs import Quotas
 
 LONG = evolution_pb2.Objective(max_duration={"seconds": 1000})
 

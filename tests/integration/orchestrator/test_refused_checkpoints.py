@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage import checkpoint_prefix
 from podracer_orchestrator.tables import Base, CheckpointRow
-from podracer_orchestrator.works.checkpoints import begin_soundly
+from podracer_orchestrator.works import begin_soundly
 
 AGENT = "projects/default/jobs/j/agents/"
 NOW = datetime.datetime.now(datetime.UTC)

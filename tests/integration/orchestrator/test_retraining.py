@@ -11,7 +11,7 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator.jobs.submission import known_description
+from podracer_orchestrator.jobs import known_description
 
 CARTPOLE = known_description(job_pb2.JobSpec(environment={"id": "CartPole-v1"}))
 ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)

@@ -16,31 +16,28 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.storage.layout import checkpoint_prefix
-from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage import FILE_NAME, Manifest, ManifestFile, checkpoint_prefix
 from podracer_orchestrator.api import job_changes
-from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.requests import CohortProposer
-from podracer_orchestrator.dispatch.capabilities import Capabilities
-from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.dispatch.renewals import actions
-from podracer_orchestrator.jobs import jobs, submission
-from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.leases import followers, leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.board import CohortProposer, Delivery
+from podracer_orchestrator.dispatch import Ask, Capabilities, Dispatcher, LeaseOperations, actions
+from podracer_orchestrator.jobs import PodKind, jobs, submission
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, followers, leases
 from podracer_orchestrator.outcomes import ending
-from podracer_orchestrator.pool import pods, reconciler
-from podracer_orchestrator.pool.backend import Capacity, PoolBackend, StaticPool
-from podracer_orchestrator.pool.capacity import capacity_message
-from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.pool.reconciler import PoolReconciler
-from podracer_orchestrator.pool.shares import PoolShares
+from podracer_orchestrator.pool import (
+    Capacity,
+    PodReport,
+    PoolBackend,
+    PoolReconciler,
+    PoolShares,
+    StaticPool,
+    capacity_message,
+    pods,
+    reconciler,
+)
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_platform.database import open_database
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.tokens import LeaseTokens
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import LeaseTokens
 from podracer_platform.storage import open_store
 from support.manual_clock import ManualClock
 from support.new_database import new_database

@@ -11,9 +11,7 @@ from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.stored_messages import best_of
 from podracer_orchestrator.tables import WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works import evaluation_works
-from podracer_orchestrator.works.evaluation_works import EvaluationWork
-from podracer_orchestrator.works.works import Stage
+from podracer_orchestrator.works import EvaluationWork, Stage, evaluation_works
 
 ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)
 STEPS = evolution_pb2.Objective(max_env_steps=10)

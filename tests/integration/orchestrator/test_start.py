@@ -11,9 +11,8 @@ import pytest
 
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import serve
-from podracer_platform.rpc.probe import probe
-from podracer_platform.rpc.tokens import create_tokens
-from podracer_platform.service.process import run_service
+from podracer_platform.rpc import create_tokens, health_of
+from podracer_platform.service import run_service
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_its_health_is_told_to_everybody(environment):
         ) as process,
     ):
         assert process.stdout.readline().startswith("listening on 127.0.0.1:")
-        assert (probe(address), probe(address, "liveness")) == ("SERVING", "SERVING")
+        assert (health_of(address), health_of(address, "liveness")) == ("SERVING", "SERVING")
         process.terminate()
         assert process.wait(60) == 0
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_platform.rpc.probe import probe
-from podracer_platform.rpc.tokens import create_tokens
+from podracer_platform.rpc import create_tokens, health_of
 from support.processes import wait_until
 from support.s3_server import S3Server
 
@@ -41,10 +40,10 @@ def test_it_says_what_it_waits_for_and_goes_on_once_that_is_there(tmp_path: Path
             assert process.stdout.readline().startswith("listening on 127.0.0.1:")
             place = f"not ready: the object store: s3://podracer at {s3.endpoint} is away: "
             wait_until(lambda: place in log.read_text(), 60.0, "it says what it waits for")
-            wait_until(lambda: probe(health) == "NOT_SERVING", 60.0, "it is not ready")
-            assert probe(health, "liveness") == "SERVING"
+            wait_until(lambda: health_of(health) == "NOT_SERVING", 60.0, "it is not ready")
+            assert health_of(health, "liveness") == "SERVING"
             s3.start()
-            wait_until(lambda: probe(health) == "SERVING", 60.0, "it is ready")
+            wait_until(lambda: health_of(health) == "SERVING", 60.0, "it is ready")
             process.terminate()
             assert process.wait(60) == 0
             s3.stop()

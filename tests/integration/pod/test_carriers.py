@@ -23,24 +23,33 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput
-from podracer_learner.evaluators.remote_backend import PolicyStream, RemoteBackend
+from podracer_learner.evaluators import PolicyStream, RemoteBackend
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.workers.link import Arrival, LinkOptions, Weights, WorkerLink
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.carriers.inline import TensorEncoder
-from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.carriers.staging import CarrierFailed, SharedMemory
-from podracer_platform.messages.training import cohort_from_message
-from podracer_platform.rpc.auth import Authorizer
-from podracer_platform.rpc.channel import open_channel
-from podracer_platform.rpc.server import create_server
-from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
-from podracer_platform.service.build import own_build
+from podracer_learner.workers import Arrival, LinkOptions, Weights, WorkerLink
+from podracer_platform.attachments import FileCache
+from podracer_platform.carriers import (
+    CarrierFailed,
+    CarrierOffering,
+    Endpoint,
+    SharedMemory,
+    TensorEncoder,
+)
+from podracer_platform.rpc import (
+    Authorizer,
+    FileToken,
+    Role,
+    TokenFiles,
+    create_server,
+    create_tokens,
+    open_channel,
+)
+from podracer_platform.service import own_build
+from podracer_platform.shared_folder import SharedFolder
+from podracer_platform.training_messages import cohort_from_message
 
 pytestmark = pytest.mark.processes
 
@@ -211,10 +220,10 @@ import time
 from pathlib import Path
 import grpc
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.rpc.channel import open_channel
-from podracer_platform.rpc.tokens import FileToken
+from podracer_platform.carriers import CarrierOffering, Endpoint
+from podracer_platform.shared_folder import SharedFolder
+from podracer_platform.rpc import open_channel
+from podracer_platform.rpc import FileToken
 
 address, token, shm, opening, attach = sys.argv[1:]
 offering = CarrierOffering(Endpoint(SharedFolder(Path(shm)), sends=False))

@@ -19,9 +19,9 @@ from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms import algorithm_class
+from podracer_core.catalogue import to_json
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -31,7 +31,7 @@ from podracer_core.checkpoint import (
     save_checkpoint,
 )
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 from podracer_core.errors import (
     DataCorrupted,
     InvalidInput,
@@ -41,14 +41,13 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.result import result_to_json
-from podracer_platform.attachments.pack import pack_code
-from podracer_platform.carriers.inline import TensorEncoder
-from podracer_platform.messages.catalogue import environment_to_message
-from podracer_platform.messages.training import cohort_from_message
-from podracer_platform.service.build import own_build
+from podracer_core.evaluate import GreedyEvaluator, result_to_json
+from podracer_platform.attachments import pack_code
+from podracer_platform.carriers import TensorEncoder
+from podracer_platform.messages import environment_to_message
+from podracer_platform.service import own_build
 from podracer_platform.storage import open_store
+from podracer_platform.training_messages import cohort_from_message
 from support.code import bring_file
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]

@@ -13,7 +13,7 @@ import pytest
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage import ObjectStore
-from podracer_platform.rpc.probe import probe
+from podracer_platform.rpc import health_of
 from podracer_platform.storage import open_store
 from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
@@ -94,14 +94,14 @@ def test_a_pod_waits_for_the_store_before_it_leases(
     start_learner(lab, s3, health_listen=health)
     granted = lab.orchestrator.offer(train=train_work(steps=128))
     place = f"not ready: the object store: s3://podracer at {s3.endpoint} is away: "
-    wait_until(lambda: place in lab.log("learner") and probe(health) == "NOT_SERVING")
-    assert probe(health, "liveness") == "SERVING"
+    wait_until(lambda: place in lab.log("learner") and health_of(health) == "NOT_SERVING")
+    assert health_of(health, "liveness") == "SERVING"
     assert lab.orchestrator.requests == []
     s3.start()
     lab.orchestrator.store.check()  # makes the bucket
     assert granted.over.wait(60)
     assert granted.completed is not None
-    assert probe(health) == "SERVING"
+    assert health_of(health) == "SERVING"
     assert lab.log("learner").count("not ready") == 1
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from podracer_client import PolicyClient
-from podracer_client.secrets.deployment import create_secrets
+from podracer_client.secrets import create_secrets
 from podracer_core.checkpoint import Checkpoint, save_checkpoint
-from podracer_core.storage.folder import FolderStore
+from podracer_core.storage import FolderStore
 from support.policies import random_policy
 from support.services import ServiceProcesses
 

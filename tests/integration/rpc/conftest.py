@@ -20,8 +20,7 @@ import pytest
 
 from podracer_core import errors
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError, UserCodeFailed
-from podracer_platform.rpc.auth import Authorizer, current_caller
-from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_platform.rpc import Authorizer, LeaseTokens, Role, TokenFiles, current_caller
 
 SERVICE = "podracer.test.Echo"
 METHODS = ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")

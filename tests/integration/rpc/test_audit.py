@@ -15,12 +15,18 @@ from podracer.orchestrator.v1 import artifact_service_pb2_grpc as artifacts_grpc
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as jobs
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
-from podracer_platform.rpc import audit
-from podracer_platform.rpc.aio_server import create_aio_server
-from podracer_platform.rpc.auth import Authorizer, methods_of
-from podracer_platform.rpc.channel import open_aio_channel
-from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
-from podracer_platform.rpc.tokens import TokenFiles, hash_token
+from podracer_platform.rpc import (
+    PUBLIC_KEYS,
+    Authorizer,
+    Claims,
+    TokenFiles,
+    audit,
+    create_aio_server,
+    hash_token,
+    methods_of,
+    open_aio_channel,
+    sign,
+)
 
 SECRET = "what was sent"
 

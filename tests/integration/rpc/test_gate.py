@@ -18,15 +18,22 @@ import pytest_asyncio
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import Exhausted, InvalidInput, PodracerError, Unavailable
-from podracer_platform.rpc import limits
-from podracer_platform.rpc.admission import Admission
-from podracer_platform.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_platform.rpc.auth import Authorizer, bearer
-from podracer_platform.rpc.binding import ServerOptions
-from podracer_platform.rpc.channel import open_aio_channel, open_channel
-from podracer_platform.rpc.health import CHECK
-from podracer_platform.rpc.probe import probe
-from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_platform.rpc import (
+    CHECK,
+    Admission,
+    AioRpcServer,
+    Authorizer,
+    LeaseTokens,
+    Role,
+    ServerOptions,
+    TokenFiles,
+    bearer,
+    create_aio_server,
+    health_of,
+    limits,
+    open_aio_channel,
+    open_channel,
+)
 from tests.support.raw_http2 import RawConnection
 
 MOST_BYTES = 5 << 20
@@ -129,7 +136,7 @@ def test_half_open_calls_without_a_token_hold_nothing(process: Process) -> None:
     with RawConnection(process.address) as one:
         one.open_calls(RENEW, 8300)
         assert process.renew() == b"renewed"
-        assert probe(process.address) == probe(process.health) == "SERVING"
+        assert health_of(process.address) == health_of(process.health) == "SERVING"
         one.read()
         assert process.memory_bytes - before < MOST_BYTES
 
@@ -157,7 +164,7 @@ def test_half_open_health_checks_fail_no_probe(process: Process, body: bytes | N
         with RawConnection(address) as first, RawConnection(address) as second:
             first.open_calls(CHECK, 20, body=body)
             second.open_calls(CHECK, 20, body=body)
-            assert probe(address, "liveness") == "SERVING"
+            assert health_of(address, "liveness") == "SERVING"
     assert process.memory_bytes - before < MOST_BYTES
 
 

@@ -10,17 +10,22 @@ from pathlib import Path
 import grpc
 import pytest
 
-from podracer_client.secrets.deployment import create_secrets
+from podracer_client.secrets import create_secrets
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_platform.rpc import aio_server
-from podracer_platform.rpc.aio_server import Readiness, create_aio_server
-from podracer_platform.rpc.auth import Authorizer
-from podracer_platform.rpc.binding import ServerOptions
-from podracer_platform.rpc.health import LIVENESS
-from podracer_platform.rpc.probe import main, probe
-from podracer_platform.rpc.server import create_server
-from podracer_platform.rpc.tls import TlsFolder
-from podracer_platform.rpc.tokens import Role, TokenFiles
+from podracer_platform.rpc import (
+    LIVENESS,
+    Authorizer,
+    Readiness,
+    Role,
+    ServerOptions,
+    TlsFolder,
+    TokenFiles,
+    aio_server,
+    create_aio_server,
+    create_server,
+    health_of,
+    main,
+)
 
 SERVICE = "podracer.test.Quiet"
 
@@ -35,7 +40,7 @@ OPTIONS = ServerOptions(health="127.0.0.1:0")
 
 
 async def ask(address: str, service: str = "") -> str:
-    return await asyncio.to_thread(probe, address, service)
+    return await asyncio.to_thread(health_of, address, service)
 
 
 def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(
@@ -43,14 +48,16 @@ def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(
 ) -> None:
     server = create_server("127.0.0.1:0", [], authorizer, OPTIONS)
     address = server.health_address
-    assert (probe(address), probe(address, LIVENESS)) == ("NOT_SERVING", "SERVING")
+    assert (health_of(address), health_of(address, LIVENESS)) == ("NOT_SERVING", "SERVING")
     server.start()
-    assert [probe(address), probe(address, SERVICE), probe(address, LIVENESS)] == ["SERVING"] * 3
+    assert [health_of(address), health_of(address, SERVICE), health_of(address, LIVENESS)] == [
+        "SERVING"
+    ] * 3
     seen: list[str] = []
-    server.on_drain(lambda: seen.extend((probe(address), probe(address, LIVENESS))))
+    server.on_drain(lambda: seen.extend((health_of(address), health_of(address, LIVENESS))))
     server.drain(0.0)
     assert seen == ["NOT_SERVING", "SERVING"]
-    assert probe(address).startswith("UNAVAILABLE: ")
+    assert health_of(address).startswith("UNAVAILABLE: ")
 
 
 async def test_an_asyncio_server_does_the_same_and_can_be_not_ready(authorizer: Authorizer) -> None:
@@ -84,7 +91,7 @@ def test_beside_tls_it_is_plain_and_serves_nothing_else(
     ) as server:
         assert "plain text" not in caplog.text
         port = server.health_address.rpartition(":")[2]
-        assert probe(f"127.0.0.1:{port}") == "SERVING"
+        assert health_of(f"127.0.0.1:{port}") == "SERVING"
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             for method in (
                 f"/{SERVICE}/Nothing",
@@ -93,7 +100,7 @@ def test_beside_tls_it_is_plain_and_serves_nothing_else(
                 with pytest.raises(grpc.RpcError) as refusal:
                     channel.unary_unary(method)(b"", timeout=10)
                 assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        assert probe(server.address) != "SERVING"  # there health speaks TLS, as everything does
+        assert health_of(server.address) != "SERVING"  # there health speaks TLS, as everything does
 
 
 def test_an_address_that_is_taken_is_told(authorizer: Authorizer) -> None:

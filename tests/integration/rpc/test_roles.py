@@ -30,17 +30,23 @@ from podracer_evaluator.server import EvaluatorConfig, create_evaluator_server
 from podracer_leaderboard.server import MIGRATIONS as BOARDS
 from podracer_leaderboard.server import LeaderboardConfig, create_leaderboard_server
 from podracer_learner.config import LearnerConfig
-from podracer_learner.fusion.follower_registry import FollowerRegistry
-from podracer_learner.round.access import Commands, LearnerStatus
+from podracer_learner.fusion import FollowerRegistry
+from podracer_learner.round import Commands, LearnerStatus
 from podracer_learner.server import create_learner_server
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import create_server
 from podracer_platform.database import open_database
-from podracer_platform.rpc.auth import bearer
-from podracer_platform.rpc.channel import ChannelOptions, open_channel
-from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
-from podracer_platform.rpc.tokens import LeaseTokens, Role
-from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.rpc import (
+    PUBLIC_KEYS,
+    ChannelOptions,
+    Claims,
+    LeaseTokens,
+    Role,
+    WorkQueue,
+    bearer,
+    open_channel,
+    sign,
+)
 from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.server import PolicyConfig, create_policy_server
 from podracer_worker.server import WorkerConfig, create_worker_server

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from podracer_client.secrets.deployment import create_secrets
+from podracer_client.secrets import create_secrets
 from podracer_core.config import Secret
 from podracer_core.errors import (
     InvalidInput,
@@ -30,8 +30,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_core.storage import ObjectStore
-from podracer_platform.storage import open_store
-from podracer_platform.storage.s3 import S3Settings, S3Store
+from podracer_platform.storage import S3Settings, S3Store, open_store
 from support.s3_server import PROGRAMS, S3Server, each_program
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.backtest.record import BacktestRecord, chained, chained_trades_csv, replay
+from podracer_trading.backtest import BacktestRecord, chained, chained_trades_csv, replay
 
 CLOSE = np.array([[10.0, 5.0], [11.0, 5.0], [12.0, 4.0], [12.0, 6.0], [15.0, 6.0]])
 OPEN = CLOSE - 0.5

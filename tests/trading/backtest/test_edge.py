@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.backtest.edge import (
+from podracer_trading.backtest import (
     Edge,
     edge_over_holding,
     expected_maximum,
     independent_trials,
 )
-from podracer_trading.client.backtest_text import validation_text
+from podracer_trading.client import validation_text
 
 NONE = np.zeros((0, 400))
 

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
-from podracer_trading.backtest.performance import (
+from podracer_core.statistics import bootstrap_interval, paired_interval
+from podracer_trading.backtest import (
+    BacktestRecord,
     Drawdown,
     drawdowns,
     largest_drawdown,
     monthly_returns,
-    sharpe_ratio,
-)
-from podracer_trading.backtest.record import (
-    BacktestRecord,
     record_from_messages,
     record_to_messages,
+    sharpe_ratio,
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.backtest.performance import daily_returns, largest_drawdown, performance
+from podracer_trading.backtest import daily_returns, largest_drawdown, performance
 
 
 def test_four_days_on_paper() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from podracer_trading.backtesting import dated, seen_bars
-from podracer_trading.environment.market import Market, prepare
+from podracer_trading.environment import Market, prepare
 from podracer_trading.info import StockTradingConfig
 from support.stock_market import days_of, market_rows, write_csv
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_trading.backtest.record import (
+from podracer_trading.backtest import (
     BacktestRecord,
     equity_csv,
     holdings_csv,
@@ -21,7 +21,7 @@ from podracer_trading.backtest.record import (
     trades_csv,
 )
 from podracer_trading.backtesting import BASELINES, play_baseline, play_policy
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.environment import StockTrading
 from support.stock_market import Row, days_of, market_rows, write_csv
 
 ROWS = market_rows(3, 160, seed=6)

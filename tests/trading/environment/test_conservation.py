@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from podracer_trading.environment.environment import Broker, StockTrading
+from podracer_trading.environment import Broker, StockTrading
 from support.stock_market import days_of, market_rows, split_shares, without, write_csv
 
 ROWS = market_rows(6, 130, seed=21, volatility=0.04)

@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.registry import evaluates_alike, make_vec_environment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import (
+    VecEnvironment,
+    evaluates_alike,
+    inspect_environment,
+    make_vec_environment,
+)
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import derive_key
-from podracer_platform.messages.training import inspected
-from podracer_trading.environment.environment import StockTrading
+from podracer_platform.training_messages import inspected
+from podracer_trading.environment import StockTrading
 from podracer_trading.info import STOCK_TRADING, StockTradingConfig
 from support.stock_market import days_of, market_rows, split_shares, write_csv
 

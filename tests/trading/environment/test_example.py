@@ -7,8 +7,8 @@ import shutil
 from dataclasses import fields
 from pathlib import Path
 
-from podracer_platform.jobs.job_file import load_job_file
-from podracer_trading.environment.environment import StockTrading
+from podracer_platform.jobs import load_job_file
+from podracer_trading.environment import StockTrading
 from podracer_trading.info import StockTradingConfig
 
 ROOT = Path(__file__).parents[3]

@@ -13,18 +13,17 @@ import pytest
 import torch
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.environment import indicators
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.environment.indicators import (
+from podracer_trading.environment import (
+    Market,
+    StockTrading,
     bars_needed,
+    indicators,
     indicators_of,
+    prepare,
     turbulence_of,
 )
-from podracer_trading.environment.market import Market, prepare
 from podracer_trading.info import StockTradingConfig
-from podracer_trading.market_data.ex_rights import adjusted, find_ex_rights
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import PriceTable, checked
+from podracer_trading.market_data import PriceTable, adjusted, checked, find_ex_rights, read_table
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 REAL_TABLE = Path(__file__).parents[4] / "shared" / "data" / "china_a_shares_daily.csv"

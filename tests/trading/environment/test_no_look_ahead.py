@@ -14,12 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.environment.indicators import indicators_of, turbulence_of
+from podracer_trading.environment import StockTrading, indicators_of, turbulence_of
 from podracer_trading.info import StockTradingConfig
-from podracer_trading.market_data.ex_rights import adjusted, find_ex_rights
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import align, checked
+from podracer_trading.market_data import adjusted, align, checked, find_ex_rights, read_table
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 BARS, TRAIN_END = 130, 90

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.environment import StockTrading
 from support.stock_market import days_of, market_rows, without, write_csv
 
 PEER = Path(__file__).parents[3] / "benchmarks" / "peers" / "stock_trading_env.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from podracer_trading.environment.statistic import statistic_of
+from podracer_trading.environment import statistic_of
 
 
 def test_profit_and_its_interval() -> None:

@@ -17,9 +17,8 @@ import pyarrow.parquet
 import pytest
 
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_trading.environment.environment import StockTrading
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import checked
+from podracer_trading.environment import StockTrading
+from podracer_trading.market_data import checked, read_table
 from support.stock_market import Row, market_rows, without, write_csv
 
 ROWS = market_rows(3, 90, seed=11)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_trading.environment.environment import StockTrading
+from podracer_trading.environment import StockTrading
 from support.plain_stock_trading import PlainAccount, PlainRules, plain_market, plain_turbulence
 from support.stock_market import days_of, market_rows, split_shares, without, write_csv
 

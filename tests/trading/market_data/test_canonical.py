@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.environment.market import prepare
+from podracer_trading.environment import prepare
 from podracer_trading.info import StockTradingConfig
-from podracer_trading.market_data.canonical import (
+from podracer_trading.market_data import (
+    PriceTable,
     Provenance,
     append,
+    checked,
     prepared,
     read_provenance,
+    read_table,
     unadjusted,
     write_canonical,
 )
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import PriceTable, checked
 from support.processes import ROOT
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 

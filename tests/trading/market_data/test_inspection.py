@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podracer_trading.market_data.inspection import Inspection, inspect
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import checked
+from podracer_trading.market_data import Inspection, checked, inspect, read_table
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 

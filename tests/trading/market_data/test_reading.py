@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data.reading import read_table
+from podracer_trading.market_data import read_table
 
 ROWS = 60_000  # 2.6 MB: several pieces
 BAD = 55_000

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data.ex_rights import find_ex_rights
-from podracer_trading.market_data.inspection import inspect
-from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
-from podracer_trading.market_data.table import PriceTable
+from podracer_trading.market_data import (
+    PriceTable,
+    SyntheticMarket,
+    find_ex_rights,
+    inspect,
+    make_market,
+)
 
 
 def returns(table: PriceTable) -> np.ndarray:

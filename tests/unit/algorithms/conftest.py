@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.on_policy import OnPolicy
+from podracer_core.algorithms import CohortConfig, MemberConfig, OnPolicy, algorithm_class
 from podracer_core.buffers import EpisodeStatistics, Rollout
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue import find_algorithm
 from podracer_core.networks import Actor
 
 MEMBERS, ENVS, HORIZON, OBSERVATIONS = 3, 4, 5, 6

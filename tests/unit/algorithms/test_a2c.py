@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.minibatch import Minibatch
-from podracer_core.algorithms.on_policy import OnPolicy
+from podracer_core.algorithms import Minibatch, OnPolicy
 from podracer_core.buffers import Rollout
 from podracer_core.optimizers import BETA1, BETA2
 

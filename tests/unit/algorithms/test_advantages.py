@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from podracer_core.algorithms.preparation import generalized_advantages, normalized_advantages
+from podracer_core.algorithms import generalized_advantages, normalized_advantages
 
 GAMMA, LAMBDA = 0.5, 0.5
 

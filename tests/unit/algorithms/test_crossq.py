@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal, TanhTransform
 from torch.nn import functional
 
-from podracer_core.networks.stacked_residual import BatchNorm, norm_shapes
+from podracer_core.networks import BatchNorm, norm_shapes
 from support.off_policy import ACTION_SIZE, MEMBERS, ROWS, build, history, make_batch, train
 
 State = dict[str, Tensor]

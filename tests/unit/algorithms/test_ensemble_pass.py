@@ -8,15 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from podracer_core.algorithms.values import (
+from podracer_core.algorithms import (
     EnsemblePass,
     TrainedNetwork,
     ensemble_outputs,
     squared_error,
 )
-from podracer_core.networks import Architecture, StackedNetwork, wide_mlp
-from podracer_core.networks.box_heads import Exploration, SquashedGaussianHead
-from podracer_core.networks.stacked_network import Body
+from podracer_core.networks import (
+    Architecture,
+    Body,
+    Exploration,
+    SquashedGaussianHead,
+    StackedNetwork,
+    wide_mlp,
+)
 
 MEMBERS, COUNT, ROWS, SEEN, ACTIONS = 2, 3, 5, 4, 2
 NETWORKS = {

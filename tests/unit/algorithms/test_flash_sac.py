@@ -10,11 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from podracer_core.algorithms.categorical_values import ValueBins
-from podracer_core.algorithms.return_scale import ReturnScale
+from podracer_core.algorithms import ReturnScale, ValueBins
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import Architecture, StackedParameters
-from podracer_core.networks.stacked_network import StackedNetwork
+from podracer_core.networks import Architecture, StackedNetwork, StackedParameters
 from support.off_policy import ROWS, build, cut, history, make_batch, train
 
 MEMBERS = 3

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms import h_term
-from podracer_core.algorithms.h_term import (
+from podracer_core.algorithms import (
     HTerm,
     good_episodes,
     good_segments,
+    h_term,
     k_step_loss,
     segment_loss,
 )
-from podracer_core.buffers.trajectories import Trajectories
+from podracer_core.buffers import Trajectories
 from podracer_core.errors import InvalidInput
 from support.experience import rollouts
 

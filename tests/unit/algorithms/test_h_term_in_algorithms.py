@@ -10,10 +10,15 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms import h_term
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.h_term import HTerm, Windows
+from podracer_core.algorithms import (
+    Algorithm,
+    CohortConfig,
+    HTerm,
+    MemberConfig,
+    Windows,
+    algorithm_class,
+    h_term,
+)
 from podracer_core.buffers import Rollout, allocate_rollout
 
 FORMS = pytest.mark.parametrize("form", ["segment", "k_step"])

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.experience import Experience
-from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.on_policy import OnPolicy, _architecture
-from podracer_core.algorithms.preparation import Preparation
-from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.shared_hyperparameters import EXPLORATION_NOISE, H_TERM, LAYER_NORM
-from podracer_core.networks.box_heads import make_exploration
+from podracer_core.algorithms import (
+    Experience,
+    HTerm,
+    OffPolicy,
+    OnPolicy,
+    Preparation,
+    _architecture,
+    algorithm_class,
+)
+from podracer_core.catalogue import BUILT_IN, EXPLORATION_NOISE, H_TERM, LAYER_NORM
+from podracer_core.networks import make_exploration
 
 MAPPINGS = {"shared", "_shared", "hyperparameters", "_hyperparameters"}
 PARTS: dict[type, tuple[Any, ...]] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.algorithms.on_policy import scheduled_rate
-from podracer_core.algorithms.ppo import adapted_rate
+from podracer_core.algorithms import adapted_rate, scheduled_rate
 
 RATE = torch.tensor([1e-3, 2e-3, 4e-3, 8e-3])
 TAKEN = torch.tensor([0, 25, 100, 1000])

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import OnPolicy
+from podracer_core.buffers import Rollout
 
 MakeOnPolicy = Callable[..., OnPolicy]
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.off_policy import OffPolicy
+from podracer_core.algorithms import Algorithm, OffPolicy, algorithm_class
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import action_keys
 from support.off_policy import (

@@ -10,8 +10,7 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms import Batch, algorithm_class
 from podracer_core.errors import InvalidInput
 from support.off_policy import OBSERVATION_SPACE, build, make_batch, set_linear, set_outputs
 

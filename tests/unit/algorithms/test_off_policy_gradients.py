@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, TanhTransform
 
-from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms import Batch
 from podracer_core.random_numbers import permutation, subset_keys
 from support.off_policy import (
     ACTION_SIZE,

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.environments.classic_control.acrobot import Acrobot
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.mountain_car import MountainCarContinuous
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment
+from podracer_core.environments.classic_control import (
+    Acrobot,
+    CartPole,
+    MountainCarContinuous,
+    Pendulum,
+)
 from support.learning import best_bounds
 
 pytestmark = pytest.mark.thorough

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.experience import Batch
-from podracer_core.algorithms.sac import SAC, Temperature
+from podracer_core.algorithms import SAC, Batch, CohortConfig, MemberConfig, Temperature
 from support.off_policy import ACTION_SIZE, ROWS, build, make_batch, set_linear, set_outputs
 
 TINY = {"learning_rate": 1e-7}

@@ -8,9 +8,7 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.experience import Batch
-from podracer_core.algorithms.values import squared_error
+from podracer_core.algorithms import Batch, algorithm_class, squared_error
 from podracer_core.errors import InvalidInput
 from support.off_policy import MEMBERS, ROWS, build, make_batch, set_outputs
 

@@ -6,19 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import BUILT_IN, DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.device import cuda_graphs
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.environments.classic_control import CartPole, Pendulum
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution
+from podracer_core.fusion import Contribution, FusionOptions, Mean, fuse
 
 pytestmark = [
     pytest.mark.gpu,

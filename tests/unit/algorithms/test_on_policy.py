@@ -12,15 +12,11 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms import ppo
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig, OnPolicy, algorithm_class, ppo
 from podracer_core.buffers import Rollout
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
-from podracer_core.storage.folder import FolderStore
+from podracer_core.storage import FolderStore
 
 Make = Callable[..., OnPolicy]
 MakeRollout = Callable[..., Rollout]

@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments.processes import PreprocessVecEnv
 from support.learning import best_bounds
 
 PPO_CARTPOLE = {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": 2e-3}

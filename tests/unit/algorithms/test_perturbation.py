@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import torch
 
-from podracer_core.algorithms.algorithm import perturb_actor
+from podracer_core.algorithms import perturb_actor
 from podracer_core.networks import Architecture, NetworkActor, ValueHead
 
 SPACE = gymnasium.spaces.Box(-1, 1, (20,))

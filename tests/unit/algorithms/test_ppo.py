@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
-from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.algorithms.ppo import clipped_surrogate, clipped_value_error
-from podracer_core.algorithms.return_scale import ReturnScale
+from podracer_core.algorithms import (
+    Minibatch,
+    OnPolicy,
+    ReturnScale,
+    RolloutRows,
+    clipped_surrogate,
+    clipped_value_error,
+)
 from podracer_core.buffers import Rollout
 
 Make = Callable[..., OnPolicy]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from podracer_core.algorithms.qr_dqn import quantile_error
+from podracer_core.algorithms import quantile_error
 from podracer_core.errors import InvalidInput
 from support.off_policy import (
     ACTIONS,

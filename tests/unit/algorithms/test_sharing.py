@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.on_policy import OnPolicy
+from podracer_core.algorithms import Algorithm, OffPolicy, OnPolicy
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, FusionState
+from podracer_core.fusion import Contribution, FusionOptions, FusionState, Mean, fuse
 from support.off_policy import EVERY, build, history, train
 
 MakeOnPolicy = Callable[..., OnPolicy]

@@ -8,8 +8,7 @@ import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.placement import place_environment
+from podracer_platform.attachments import FileCache, place_environment
 from support.code import make_zip, stored
 
 PACKED = make_zip(("my_pkg/__init__.py", b""))

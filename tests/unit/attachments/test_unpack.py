@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.attachments import unpack
-from podracer_platform.attachments.pack import pack_code
-from podracer_platform.attachments.unpack import announced_bytes, unpack_code
+from podracer_platform.attachments import announced_bytes, pack_code, unpack, unpack_code
 from support.code import make_zip, write_files
 
 LARGE = bytes(1 << 20)

@@ -18,8 +18,7 @@ from recorded.replay import FEW, MANY, Array, Draw, Recording, spearman
 from recorded.tasks import EPISODES, LOOKS, TASKS, chunks, configurations
 from replayed_selection import ORACLE, replay
 
-from podracer_core.catalogue.algorithms import automatic_algorithms, find_algorithm
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
+from podracer_core.catalogue import BoxSpace, DiscreteSpace, automatic_algorithms, find_algorithm
 
 PENDULUM = next(task for task in TASKS if task.environment == "Pendulum-v1")
 

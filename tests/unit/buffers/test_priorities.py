@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.buffers import Replay, Rollout, Transitions, allocate_rollout
-from podracer_core.buffers.priorities import PriorityTree
+from podracer_core.buffers import PriorityTree, Replay, Rollout, Transitions, allocate_rollout
 from podracer_core.random_numbers import replay_keys
 
 # One node, two and three levels, the last with a root that is not full.

@@ -9,8 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from podracer_core.buffers import Replay
-from podracer_core.buffers.replay_parts import from_parts, to_parts
+from podracer_core.buffers import Replay, from_parts, to_parts
 from podracer_core.errors import InvalidInput
 from support.transitions import rollouts
 

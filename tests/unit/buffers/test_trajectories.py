@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from podracer_core.buffers import allocate_rollout
-from podracer_core.buffers.trajectories import Pieces, Trajectories
+from podracer_core.buffers import Pieces, Trajectories, allocate_rollout
 from podracer_core.errors import InvalidInput
 from support.experience import numbered, rollouts
 

@@ -11,17 +11,19 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import Exhausted, InvalidInput
-from podracer_platform.carriers import negotiation
-from podracer_platform.carriers.cuda_ipc import DeviceMemory
-from podracer_platform.carriers.negotiation import (
+from podracer_platform.carriers import (
+    CarrierFailed,
     CarrierOffering,
+    DeviceMemory,
     Endpoint,
     Payload,
+    Place,
+    Staging,
     carrier_name,
     choose,
+    negotiation,
 )
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.carriers.staging import CarrierFailed, Place, Staging
+from podracer_platform.shared_folder import SharedFolder
 
 INLINE = tensor_pb2.CARRIER_KIND_INLINE
 SHARED_MEMORY = tensor_pb2.CARRIER_KIND_SHARED_MEMORY

@@ -13,17 +13,20 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
-from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.carriers.slots import SlotReader, SlotTable, SlotWriter
-from podracer_platform.carriers.staging import (
+from podracer_platform.carriers import (
     ALIGNMENT_BYTES,
     INLINE_BELOW_BYTES,
     CarrierFailed,
     Place,
     SharedMemory,
     SlotLayout,
+    SlotReader,
+    SlotTable,
+    SlotWriter,
+    TensorDecoder,
+    TensorEncoder,
 )
+from podracer_platform.shared_folder import SharedFolder
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16,

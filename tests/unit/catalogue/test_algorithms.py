@@ -11,23 +11,24 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.algorithms import (
+from podracer_core.catalogue import (
     BUILT_IN,
+    OFF_POLICY,
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
+    Fixed,
+    Hyperparameter,
+    Interval,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+    adapted,
     automatic_algorithms,
     check_action_space,
     find_algorithm,
     known_algorithms,
-)
-from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.ranges import Fixed, Interval
-from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted, sought
-from podracer_core.catalogue.spaces import (
-    BoxSpace,
-    DictSpace,
-    DiscreteSpace,
-    MultiBinarySpace,
-    MultiDiscreteSpace,
-    Space,
+    sought,
 )
 from podracer_core.errors import InvalidInput
 
@@ -262,7 +263,7 @@ def test_what_auto_stands_for(space: Space | None, names: set[str]) -> None:
 def test_the_catalogue_needs_no_torch() -> None:
     code = (
         "import sys\n"
-        "from podracer_core.catalogue.algorithms import known_algorithms\n"
+        "from podracer_core.catalogue import known_algorithms\n"
         "assert known_algorithms()\n"
         "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -13,23 +13,22 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from podracer_core.catalogue import RECIPES, find_recipe
 from podracer_core.catalogue.environments import (
     ENTRY_POINT_GROUP,
     EnvironmentSpec,
+    StoredFile,
     broken_environments,
     described_environment,
     find_environment,
     is_batched,
     known_environments,
 )
-from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.recipes import RECIPES, find_recipe
-from podracer_core.environments.classic_control_info import BUILT_IN as CLASSIC_CONTROL
-from podracer_core.environments.registry import runs_on
-from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
+from podracer_core.environments import BUILT_IN as CLASSIC_CONTROL
+from podracer_core.environments import from_gymnasium, runs_on, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.sections.checks import Checks
-from podracer_platform.jobs.environment import check_environment
+from podracer_core.sections import Checks
+from podracer_platform.jobs import check_environment
 from support.installed import Install, install
 
 __all__ = ["install"]

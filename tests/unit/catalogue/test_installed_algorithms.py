@@ -7,28 +7,29 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.catalogue.algorithms import (
+from podracer_core.algorithms import Algorithm, algorithm_class
+from podracer_core.catalogue import (
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
     automatic_algorithms,
     broken_algorithms,
     check_action_space,
     find_algorithm,
     known_algorithms,
 )
-from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.search_space import shape_of
+from podracer_core.evolution import shape_of
 from podracer_leaderboard.competition import read_competition
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.jobs.spec import validate
-from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.jobs import parse_job, validate
+from podracer_platform.training_messages import cohort_from_message
 from support.installed import CATALOGUE, Install, install
 
 __all__ = ["install"]
 
 MINE = {"mine": "my_package.catalogue:INFO"}
 IMPLEMENTATION = """
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 
 class Mine(Algorithm):
     on_policy = True

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from podracer.common.v1 import agent_pb2, environment_pb2
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    HyperparameterValue,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
     TupleSpace,
 )
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec, StoredFile
 from podracer_core.errors import InvalidInput
-from podracer_platform.messages.catalogue import (
+from podracer_platform.messages import (
     description_to_message,
     environment_from_message,
     environment_to_message,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from podracer_core.catalogue.observations import flat_rows, parts_of, treatment
-from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.catalogue import flat_rows, parts_of, treatment
+from podracer_core.environments import from_gymnasium
 from podracer_core.errors import InvalidInput
 
 ROBOT = spaces.Dict(

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue.algorithms import BUILT_IN as ALGORITHMS
+from podracer_core.catalogue import BUILT_IN as ALGORITHMS
+from podracer_core.catalogue import RECIPES, Fixed, Interval, Recipe, find_recipe
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.catalogue.ranges import Fixed, Interval
-from podracer_core.catalogue.recipes import RECIPES, Recipe, find_recipe
-from podracer_core.in_process.environments import find_source
-from podracer_core.in_process.order import Order
-from podracer_core.sections.search import Dimension, Search
-from podracer_platform.jobs.spec import validate_spaces
+from podracer_core.in_process import Order, find_source
+from podracer_core.sections import Dimension, Search
+from podracer_platform.jobs import validate_spaces
 
 DOCS = Path(__file__).parents[3] / "docs"
 CELLS = [(kind, device, cell) for kind, row in RECIPES.items() for device, cell in row.items()]

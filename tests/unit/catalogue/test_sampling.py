@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
-from podracer_core.catalogue.sampling import perturb, sample
+from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range, perturb, sample
 
 positive = st.floats(1e-12, 1e12)
 real = st.floats(-1e12, 1e12)

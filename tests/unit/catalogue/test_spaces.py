@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
     BoxSpace,
     DictSpace,
     DiscreteSpace,

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from podracer_core.checkpoint import load_checkpoint, open_checkpoint_folder, save_checkpoint
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.manifest import FILE_NAME
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import FILE_NAME, FolderStore, ObjectStore
 
 PREFIX = "projects/p/jobs/j/agents/a/checkpoints/100-3/"
 METADATA = {"algorithm": "ppo", "env_steps": 100, "returns": [0.1, -200.0]}

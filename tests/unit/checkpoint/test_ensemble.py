@@ -17,7 +17,10 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import (
+    READERS,
     Checkpoint,
+    combine,
+    ensemble_rule,
     evaluate_checkpoints,
     export_ensemble,
     load_actor,
@@ -27,8 +30,6 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     pack_policy,
 )
-from podracer_core.checkpoint.ensemble import combine, ensemble_rule
-from podracer_core.checkpoint.export_formats import READERS
 from podracer_core.errors import DataCorrupted, InvalidInput
 from support.policies import random_policy, trained_policies
 

@@ -17,25 +17,25 @@ import onnxruntime
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue import spaces
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
+    READERS,
+    WRITERS,
     Checkpoint,
+    compare,
     export_policy,
     load_actor,
     load_checkpoint,
     load_policy,
+    random_observations,
     save_checkpoint,
 )
-from podracer_core.checkpoint.export import compare
-from podracer_core.checkpoint.export_formats import READERS, WRITERS
-from podracer_core.checkpoint.policy import random_observations
-from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.in_process.result import Policy
-from podracer_core.storage.folder import FolderStore
+from podracer_core.in_process import Policy
+from podracer_core.storage import FolderStore
 from podracer_policy.policy import ServedPolicy
 from support.policies import random_policy, with_origin, with_original_space
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.algorithms.ppo import PPO
-from podracer_core.checkpoint import load_policy
-from podracer_core.checkpoint.policy import array_spaces
+from podracer_core.algorithms import PPO
+from podracer_core.checkpoint import array_spaces, load_policy
 from podracer_core.errors import InvalidInput
 from support.policies import random_policy
 

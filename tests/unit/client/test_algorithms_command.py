@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from podracer_client.command.algorithms import algorithms
-from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_client.command import algorithms as command
+from podracer_core.catalogue import BUILT_IN
 from podracer_core.errors import InvalidInput
 from support.installed import CATALOGUE, Install, install
 
@@ -19,7 +19,7 @@ __all__ = ["install"]
 
 
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    algorithms()
+    command.algorithms()
     titles, *lines = capsys.readouterr().out.splitlines()
     assert titles.split() == [
         "name",
@@ -51,7 +51,7 @@ def test_a_terminal_gets_a_table(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
-    algorithms()
+    command.algorithms()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 100
     for name in BUILT_IN:
@@ -59,7 +59,7 @@ def test_a_terminal_gets_a_table(
 
 
 def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[str]) -> None:
-    algorithms("sac")
+    command.algorithms("sac")
     shown = capsys.readouterr().out
     assert shown.startswith("sac: Soft Actor-Critic\n")
     for knob in BUILT_IN["sac"].hyperparameters:
@@ -77,12 +77,12 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    algorithms(json=True)
+    command.algorithms(json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["name"] for each in found] == list(BUILT_IN)
     assert all("hyperparameters" not in each and each["package"] is None for each in found)
 
-    algorithms("redq", json=True)
+    command.algorithms("redq", json=True)
     (line,) = capsys.readouterr().out.splitlines()
     redq = json.loads(line)
     assert (redq["on_policy"], redq["action_spaces"], redq["bounded_actions"]) == (
@@ -98,7 +98,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert knobs["replay"]["choices"] == ["member", "mixed", "shared"]
     assert knobs["batch_size"]["search"] is None
 
-    algorithms("td3", json=True)
+    command.algorithms("td3", json=True)
     (line,) = capsys.readouterr().out.splitlines()
     knobs = {knob["name"]: knob for knob in json.loads(line)["hyperparameters"]}
     assert knobs["batch_size"]["search"] == {"choice": [128]}
@@ -110,17 +110,17 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
 ) -> None:
     install("my-package", {"mine": "my_package.catalogue:INFO"}, catalogue=CATALOGUE)
     install("bad-package", {"bad": "bad_package:INFO"})
-    algorithms()
+    command.algorithms()
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1].split("  ")[-1] == "my-package 1.2"
     (problem,) = captured.err.splitlines()
     assert problem.startswith("podracer: algorithm 'bad' of package bad-package 1.2: ")
-    algorithms("mine")
+    command.algorithms("mine")
     captured = capsys.readouterr()
     assert "boldness: 0.5\n    how bold it is\n    range 0 to 1, scope member\n" in captured.out
     assert not captured.err
     with pytest.raises(InvalidInput, match="bad-package"):
-        algorithms("bad")
+        command.algorithms("bad")
 
 
 def test_no_torch_is_imported() -> None:

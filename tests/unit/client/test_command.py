@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_client.command import main
-from podracer_client.command.application import exit_code, failure_text
-from podracer_client.policies.pieces import write_pieces
+from podracer_client.command import exit_code, failure_text, main
+from podracer_client.policies import write_pieces
 from podracer_core.errors import (
     DataCorrupted,
     Fenced,
@@ -31,7 +30,7 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_platform.telemetry.logging import PrintableStream
+from podracer_platform.telemetry import PrintableStream
 from support.commands import run_here
 
 COMMANDS = (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from podracer_client.command.application import application
-from podracer_client.command.plugins import GROUP
+from podracer_client.command import GROUP, application
 from support.commands import run_here
 from support.installed import Install, install
 
@@ -18,7 +17,7 @@ __all__ = ["install"]
 COMMANDS = '''
 import typer
 
-from podracer_client.command.plugins import POLICIES, PlacedCommand
+from podracer_client.command import POLICIES, PlacedCommand
 
 
 def greet(name: str) -> None:

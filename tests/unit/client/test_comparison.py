@@ -6,7 +6,7 @@ import io
 import json
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.comparison import (
+from podracer_client.display import (
     ExperimentDisplay,
     JsonExperimentDisplay,
     comparison_text,

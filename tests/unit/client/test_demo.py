@@ -11,11 +11,11 @@ import pytest
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.command import run as demo
-from podracer_client.display.summary import JobSummary
+from podracer_client.display import JobSummary
 from podracer_client.local import run
 from podracer_client.policies import recording
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_platform.jobs.job_file import load_job_file, parse_job
+from podracer_platform.jobs import load_job_file, parse_job
 from support.commands import Result, run_here
 from support.processes import EXAMPLES
 

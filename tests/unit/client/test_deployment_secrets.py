@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podracer_client.secrets.deployment import create_secrets
-from podracer_platform.rpc.tls import TlsFolder
-from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles
+from podracer_client.secrets import create_secrets
+from podracer_platform.rpc import FileToken, Role, TlsFolder, TokenFiles
 
 GIVEN = {
     "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem "

@@ -15,27 +15,27 @@ from rich.console import Console
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.command.options import choose_display
-from podracer_client.display.displays import (
+from podracer_client.command import choose_display
+from podracer_client.display import (
+    JobSummary,
     JsonDisplay,
     PlainDisplay,
-    present,
-    progress_line,
-    show_update,
-)
-from podracer_client.display.output import (
+    TableDisplay,
+    agent_table,
     columns,
     count_text,
     duration_text,
     evaluation_text,
+    next_steps,
+    path_text,
+    present,
+    program_words,
+    progress_line,
     return_text,
+    show_update,
 )
-from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
-from podracer_client.display.table import TableDisplay, agent_table
-from podracer_client.jobs.following import JobUpdate
-from podracer_client.jobs.history import Agent, History, Objective, Pod
-from podracer_client.report.job_page import population_table
-from podracer_client.report.request import request_rows
+from podracer_client.jobs import Agent, History, JobUpdate, Objective, Pod
+from podracer_client.report import population_table, request_rows
 
 KEYS = [
     "event", "state", "outcome", "best_return", "best_score", "broken_episodes", "cut_episodes",

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.local import machine
-from podracer_client.local.machine import Finding, examine
+from podracer_client.local import Finding, examine, machine
 from support.commands import run_here
 
 GOOD = Finding("memory", "16 GiB", required=True)

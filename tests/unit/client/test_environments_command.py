@@ -14,8 +14,8 @@ import gymnasium
 import pytest
 
 from podracer_client.command import environments as command
-from podracer_client.command.application import exit_code
-from podracer_client.command.environments import environments, job_text
+from podracer_client.command import exit_code
+from podracer_core.catalogue import BoxSpace, DiscreteSpace, from_json
 from podracer_core.catalogue.environments import (
     BUILT_IN,
     ENTRY_POINT_GROUP,
@@ -24,16 +24,15 @@ from podracer_core.catalogue.environments import (
     find_environment,
     known_environments,
 )
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
 from podracer_core.errors import InvalidInput
-from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs import parse_job
 from support.installed import Install, install
 
 __all__ = ["install"]
 
 
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    environments()
+    command.environments()
     titles, *lines = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", titles) == [
         *("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from"),
@@ -58,7 +57,7 @@ def test_a_terminal_gets_a_table(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
-    environments()
+    command.environments()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 120
     for name in known_environments():
@@ -66,7 +65,7 @@ def test_a_terminal_gets_a_table(
 
 
 def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str]) -> None:
-    environments("Pendulum-v1")
+    command.environments("Pendulum-v1")
     shown = capsys.readouterr().out
     assert shown.startswith("Pendulum-v1: Swing a pendulum")
     assert "\nobservation  Box(3,) float32 from [-1, -1, -8] to [1, 1, 8]\n" in shown
@@ -88,7 +87,7 @@ def test_the_job_can_be_submitted(environment_id: str, tmp_path: Path) -> None:
     required = [each for each in info.arguments if each.required]
     for file in (str(each.example) for each in required if each.is_file):
         (tmp_path / file).touch()
-    job = parse_job(job_text(info), folder=tmp_path)
+    job = parse_job(command.job_text(info), folder=tmp_path)
     assert job.environment.id == environment_id
     assert set(job.environment.kwargs) == {each.name for each in required if not each.is_file}
     assert set(job.data) == {each.name for each in required if each.is_file}
@@ -107,7 +106,7 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
             ArgumentInfo("doors", "how many each", (1, math.inf)),
         ),
     )
-    job = parse_job(job_text(info))
+    job = parse_job(command.job_text(info))
     assert (job.name, job.environment.id) == ("my-maze-big", info.id)
     assert job.environment.kwargs == {"table": "./maps/it's.csv", "sizes": [3, 4]}
     command._show_one(info)
@@ -122,12 +121,12 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    environments(json=True)
+    command.environments(json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["id"] for each in found] == list(known_environments())
     assert all("job" not in each and each["package"] is None for each in found)
 
-    environments("CartPole-v1", json=True)
+    command.environments("CartPole-v1", json=True)
     (line,) = capsys.readouterr().out.splitlines()
     cartpole, info = json.loads(line), BUILT_IN["CartPole-v1"]
     assert (from_json(cartpole["observation_space"]), from_json(cartpole["action_space"])) == (
@@ -136,7 +135,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cartpole["max_episode_steps"] == 500
     assert (cartpole["backend"], cartpole["devices"]) == ("torch", ["cpu", "cuda"])
     assert cartpole["arguments"][0]["name"] == "sutton_barto_reward"
-    assert cartpole["job"] == job_text(info)
+    assert cartpole["job"] == command.job_text(info)
 
 
 def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,9 +148,9 @@ def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None
     )
     gymnasium.register("Maze-v10", "no_such_package.envs:Maze", kwargs={"size": 5, "key": object()})
     try:
-        environments(gymnasium=True)
+        command.environments(gymnasium=True)
         titles, *lines = capsys.readouterr().out.splitlines()
-        environments("Maze-v2", json=True)
+        command.environments("Maze-v2", json=True)
         maze = json.loads(capsys.readouterr().out)
     finally:
         for name in ("Maze-v2", "Maze-v10"):
@@ -184,7 +183,7 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     install(
         "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP
     )
-    environments()
+    command.environments()
     captured = capsys.readouterr()
     last = re.split(r"  +", captured.out.splitlines()[-1])
     assert last == [
@@ -204,10 +203,10 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
         "podracer: environment 'Hall' of package rival 1.2: my-package 1.2 offers one of the same "
         "id; remove one of them",
     ]
-    environments("Maze")
+    command.environments("Maze")
     assert "from         my-package 1.2, my_package.envs:Maze\n" in capsys.readouterr().out
     with pytest.raises(InvalidInput, match="offers one of the same id"):
-        environments("Hall")
+        command.environments("Hall")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
 )
 def test_an_unknown_id_is_answered_with_the_nearest(wrong: str, answer: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(answer)) as caught:
-        environments(wrong)
+        command.environments(wrong)
     assert exit_code(caught.value) == 2
 
 

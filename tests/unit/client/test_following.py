@@ -13,7 +13,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.jobs.following import EVERYTHING, Follower
+from podracer_client.jobs import EVERYTHING, Follower
 from podracer_core.errors import DataCorrupted, Unavailable
 
 NAME = "projects/default/jobs/j"

@@ -10,8 +10,7 @@ import pytest
 
 from podracer_client.command import init
 from podracer_core.catalogue.environments import known_environments
-from podracer_platform.jobs.experiment import load_experiment
-from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs import JobSpec, load_experiment
 from support.commands import Result, run_here
 
 

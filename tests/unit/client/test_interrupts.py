@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from podracer_client.processes.process import Interrupts
+from podracer_client.processes import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -27,7 +27,7 @@ def test_the_first_and_the_second(number: signal.Signals) -> None:
 
 def test_a_shell_that_ignores_sigint_for_us_changes_nothing() -> None:
     code = (
-        "import os, signal; from podracer_client.processes.process import Interrupts; calls = []\n"
+        "import os, signal; from podracer_client.processes import Interrupts; calls = []\n"
         "assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN\n"
         "with Interrupts(lambda: calls.append(1), lambda: None): os.kill(os.getpid(), "
         "signal.SIGINT)\nassert calls == [1]"

@@ -11,10 +11,14 @@ from google.protobuf.duration_pb2 import Duration
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.catalogue import differing_names, telling_names
-from podracer_client.display.leaderboard import leaderboard_text
-from podracer_client.display.messages import candidate_json, job_json
-from podracer_client.display.summary import JobSummary
+from podracer_client.display import (
+    JobSummary,
+    candidate_json,
+    differing_names,
+    job_json,
+    leaderboard_text,
+    telling_names,
+)
 
 NAME = "projects/default/jobs/x"
 

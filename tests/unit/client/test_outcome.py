@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.summary import JobSummary, exit_code, missed_target, target_lines
+from podracer_client.display import JobSummary, exit_code, missed_target, target_lines
 
 
 def missed(job: job_pb2.Job) -> job_pb2.Job:

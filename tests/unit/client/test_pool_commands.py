@@ -8,10 +8,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.command.jobs import pod_count_text
-from podracer_client.command.pool import capacity_text
-from podracer_client.display.messages import capacity_json
-from podracer_client.jobs.job import Job
+from podracer_client.command import capacity_text, pod_count_text
+from podracer_client.display import capacity_json
+from podracer_client.jobs import Job
 from podracer_core.errors import InvalidInput
 
 

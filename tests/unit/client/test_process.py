@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import psutil
 import pytest
 
-from podracer_client.processes.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.processes import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_core.errors import DeadlineExpired, Unavailable
 
 SERVE = "import time; print('listening on unix:///x', flush=True); time.sleep(60)"

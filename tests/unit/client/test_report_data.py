@@ -11,23 +11,26 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.jobs.history import Agent, Event, Thinning, finite_evaluation
-from podracer_client.report.experiment import best_so_far, experiment_of, spread
-from podracer_client.report.experiment_page import experiment_text
-from podracer_client.report.families import (
+from podracer_client.jobs import Agent, Event, Thinning, finite_evaluation
+from podracer_client.report import (
     ancestors,
     best_agent,
+    best_so_far,
+    experiment_of,
+    experiment_text,
     family_order,
+    job_steps,
     living_lines,
     most_telling,
+    pod_histories,
+    request_rows,
+    searched_names,
+    spread,
+    throughput,
 )
-from podracer_client.report.pods import job_steps, pod_histories, throughput
-from podracer_client.report.request import request_rows, searched_names
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.sections.objective import Objective
-from podracer_platform.jobs.continuous import Continuous, Retrain
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.jobs.warm_start import Founder
+from podracer_core.sections import Objective
+from podracer_platform.jobs import Continuous, Founder, JobSpec, Retrain
 from support.reports import empty_report, made_up_report
 
 ORIGIN = Timestamp(seconds=1000, nanos=500_000_000)

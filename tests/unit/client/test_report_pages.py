@@ -15,13 +15,16 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.files import write_whole
-from podracer_client.jobs.history import Event, History, Pod
-from podracer_client.report.experiment import Experiment, experiment_of
-from podracer_client.report.experiment_page import experiment_figures, experiment_page
-from podracer_client.report.figures.curves import draw_curves
-from podracer_client.report.figures.rendering import render, render_figures, write_figures
-from podracer_client.report.job_figures import job_figures
-from podracer_client.report.job_page import job_page
+from podracer_client.jobs import Event, History, Pod
+from podracer_client.report import (
+    Experiment,
+    experiment_figures,
+    experiment_of,
+    experiment_page,
+    job_figures,
+    job_page,
+)
+from podracer_client.report.figures import draw_curves, render, render_figures, write_figures
 from podracer_core.errors import InvalidInput
 from support.reports import changed, empty_report, failed_report, made_up_report
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.policies.serve import Wanted, wanted_policies
+from podracer_client.policies import Wanted, wanted_policies
 from podracer_core.errors import InvalidInput
 
 

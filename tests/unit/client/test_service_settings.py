@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.local.foreground import Foreground, keep_up
-from podracer_client.local.services import (
+from podracer_client.local import (
+    Foreground,
     ServiceOptions,
+    StateFolder,
+    keep_up,
     leaderboard_plan,
     orchestrator_plan,
     require_services,
 )
-from podracer_client.local.state_folder import StateFolder
-from podracer_client.processes.run_folder import RunFolder
+from podracer_client.processes import RunFolder
 from podracer_core.errors import PreconditionFailed
 
 

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.local.services import LocalServices, ServiceOptions
-from podracer_client.local.state_folder import StateFolder
-from podracer_client.processes import run_folder
-from podracer_client.processes.run_folder import RunFolder
-from podracer_client.servers.connection import Connection, ConnectionFile
-from podracer_client.servers.lookup import find_connection
+from podracer_client.local import LocalServices, ServiceOptions, StateFolder
+from podracer_client.processes import RunFolder, run_folder
+from podracer_client.servers import Connection, ConnectionFile, find_connection
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
 
 

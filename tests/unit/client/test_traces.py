@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from podracer_client.command.application import application
+from podracer_client.command import application
 from podracer_client.traces import (
     Frame,
     Trace,

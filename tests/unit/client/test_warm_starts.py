@@ -15,14 +15,12 @@ import torch
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.jobs.warm_starts import look_up_founders
+from podracer_client.jobs import look_up_founders
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.storage.folder import FolderStore
-from podracer_platform.jobs.job_file import load_job_file, parse_job
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.jobs.warm_start import WarmStart
+from podracer_core.storage import FolderStore
+from podracer_platform.jobs import JobSpec, WarmStart, load_job_file, parse_job
 
 SPEC = parse_job(
     "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: "

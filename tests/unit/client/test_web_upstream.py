@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from podracer_client.jobs.client import Client
-from podracer_client.servers.connection import Connection
-from podracer_client.web.following import Upstream
+from podracer_client.jobs import Client
+from podracer_client.servers import Connection
+from podracer_client.web import Upstream
 
 
 def test_a_client_that_is_found_again_stays_open() -> None:

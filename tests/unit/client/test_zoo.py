@@ -12,7 +12,7 @@ import typer
 
 from podracer_client.command import run as run_module
 from podracer_client.command import zoo
-from podracer_client.zoo.entries import Entry, entries, find_entry
+from podracer_client.zoo import Entry, entries, find_entry
 from podracer_core.errors import NotFound
 from support.processes import ROOT
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.buffers import Rollout
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment
+from podracer_core.environments.classic_control import CartPole, Pendulum
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import evaluation_seeds
 

@@ -12,8 +12,8 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments.processes import PreprocessVecEnv
 
 FOLDER = str(Path(__file__).parents[1] / "environments")
 MEMBERS, ENVS = 2, 3

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.environments.classic_control import Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import first_ages
 

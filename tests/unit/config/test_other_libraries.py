@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue import Hyperparameter, find_algorithm
 from podracer_core.catalogue.environments import find_environment
-from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.environments.processes.preprocess_child import hint
+from podracer_core.environments.processes import hint
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs import parse_job
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_platform.database import Database, UtcTime, open_database
-from podracer_platform.database.location import parse_url
+from podracer_platform.database import Database, UtcTime, open_database, parse_url
 
 FIRST = """
 '''first'''

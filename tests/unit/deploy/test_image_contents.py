@@ -42,7 +42,7 @@ import sys
 
 import pyarrow.parquet, talib, torch
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:

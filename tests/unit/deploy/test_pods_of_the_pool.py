@@ -11,8 +11,8 @@ import pytest
 
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_learner.config import LearnerConfig
-from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_orchestrator.pool import PodPlan
+from podracer_orchestrator.pool.kubernetes import read_template
 from podracer_platform.settings import load_settings
 from podracer_worker.server import WorkerConfig
 from support.manifests import OVERLAYS, environment, of_kind, pod_template, rendered

@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.processes.rows import episode_seed
-from podracer_core.environments.spaces import check_mask, sample_allowed
-from podracer_core.environments.vec_environment import allocate_step
+from podracer_core.environments import (
+    allocate_step,
+    check_mask,
+    inspect_environment,
+    sample_allowed,
+)
+from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments.processes import PreprocessVecEnv, episode_seed
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from support.processes import kill_user_code
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
-from podracer_core.environments.registry import make_vec_environment, require_device, runs_on
+from podracer_core.environments import make_vec_environment, require_device, runs_on
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 

@@ -15,18 +15,23 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.catalogue import BoxSpace
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import BoxSpace
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.batched_inspection import (
-    check_attributes,
-    inspect_batched,
+from podracer_core.environments import (
+    State,
+    Step,
+    TorchEnvironment,
+    VecEnvironment,
+    inspect_environment,
 )
-from podracer_core.environments.processes.batched_rows import BatchedRows
-from podracer_core.environments.processes.exchange import create_memory, size_memory
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments.processes import (
+    BatchedRows,
+    PreprocessVecEnv,
+    check_attributes,
+    create_memory,
+    inspect_batched,
+    size_memory,
+)
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_core.random_numbers import uniform
 from support.processes import kill_user_code

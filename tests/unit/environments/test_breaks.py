@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.vec_environment import Step
+from podracer_core.environments import Step
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from tests.unit.environments.test_preprocess import Start, start, user_spec
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from podracer_core.environments.processes.exchange import Channel
+from podracer_core.environments.processes import Channel
 
 
 @pytest.fixture(params=[False, True], ids=["sleeping", "spinning"])

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes import child_output
-from podracer_core.environments.processes.child_output import KEPT_BYTES, ChildOutput
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments import inspect_environment
+from podracer_core.environments.processes import (
+    KEPT_BYTES,
+    ChildOutput,
+    PreprocessVecEnv,
+    child_output,
+)
 from podracer_core.errors import UserCodeFailed
 
 CODE = """

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.environments.classic_control.acrobot import Acrobot
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.mountain_car import (
+from podracer_core.environments import VecEnvironment, from_gymnasium
+from podracer_core.environments.classic_control import (
+    Acrobot,
+    CartPole,
     MountainCar,
     MountainCarContinuous,
+    Pendulum,
 )
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import uniform
 

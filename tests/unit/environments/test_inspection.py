@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
-from podracer_core.catalogue.environments.find import installed_environments
-from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.spaces import to_gymnasium
+from podracer_core.catalogue import BoxSpace, DictSpace, DiscreteSpace
+from podracer_core.catalogue.environments import (
+    BUILT_IN,
+    ENTRY_POINT_GROUP,
+    EnvironmentSpec,
+    installed_environments,
+)
+from podracer_core.environments import inspect_environment, make_vec_environment, to_gymnasium
+from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_platform.messages.catalogue import space_from_message
-from podracer_platform.messages.training import inspected
+from podracer_platform.messages import space_from_message
+from podracer_platform.training_messages import inspected
 
 FOLDER = str(Path(__file__).parent)
 

@@ -14,11 +14,10 @@ import torch
 
 import podracer
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
-from podracer_core.environments.processes.local_rows import LocalRows
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments import IsolationProof, isolation_proof
+from podracer_core.environments.processes import LocalRows, PreprocessVecEnv
 from podracer_core.errors import InvalidInput
-from podracer_core.in_process.environments import find_source
+from podracer_core.in_process import find_source
 from tests.unit.environments import shared_worlds
 from tests.unit.environments.shared_worlds import OnlyOne, Walk
 

@@ -19,9 +19,8 @@ from mujoco.batch import Batch, SimulationError
 from torch import Tensor
 
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.spaces import to_gymnasium
+from podracer_core.environments import make_vec_environment, to_gymnasium
+from podracer_core.environments.mujoco import MuJoCoEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
@@ -299,7 +298,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     half_cheetah.xml."""
     program = """if True:
         import torch
-        from podracer_core.environments.mujoco.tasks.planar import HalfCheetah
+        from podracer_core.environments.mujoco.tasks import HalfCheetah
         cheetah = HalfCheetah(2)
         cheetah.reset(torch.arange(2))
         print("made", flush=True)
@@ -320,7 +319,7 @@ def test_without_mujoco_only_these_are_missing() -> None:
         sys.modules["mujoco"] = None
         from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
         print(find_environment("Ant-v5").backend)
-        from podracer_core.environments.registry import make_vec_environment
+        from podracer_core.environments import make_vec_environment
         from podracer_core.errors import PreconditionFailed
         make_vec_environment(EnvironmentSpec("CartPole-v1"), 1)
         try:

@@ -16,10 +16,8 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.mujoco.engine import load_model
-from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import Step
+from podracer_core.environments import Step, make_vec_environment
+from podracer_core.environments.mujoco import MuJoCoEnvironment, load_model
 
 NUM_ENVS = 4
 # Gymnasium's own defaults, contact forces in observations aside; training leaves out their cost,

@@ -16,10 +16,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from podracer_core.environments.mujoco import warp_model
-from podracer_core.environments.mujoco.engine import load_model
-from podracer_core.environments.mujoco.warp_model import Capacity
-from podracer_core.environments.mujoco.warp_physics import WarpPhysics
+from podracer_core.environments.mujoco import Capacity, WarpPhysics, load_model, warp_model
 from podracer_core.errors import InvalidInput
 
 pytestmark = pytest.mark.xdist_group("warp")

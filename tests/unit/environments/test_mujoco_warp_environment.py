@@ -12,16 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.mujoco import engine
-from podracer_core.environments.mujoco.engine import load_model
-from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.warp_model import model_for_warp
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import Step, allocate_step
+from podracer_core.environments import Step, allocate_step, make_vec_environment
+from podracer_core.environments.mujoco import MuJoCoEnvironment, engine, load_model, model_for_warp
 
 slow = pytest.mark.slow
 IDS = [

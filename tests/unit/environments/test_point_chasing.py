@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
-from podracer_core.environments.torch_environment import TorchEnvironment
+from podracer_core.environments import PointChasing, PointChasingDiscrete, TorchEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, uniform
 

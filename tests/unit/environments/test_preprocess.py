@@ -17,10 +17,12 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.child_process import scrubbed_environment
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.processes.rows import episode_seed
-from podracer_core.environments.vec_environment import Step, allocate_step
+from podracer_core.environments import Step, allocate_step
+from podracer_core.environments.processes import (
+    PreprocessVecEnv,
+    episode_seed,
+    scrubbed_environment,
+)
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 from support.processes import kill_user_code
 
@@ -455,7 +457,7 @@ def test_a_hung_environment_does_not_delay_closing(start: Start) -> None:
 def test_what_users_print_stays_off_our_output() -> None:
     program = (
         "import torch; from podracer_core.catalogue.environments import EnvironmentSpec;"
-        "from podracer_core.environments.processes.preprocess import PreprocessVecEnv;"
+        "from podracer_core.environments.processes import PreprocessVecEnv;"
         f"spec = EnvironmentSpec(entry_point='user_environments:Talkative', code_path={FOLDER!r});"
         "environment = PreprocessVecEnv(spec, 1);"
         "environment.reset(torch.arange(1)); environment.step(torch.zeros(1, dtype=torch.int64)); "
@@ -494,7 +496,7 @@ def test_children_inherit_no_secrets(start: Start, monkeypatch: pytest.MonkeyPat
 PARENT = f"""
 import concurrent.futures, sys, time, torch
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes import PreprocessVecEnv
 
 kwargs = {{"trouble": "hang", "trouble_at": 1}}
 spec = EnvironmentSpec(entry_point="user_environments:Counter", code_path={FOLDER!r}, kwargs=kwargs)

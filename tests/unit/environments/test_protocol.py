@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from podracer_core.environments.spaces import action_mask_size
-from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step
+from podracer_core.environments import Step, VecEnvironment, action_mask_size, allocate_step
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 from support.vec_environments import CASES, Case, assert_same, explore, random_action, run, values

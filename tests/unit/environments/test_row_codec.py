@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from podracer_core.environments.processes.row_codec import action_reader, observation_writer
-from podracer_core.environments.spaces import action_array_space, observation_array_space
+from podracer_core.environments import action_array_space, observation_array_space
+from podracer_core.environments.processes import action_reader, observation_writer
 from podracer_core.errors import InvalidInput
 
 NESTED = spaces.Tuple(

@@ -9,24 +9,25 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.algorithms.ppo import PPO
-from podracer_core.algorithms.preparation import generalized_advantages
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.catalogue.algorithms import check_observation_space
+from podracer_core.algorithms import (
+    PPO,
+    CohortConfig,
+    MemberConfig,
+    OnPolicy,
+    generalized_advantages,
+)
+from podracer_core.buffers import Rollout
+from podracer_core.catalogue import BoxSpace, DictSpace, check_observation_space, to_json
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import BoxSpace, DictSpace, to_json
-from podracer_core.checkpoint import Checkpoint, load_policy
-from podracer_core.checkpoint.export import export_policy
+from podracer_core.checkpoint import Checkpoint, export_policy, load_policy
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import (
+from podracer_core.environments import (
+    VecEnvironment,
     evaluation_device,
+    from_gymnasium,
     is_evaluated_beside,
     make_vec_environment,
 )
-from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import ACTOR, CRITIC
 from support.carts import ACTOR_SIZE, LIMIT, WHOLE, Carts, CartsHere

@@ -12,17 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.environments.classic_control.acrobot import Acrobot
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.mountain_car import (
+from podracer_core.environments import (
+    EpisodeStarts,
+    PointChasing,
+    PointChasingDiscrete,
+    State,
+    Step,
+    TorchEnvironment,
+    allocate_step,
+)
+from podracer_core.environments.classic_control import (
+    Acrobot,
+    CartPole,
     MountainCar,
     MountainCarContinuous,
+    Pendulum,
 )
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
-from podracer_core.environments.torch_environment import TorchEnvironment
-from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, uniform
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core import offscreen
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.environments import offscreen
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.video import _filmed_spec, record_video
+from podracer_core.environments import _filmed_spec, record_video
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
 FOLDER = str(Path(__file__).parent)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from podracer_core.statistics import student_t_quantile
-from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
+from podracer_core.statistics import bootstrap_t_lower_bound, student_t_quantile
 
 
 def test_the_bound_of_two_values_worked_by_hand() -> None:

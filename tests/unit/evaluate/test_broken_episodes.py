@@ -12,20 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import State, TorchEnvironment, VecEnvironment
+from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import UserCodeFailed
-from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
-from podracer_core.evaluate.result import result_from_json, result_to_json
+from podracer_core.evaluate import (
+    EvaluationResult,
+    GreedyEvaluator,
+    result_from_json,
+    result_to_json,
+)
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import uniform
-from podracer_platform.messages.training import result_from_message, result_to_message
+from podracer_platform.training_messages import result_from_message, result_to_message
 
 
 class Dice(TorchEnvironment):

@@ -11,13 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments import Step, VecEnvironment
+from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator, greedy_evaluator
 from podracer_core.networks import NetworkActor

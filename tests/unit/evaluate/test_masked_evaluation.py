@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.evaluate import GreedyEvaluator
 
 FOLDER = str(Path(__file__).parents[1] / "environments")

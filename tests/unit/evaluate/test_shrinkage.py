@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from podracer_core.statistics.shrinkage import posterior_means, reml_variance
+from podracer_core.statistics import posterior_means, reml_variance
 
 
 def likelihood(spread: float, scores: list[float], errors: list[float]) -> float:

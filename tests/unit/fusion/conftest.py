@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.fusion.state import FusionState
+from podracer_core.fusion import FusionState
 from support.fusion import make_state
 
 

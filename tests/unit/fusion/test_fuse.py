@@ -12,10 +12,19 @@ import torch
 from torch import Tensor
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.built_in import Mean, Outer, Weighted, outer_step
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack
-from podracer_core.fusion.state import Contribution, FusionState
+from podracer_core.fusion import (
+    Contribution,
+    Fusion,
+    FusionOptions,
+    FusionState,
+    Mean,
+    Outer,
+    Parameters,
+    Stack,
+    Weighted,
+    fuse,
+    outer_step,
+)
 from support.fusion import make_contribution
 
 SAMPLES = (7, 500, 3, 1000, 2)

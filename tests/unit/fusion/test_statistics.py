@@ -7,7 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from podracer_core.fusion.state import Moments, pooled
+from podracer_core.fusion import Moments, pooled
 from podracer_core.networks import RunningNormalizer
 from support.fusion import moments_of
 

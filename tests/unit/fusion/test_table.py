@@ -6,10 +6,14 @@ import pytest
 import torch
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fuse import Decision, FusionTable
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, FusionState
+from podracer_core.fusion import (
+    Contribution,
+    Decision,
+    FusionOptions,
+    FusionState,
+    FusionTable,
+    Mean,
+)
 from support.fusion import make_contribution, mean_of, same
 
 DEADLINE_S = 10.0

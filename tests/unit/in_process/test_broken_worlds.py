@@ -12,7 +12,7 @@ import pytest
 
 import podracer
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_core.in_process.result import Result
+from podracer_core.in_process import Result
 from tests.unit.in_process.tiny import FAST
 
 

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 import podracer
-from podracer_core.in_process.environments import find_source
-from podracer_core.in_process.order import Order
-from podracer_core.in_process.reporting import ProgressLine
+from podracer_core.in_process import Order, ProgressLine, find_source
 from support.processes import ROOT
 
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import podracer
-from podracer_core.environments.vec_environment import EpisodeStatistic
+from podracer_core.environments import EpisodeStatistic
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.result import result_to_json
+from podracer_core.evaluate import EvaluationResult, result_to_json
 from tests.unit.in_process.tiny import FAST, Lights
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4))

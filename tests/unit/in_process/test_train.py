@@ -18,14 +18,12 @@ import pytest
 import torch
 
 import podracer
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.ranges import Interval
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import Interval
 from podracer_core.checkpoint import Checkpoint
-from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control import CartPole
 from podracer_core.errors import InvalidInput
-from podracer_core.in_process.breeding import replace_worst
-from podracer_core.in_process.result import begin_from
+from podracer_core.in_process import begin_from, replace_worst
 from podracer_core.random_numbers import member_seeds
 from podracer_core.training import plan
 from tests.unit.in_process.tiny import FAST, Lights, Times

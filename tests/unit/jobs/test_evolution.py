@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from podracer_core.sections.checks import Checks
-from podracer_core.sections.evolution import Evolution
+from podracer_core.sections import Checks, Evolution
 
 
 def _problems(**keys: Any) -> list[tuple[str, str]]:

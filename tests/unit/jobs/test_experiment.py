@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue.ranges import Fixed, Interval
+from podracer_core.catalogue import Fixed, Interval
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.pod import PodCount
-from podracer_core.sections.search import AlgorithmShare, Dimension
-from podracer_platform.jobs.experiment import Experiment, load_experiment, parse_experiment
-from podracer_platform.jobs.spec import JobSpec
+from podracer_core.sections import AlgorithmShare, Dimension, PodCount
+from podracer_platform.jobs import Experiment, JobSpec, load_experiment, parse_experiment
 
 BASE = """\
 name: grid

@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.evolution import Evolution, Round
-from podracer_core.sections.objective import EvaluationPlan, Objective
-from podracer_core.sections.pod import Pod, PodCount, Resources
-from podracer_core.sections.search import AlgorithmShare, Dimension, Search
-from podracer_platform.jobs.job_file import load_job_file, parse_job
-from podracer_platform.jobs.spec import JobSpec
+from podracer_core.sections import (
+    AlgorithmShare,
+    Dimension,
+    EvaluationPlan,
+    Evolution,
+    Objective,
+    Pod,
+    PodCount,
+    Resources,
+    Round,
+    Search,
+)
+from podracer_platform.jobs import JobSpec, load_job_file, parse_job
 
 JOB = """\
 name: pendulum

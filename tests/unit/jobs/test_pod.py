@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.catalogue.extensions import fusion_names
+from podracer_core.catalogue import fusion_names
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.pod import Fusion, Pod
-from podracer_platform.jobs.job_file import parse_job
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.messages.sections import pod_from_message, pod_to_message
+from podracer_core.sections import Fusion, Pod
+from podracer_platform.jobs import JobSpec, parse_job
+from podracer_platform.messages import pod_from_message, pod_to_message
 
 JOB = "name: j\nenvironment: CartPole-v1\nobjective: {target_return: 475}\n"
 

@@ -8,22 +8,34 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
     BoxSpace,
+    Choice,
     DictSpace,
     DiscreteSpace,
+    Fixed,
+    IntegerInterval,
+    Interval,
     MultiBinarySpace,
     MultiDiscreteSpace,
+    Range,
     Space,
 )
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.evolution import Evolution, Round
-from podracer_core.sections.objective import EvaluationPlan, Objective
-from podracer_core.sections.pod import Pod, PodCount, Resources
-from podracer_core.sections.search import AlgorithmShare, Dimension, Search
-from podracer_platform.jobs.spec import JobSpec, shortened_rounds, validate, validate_spaces
+from podracer_core.sections import (
+    AlgorithmShare,
+    Dimension,
+    EvaluationPlan,
+    Evolution,
+    Objective,
+    Pod,
+    PodCount,
+    Resources,
+    Round,
+    Search,
+)
+from podracer_platform.jobs import JobSpec, shortened_rounds, validate, validate_spaces
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 

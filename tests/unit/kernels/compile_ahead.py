@@ -16,9 +16,7 @@ import triton.backends.nvidia
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from podracer_core.kernels.ppo import LOSS_ROWS, launch_form
-from podracer_core.kernels.ppo_step import gradient_kernel, loss_kernel
-from podracer_core.kernels.rollout_step import act_kernel
+from podracer_core.kernels import LOSS_ROWS, act_kernel, gradient_kernel, launch_form, loss_kernel
 
 FORMS = {(4, 64, 64, 2): [2], (64, 64, 64, 64, 17): []}
 BINARIES = Path(triton.backends.nvidia.__file__).parent / "bin"

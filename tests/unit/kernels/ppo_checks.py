@@ -14,12 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.minibatch import RolloutRows
-from podracer_core.algorithms.ppo import PPO
-from podracer_core.kernels import acts_of, sums_over_time
-from podracer_core.kernels.ppo import WidePPOKernels, choices_of
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig, RolloutRows, algorithm_class
+from podracer_core.kernels import WidePPOKernels, acts_of, choices_of, sums_over_time
 
 INPUTS, ROWS, SIZE = 5, 70, 50  # 70 and 50 are no multiples of a block of 32
 SPACES = {

@@ -9,13 +9,15 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import Choice, Fixed, Interval
+from podracer_core.catalogue import Choice, Fixed, Interval, find_algorithm
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.generational import Generational
-from podracer_core.evolution.random_search import RandomSearch
-from podracer_core.evolution.tournament import Tournament
-from podracer_core.evolution.updater import LowerBoundUpdater, MeanUpdater
+from podracer_core.evolution import (
+    Generational,
+    LowerBoundUpdater,
+    MeanUpdater,
+    RandomSearch,
+    Tournament,
+)
 from podracer_leaderboard.competition import read_competition
 
 Spec = leaderboard_pb2.LeaderboardSpec

@@ -10,28 +10,32 @@ from random import Random
 
 import pytest
 
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import (
+from podracer_core.catalogue import (
     Choice,
     HyperparameterValue,
     IntegerInterval,
     Interval,
     Range,
+    find_algorithm,
 )
-from podracer_core.evolution.agents import (
+from podracer_core.evolution import (
     Action,
     Agent,
     Cohort,
     CohortRequest,
+    Elites,
     NewAgent,
     Population,
+    Rules,
+    SearchSpace,
     Start,
     State,
+    Tournament,
+    cholesky,
+    sample_around,
+    shape_of,
+    shrink,
 )
-from podracer_core.evolution.elite_sampling import Elites, cholesky, sample_around, shrink
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.search_space import SearchSpace, shape_of
-from podracer_core.evolution.tournament import Tournament
 
 RATE, GAMMA = Interval(1e-4, 1e-2, logarithmic=True), Interval(0.9, 0.999)
 RANGES: Mapping[str, Range] = {"learning_rate": RATE, "gamma": GAMMA}

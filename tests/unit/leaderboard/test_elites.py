@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
-from podracer_core.evolution.elites import RoundResult, elite_statistics, lineage_statistics
+from podracer_core.catalogue import Choice, Fixed, Interval, Range
+from podracer_core.evolution import RoundResult, elite_statistics, lineage_statistics
 
 RANGES: dict[str, Range] = {
     "learning_rate": Interval(1e-4, 1e-2, logarithmic=True),

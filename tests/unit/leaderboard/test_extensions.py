@@ -7,14 +7,20 @@ from random import Random
 
 import pytest
 
-from podracer_core.catalogue import extensions
-from podracer_core.catalogue.extensions import load_class
+from podracer_core.catalogue import extensions, load_class
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.agents import Cohort, CohortRequest, Population
-from podracer_core.evolution.generator import ENTRY_POINT_GROUP, Generator
-from podracer_core.evolution.tournament import Tournament
-from podracer_core.evolution.updater import ENTRY_POINT_GROUP as UPDATERS
-from podracer_core.evolution.updater import LowerBoundUpdater, MeanUpdater, Updater
+from podracer_core.evolution import (
+    GENERATORS,
+    UPDATERS,
+    Cohort,
+    CohortRequest,
+    Generator,
+    LowerBoundUpdater,
+    MeanUpdater,
+    Population,
+    Tournament,
+    Updater,
+)
 
 
 class Idle(Generator):
@@ -38,15 +44,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_built_in_ones_are_entry_points_like_any_other() -> None:
-    assert load_class(ENTRY_POINT_GROUP, "tournament", Generator, "f") is Tournament  # type: ignore[type-abstract]
+    assert load_class(GENERATORS, "tournament", Generator, "f") is Tournament  # type: ignore[type-abstract]
     assert load_class(UPDATERS, "lower_bound", Updater, "f") is LowerBoundUpdater  # type: ignore[type-abstract]
     assert load_class(UPDATERS, "mean", Updater, "f") is MeanUpdater  # type: ignore[type-abstract]
 
 
 def test_a_package_can_bring_its_own(installed: None) -> None:
-    assert load_class(ENTRY_POINT_GROUP, "Idle", Generator, "f") is Idle  # type: ignore[type-abstract]
+    assert load_class(GENERATORS, "Idle", Generator, "f") is Idle  # type: ignore[type-abstract]
 
 
 def test_what_is_no_generator_is_refused(installed: None) -> None:
     with pytest.raises(InvalidInput, match=r"is no podracer_leaderboard\.generator\.Generator"):
-        load_class(ENTRY_POINT_GROUP, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]
+        load_class(GENERATORS, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from podracer_core.evolution.agents import Agent, NewAgent, State
-from podracer_core.evolution.generational import Generational
-from podracer_core.evolution.rules import Rules
+from podracer_core.evolution import Agent, Generational, NewAgent, Rules, State
 from support.evolution import WIDE, Arena, inherited
 
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)

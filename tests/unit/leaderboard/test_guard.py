@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.evolution.agents import (
+from podracer_core.evolution import (
     Action,
     Cohort,
     CohortRequest,
+    Generator,
+    LowerBoundUpdater,
     NewAgent,
     Population,
     Retirement,
+    Rules,
     Start,
     State,
+    Tournament,
+    shape_of,
 )
-from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.search_space import shape_of
-from podracer_core.evolution.tournament import Tournament
-from podracer_core.evolution.updater import LowerBoundUpdater
 from podracer_leaderboard import guard
 from podracer_leaderboard.competition import Competition
 from support.evolution import WIDE, make_agent, make_population

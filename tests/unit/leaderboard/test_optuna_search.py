@@ -13,28 +13,31 @@ from random import Random
 
 import pytest
 
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import (
+from podracer_core.catalogue import (
     Choice,
     Fixed,
     HyperparameterValue,
     IntegerInterval,
     Interval,
     Range,
+    find_algorithm,
 )
-from podracer_core.evolution.agents import (
+from podracer_core.evolution import (
     Action,
     Agent,
     CohortRequest,
     NewAgent,
     Population,
+    Rules,
+    Search,
+    SearchSpace,
     Start,
     State,
+    Suggestions,
+    make_sampler,
+    shape_of,
 )
-from podracer_core.evolution.optuna_search import Search, Suggestions, make_sampler
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.search_space import SearchSpace, shape_of
-from podracer_core.sections.evolution import Round
+from podracer_core.sections import Round
 
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round=Round(env_steps=1000))
 RATE = Interval(1e-4, 1e-2, logarithmic=True)

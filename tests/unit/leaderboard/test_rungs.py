@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import (
+from podracer_core.evolution import (
     Front,
     LineRound,
+    Rules,
     fraction_at_stake,
     is_at_bottom,
     peer_scores,
     shrunken,
 )
-from podracer_core.sections.evolution import Round
+from podracer_core.sections import Round
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 

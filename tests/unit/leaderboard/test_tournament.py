@@ -12,22 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue.ranges import Choice, Interval, Range
-from podracer_core.evolution.agents import (
+from podracer_core.catalogue import Choice, Interval, Range
+from podracer_core.evolution import (
     Action,
     Agent,
     Cohort,
     CohortRequest,
+    LineRound,
     NewAgent,
     Population,
+    Rules,
+    SearchSpace,
     Start,
     State,
+    Tournament,
+    shape_of,
 )
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import LineRound
-from podracer_core.evolution.search_space import SearchSpace, shape_of
-from podracer_core.evolution.tournament import Tournament
-from podracer_core.sections.evolution import Round
+from podracer_core.sections import Round
 from support.evolution import make_agent as agent
 from support.evolution import make_population as population
 

@@ -12,7 +12,7 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_learner.round.access import Commands
+from podracer_learner.round import Commands
 
 
 class FakeRound:

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.buffers import Replay
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.checkpoint import load_actor, load_checkpoint
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.storage.folder import FolderStore
+from podracer_core.storage import FolderStore
 from podracer_learner.checkpoints import (
     CheckpointWriter,
     MemberWrite,

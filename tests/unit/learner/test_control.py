@@ -12,8 +12,7 @@ import pytest
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import Fenced, Unauthenticated, Unavailable
-from podracer_learner.lease.control import LeaseControl, lease_work, work_request
-from podracer_learner.lease.guard import LeaseGuard
+from podracer_learner.lease import LeaseControl, LeaseGuard, lease_work, work_request
 
 Answer = Any
 

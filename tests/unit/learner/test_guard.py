@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import Fenced, NotFound, Unavailable
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.object_store import ObjectInfo
-from podracer_learner.lease.guard import FencedStore, LeaseGuard
+from podracer_core.storage import FolderStore, ObjectInfo
+from podracer_learner.lease import FencedStore, LeaseGuard
 
 
 class Clock:

@@ -13,8 +13,7 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import Fenced, PermissionRefused, Unavailable
-from podracer_learner.lease.guard import LeaseGuard
-from podracer_learner.lease.held_lease import Renewal
+from podracer_learner.lease import LeaseGuard, Renewal
 
 
 class FakeControl:

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.storage.folder import FolderStore
-from podracer_core.training.member_states import member_environment_states
+from podracer_core.environments.classic_control import CartPole
+from podracer_core.storage import FolderStore
+from podracer_core.training import member_environment_states
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, load_initial_agents
+from podracer_learner.round import InitialAgents, ReplayCache, load_initial_agents
 
 NAME = "projects/p/jobs/j/agents/a"
 COHORT = CohortConfig(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import Exhausted, PodracerError, PreconditionFailed, Unavailable
+from podracer_learner.workers import LinkState, Opened, WorkerLink
 from podracer_learner.workers import link as link_module
-from podracer_learner.workers.link import LinkState, Opened, WorkerLink
-from podracer_platform.attachments.placement import FILES_MISSING
-from podracer_platform.carriers.staging import CarrierFailed
+from podracer_platform.attachments import FILES_MISSING
+from podracer_platform.carriers import CarrierFailed
 
 Script = deque[Any]
 

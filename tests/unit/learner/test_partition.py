@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_learner.workers.shares import consecutive, is_worth_moving, shares
+from podracer_learner.workers import consecutive, is_worth_moving, shares
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16, 100])

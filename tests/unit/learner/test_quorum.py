@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from podracer_learner.workers.shares import Share, UsualDuration, has_quorum, remaining_wait_s
+from podracer_learner.workers import Share, UsualDuration, has_quorum, remaining_wait_s
 
 HERE, LOST = True, False
 

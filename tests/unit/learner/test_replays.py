@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.dqn import DQN
+from podracer_core.algorithms import DQN, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.storage.folder import FolderStore
-from podracer_core.training.member_states import member_environment_states, resume_environments
-from podracer_core.training.session import MemberOutcome
+from podracer_core.environments.classic_control import CartPole
+from podracer_core.storage import FolderStore
+from podracer_core.training import MemberOutcome, member_environment_states, resume_environments
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.round.initial_agents import (
+from podracer_learner.round import (
     InitialAgents,
     ReplayCache,
     StoredReplays,

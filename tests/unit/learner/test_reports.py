@@ -9,9 +9,8 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import Unavailable, UserCodeFailed
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.training.session import Progress
-from podracer_core.training.snapshots import Judgement
-from podracer_learner.round.reports import (
+from podracer_core.training import Judgement, Progress
+from podracer_learner.round import (
     evaluation_message,
     member_progress,
     problem_message,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.buffers.rollout import Rollout, allocate_rollout
+from podracer_core.buffers import Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
-from podracer_learner.workers.rollouts import absent_rows, join_rollouts, moved_to
+from podracer_learner.workers import absent_rows, join_rollouts, moved_to
 
 T, M = 3, 2
 

@@ -7,12 +7,11 @@ import torch
 
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control.cartpole import CartPole
-from podracer_core.environments.registry import device_for
-from podracer_learner.round.setup import describe_sizes, envs_per_member
+from podracer_core.environments import device_for
+from podracer_core.environments.classic_control import CartPole
+from podracer_learner.round import describe_sizes, envs_per_member
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,13 @@ import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import DeterministicHead, Exploration, SquashedGaussianHead
-from podracer_core.networks.box_heads import BoxHead, ExplorationKind
+from podracer_core.networks import (
+    BoxHead,
+    DeterministicHead,
+    Exploration,
+    ExplorationKind,
+    SquashedGaussianHead,
+)
 from podracer_core.random_numbers import action_keys
 
 MEMBERS, ROWS, OBSERVATIONS = 3, 7, 5

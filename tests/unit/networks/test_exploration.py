@@ -10,9 +10,8 @@ from typing import get_args
 import pytest
 import torch
 
-from podracer_core.networks import Exploration
+from podracer_core.networks import Exploration, ExplorationKind
 from podracer_core.networks import box_heads as exploration_module
-from podracer_core.networks.box_heads import ExplorationKind
 from podracer_core.random_numbers import action_keys, normal
 
 MEMBERS, ENVS, OBSERVATIONS, ACTIONS, PERIOD = 3, 4, 5, 2, 6

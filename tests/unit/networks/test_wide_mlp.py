@@ -7,8 +7,14 @@ import itertools
 import pytest
 import torch
 
-from podracer_core.networks import StackedMLP, StackedParameters, mlp_shapes, stacked_mlp, wide_mlp
-from podracer_core.networks.wide_mlp import is_wide
+from podracer_core.networks import (
+    StackedMLP,
+    StackedParameters,
+    is_wide,
+    mlp_shapes,
+    stacked_mlp,
+    wide_mlp,
+)
 
 GROUPS, ROWS, INPUTS, OUTPUTS = 3, 140, 5, 2
 WIDTHS = pytest.mark.parametrize("width", [128, 160, 256])

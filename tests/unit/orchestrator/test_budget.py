@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_orchestrator.jobs.budget import (
+from podracer_orchestrator.jobs import (
     Budget,
     BudgetSplit,
     Grant,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_orchestrator.jobs.budget import (
+from podracer_orchestrator.jobs import (
     Budget,
     BudgetSplit,
     Grant,

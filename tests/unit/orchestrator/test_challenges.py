@@ -8,8 +8,8 @@ import pytest
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS, claim_level
-from podracer_orchestrator.outcomes.claims import corrected_score
+from podracer_core.statistics import FALSE_CLAIMS, claim_level
+from podracer_orchestrator.outcomes import corrected_score
 from podracer_orchestrator.tables import JobRow
 
 EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0] * 50, mean=100.0, lower_bound=98.0)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from podracer.common.v1 import agent_pb2
-from podracer_orchestrator.continuous.contests import is_won, paired_lower_bound
+from podracer_orchestrator.continuous import is_won, paired_lower_bound
 
 
 def evaluation(*returns: float, deterministic: bool = False) -> agent_pb2.Evaluation:

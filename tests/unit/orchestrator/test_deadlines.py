@@ -6,7 +6,7 @@ import pytest
 
 from podracer_core.errors import Fenced
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases import LeaseDeadlines, LiveReport
 
 
 class ManualClock(Clock):

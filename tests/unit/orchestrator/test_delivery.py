@@ -5,7 +5,7 @@ from __future__ import annotations
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator import outbox
-from podracer_orchestrator.board.delivery import _together
+from podracer_orchestrator.board import _together
 from podracer_orchestrator.tables import OutboxRow
 
 

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.state import JobOutcome, JobState
+from podracer_orchestrator.jobs import JobOutcome, JobState, jobs
 from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.tables import Base, JobRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import due_topic, touch

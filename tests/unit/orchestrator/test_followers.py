@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.jobs import PodKind
 from podracer_orchestrator.leases import followers, lease_messages
-from podracer_orchestrator.pool.choice import choose_pods
+from podracer_orchestrator.pool import choose_pods
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, PodState, WorkKind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

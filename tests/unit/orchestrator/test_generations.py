@@ -14,9 +14,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.continuous import contests, generations, promotions
-from podracer_orchestrator.jobs import founders, jobs, submission
-from podracer_orchestrator.jobs.jobs import NewJob
-from podracer_orchestrator.jobs.state import JobOutcome, JobState
+from podracer_orchestrator.jobs import JobOutcome, JobState, NewJob, founders, jobs, submission
 from podracer_orchestrator.tables import Base, CheckpointRow, Decision, JobRow, OutboxRow, WorkState
 from podracer_orchestrator.works import works
 

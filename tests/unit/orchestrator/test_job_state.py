@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from podracer_core.errors import PreconditionFailed
-from podracer_orchestrator.jobs.state import (
+from podracer_orchestrator.jobs import (
     ACTIVE_STATES,
     FINAL_STATES,
     LIVE_STATES,

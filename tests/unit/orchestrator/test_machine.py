@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from podracer_orchestrator.pool import machine
-from podracer_orchestrator.pool.machine import Gpu, Gpus, Machine
+from podracer_orchestrator.pool import Gpu, Gpus, Machine, machine
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.pool.scheduling import (
+from podracer_orchestrator.jobs import PodKind
+from podracer_orchestrator.pool import (
     PAUSE_S,
     SETTLE_S,
     MemoryBudget,

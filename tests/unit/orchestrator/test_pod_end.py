@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from podracer_orchestrator.pool.local_pod import (
+from podracer_orchestrator.pool import (
     DRAIN_GRACE_S,
     LEARNER,
     LEARNER_GRACE_S,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.pool.scheduling import Demand, FairShare, Growth, Load, Room, share_pods
+from podracer_orchestrator.jobs import PodKind
+from podracer_orchestrator.pool import Demand, FairShare, Growth, Load, Room, share_pods
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_core.random_numbers import ADMISSION, CONFIRMATION, SCREENING, evaluation_seeds
-from podracer_orchestrator.works.evaluation_works import fresh_seeds
+from podracer_orchestrator.works import fresh_seeds
 
 
 def test_the_seeds_are_the_same_everywhere() -> None:

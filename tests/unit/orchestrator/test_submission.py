@@ -13,8 +13,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator.jobs import submission
-from podracer_orchestrator.jobs.plan import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of
+from podracer_orchestrator.jobs import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of, submission
 from podracer_orchestrator.tables import JobRow
 
 

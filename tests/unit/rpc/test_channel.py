@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.rpc.channel import (
+from podracer_platform.rpc import (
     ChannelOptions,
     open_aio_channel,
     open_channel,

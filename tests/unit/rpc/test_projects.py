@@ -11,8 +11,7 @@ from podracer.orchestrator.v1 import artifact_service_pb2 as artifacts
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as jobs
 from podracer_core.errors import PermissionRefused
-from podracer_platform.rpc.auth import Identity, check_projects
-from podracer_platform.rpc.tokens import Role
+from podracer_platform.rpc import Identity, Role, check_projects
 
 OWN = Identity(Role.CLIENT, projects=frozenset({"own", "second"}))
 JOB = "projects/other/jobs/j"

@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.checkpoint import Checkpoint, load_ensemble_policy, load_policy
-from podracer_core.checkpoint.policy import random_observations
+from podracer_core.checkpoint import (
+    Checkpoint,
+    load_ensemble_policy,
+    load_policy,
+    random_observations,
+)
 from podracer_core.errors import (
     AlreadyExists,
     DeadlineExpired,

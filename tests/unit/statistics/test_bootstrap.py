@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from podracer_core.statistics.bootstrap import (
+from podracer_core.statistics import (
     RESAMPLES,
     bootstrap_interval,
     mean_block_length,

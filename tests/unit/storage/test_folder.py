@@ -16,7 +16,7 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_core.storage.folder import DRAFTS, FolderStore
+from podracer_core.storage import DRAFTS, FolderStore
 from podracer_platform.storage import open_store
 
 

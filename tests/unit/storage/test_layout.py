@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.storage.layout import (
+from podracer_core.storage import (
     CheckpointPlace,
     agent_prefix,
     artifact_key,

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.manifest import Manifest, ManifestFile, read_file, read_manifest, verify
+from podracer_core.storage import (
+    FolderStore,
+    Manifest,
+    ManifestFile,
+    read_file,
+    read_manifest,
+    verify,
+)
 
 FILE = ManifestFile.describe("actor.safetensors", b"weights")
 MANIFEST = Manifest((FILE,), {"returns": [0.1, -1e300], "nested": {"ü": None}}, {"torch": "2.13.0"})

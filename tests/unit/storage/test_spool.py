@@ -19,8 +19,8 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_core.storage.folder import FolderStore
-from podracer_platform.storage.spool import Spool, SpoolFolder
+from podracer_core.storage import FolderStore
+from podracer_platform.storage import Spool, SpoolFolder
 
 
 class AwayStore(FolderStore):

@@ -7,9 +7,8 @@ import urllib.request
 
 import pytest
 
-from podracer_platform.service.telemetry import TelemetryOptions, telemetry
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.instruments import OTHER, Counter, Gauge, Histogram
+from podracer_platform.service import TelemetryOptions, telemetry
+from podracer_platform.telemetry import OTHER, Counter, Gauge, Histogram, metrics
 from support.telemetry import CountedMetrics
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podracer_core.training.phases import Occasions, Phases
+from podracer_core.training import Occasions, Phases
 
 
 def test_the_first_ones_and_ever_fewer_of_the_others() -> None:

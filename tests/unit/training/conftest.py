@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.training.evaluation_backend import InProcessBackend
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
+from podracer_core.environments import make_vec_environment
+from podracer_core.training import InProcessBackend, InProcessSource, RoundPlan, TrainingSession
 
 SPEC = EnvironmentSpec(id="CartPole-v1")
 SHARED = {"horizon": 16, "minibatch_size": 64, "epochs": 2, "hidden_sizes": (16, 16)}

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.collect import Collector
-from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fuse import FusionTable
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.training.epochs import EpochFusion, FusionTransport
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
+from podracer_core.fusion import Contribution, Fused, FusionOptions, FusionTable, Mean
+from podracer_core.training import (
+    EpochFusion,
+    FusionTransport,
+    InProcessSource,
+    RoundPlan,
+    TrainingSession,
+)
 
 STEPS = 4 * 16  # of a member in an update
 

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.algorithms import Algorithm
+from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
-from podracer_core.training import evaluation_backend
-from podracer_core.training.evaluation_backend import (
+from podracer_core.training import (
     EvaluationOrder,
     InProcessBackend,
     evaluate_order,
+    evaluation_backend,
 )
 from tests.unit.training.conftest import SPEC
 

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
-from podracer_core.training.evaluation_policy import Budget, EvaluationCosts, EvaluationPolicy
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.snapshots import Contender, Moment
+from podracer_core.training import (
+    Budget,
+    Contender,
+    EvaluationCosts,
+    EvaluationPolicy,
+    Moment,
+    RoundPlan,
+)
 
 EPISODES = 8  # of a look
 

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 import podracer
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.spec import CONTACT_WEIGHTS
-from podracer_core.environments.registry import is_evaluated_beside, make_vec_environment
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue.environments import CONTACT_WEIGHTS, EnvironmentSpec, find_environment
+from podracer_core.environments import is_evaluated_beside, make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable, UserCodeFailed
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationOrder
-from podracer_core.training.evaluation_process import ProcessBackend
+from podracer_core.training import EvaluationAnswer, EvaluationOrder, ProcessBackend
 
 SPEC = EnvironmentSpec("Ant-v5", kwargs={"engine": "warp"}, max_episode_steps=40)
 COHORT = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), {"hidden_sizes": (8,)})

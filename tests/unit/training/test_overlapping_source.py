@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import Algorithm
+from podracer_core.buffers import Rollout
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
+from podracer_core.training import InProcessSource, OverlappingSource
 from podracer_core.training import source as source_module
-from podracer_core.training.source import InProcessSource, OverlappingSource
 from tests.unit.training.conftest import SPEC
 
 UPDATES = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.training.source import PaceTrial
+from podracer_core.training import PaceTrial
 
 
 def tried(

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.training.policy_evaluation import PolicyEvaluation
+from podracer_core.training import PolicyEvaluation
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
 COHORT = CohortConfig(

@@ -12,18 +12,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.networks.actor import Actor
-from podracer_core.training.evaluation_backend import (
+from podracer_core.networks import Actor
+from podracer_core.training import (
     EvaluationAnswer,
     EvaluationBackend,
     EvaluationOrder,
+    Moment,
+    RoundPlan,
+    RoundView,
+    Selection,
 )
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.selection import RoundView, Selection
-from podracer_core.training.snapshots import Moment
 
 Make = Callable[..., Algorithm]
 

@@ -12,19 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import Algorithm
+from podracer_core.buffers import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments import Step, VecEnvironment, make_vec_environment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.training.evaluation_backend import InProcessBackend
-from podracer_core.training.member_states import resume, resume_environments
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.source import InProcessSource
+from podracer_core.training import (
+    InProcessBackend,
+    InProcessSource,
+    RoundPlan,
+    TrainingSession,
+    resume,
+    resume_environments,
+)
 
 MakeSession = Callable[..., TrainingSession]
 

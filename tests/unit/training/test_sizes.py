@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig
 from podracer_core.errors import InvalidInput
-from podracer_core.training.sizes import require_room
+from podracer_core.training import require_room
 
 MILLION = gymnasium.spaces.Box(-1, 1, (1_000_000,), np.float32)
 ACTIONS = gymnasium.spaces.Box(-1, 1, (2,), np.float32)

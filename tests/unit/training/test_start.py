@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms import Algorithm, MemberState
 from podracer_core.collect import Collector
 from podracer_core.errors import InvalidInput
-from podracer_core.training.member_states import inherit, resume
+from podracer_core.training import inherit, resume
 
 Make = Callable[..., Algorithm]
 

@@ -9,9 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.experience import Batch
-from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.values import squared_error
+from podracer_core.algorithms import Batch, OffPolicy, squared_error
 from podracer_core.networks import ValueHead
 
 _LEAST_LOG_POLICY = -1.0  # l_0 of the paper: a bonus is not worse than this

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted
-from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.catalogue import (
+    OFF_POLICY,
+    AlgorithmInfo,
+    DiscreteSpace,
+    Hyperparameter,
+    SearchRange,
+    adapted,
+)
 
 _PAPER = "Vieillard et al. 2020, Munchausen Reinforcement Learning, arXiv:2007.14430"
 

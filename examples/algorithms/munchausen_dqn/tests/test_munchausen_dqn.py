@@ -10,10 +10,9 @@ import pytest
 import torch
 from munchausen_dqn.algorithm import MunchausenDQN
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms import Batch, CohortConfig, MemberConfig
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control import CartPole
 
 SHARED = {
     "hidden_sizes": (8, 9),

@@ -6,7 +6,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.environments.torch_environment import State, TorchEnvironment
+from podracer_core.environments import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
 TIME_STEP = 0.05  # s

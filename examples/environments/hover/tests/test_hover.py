@@ -8,7 +8,7 @@ import torch
 from hover.environment import TIME_STEP, Hover
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.inspection import inspect_environment
+from podracer_core.environments import inspect_environment
 
 
 def test_a_step_by_hand() -> None:

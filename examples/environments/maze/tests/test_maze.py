@@ -10,8 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from maze.environment import Maze
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import inspect_environment, make_vec_environment
 from podracer_core.errors import UserCodeFailed
 
 FOLDER = Path(__file__).parents[1]

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate import EvaluationResult, Evaluator, GreedyEvaluator
-from podracer_core.evaluate.evaluator import Evaluated
+from podracer_core.environments import VecEnvironment
+from podracer_core.evaluate import Evaluated, EvaluationResult, Evaluator, GreedyEvaluator
 
 
 class SuccessRate(Evaluator):

@@ -7,7 +7,7 @@ from success_rate.evaluator import SuccessRate
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments import make_vec_environment
 
 
 class Pushing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from podracer_core.fusion.fusion import Fusion, Parameters, Stack
+from podracer_core.fusion import Fusion, Parameters, Stack
 
 
 class Median(Fusion):

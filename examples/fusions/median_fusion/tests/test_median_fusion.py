@@ -7,9 +7,7 @@ import torch
 from median_fusion.fusion import Median, median
 from torch import Tensor
 
-from podracer_core.fusion.fuse import fuse
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, FusionState
+from podracer_core.fusion import Contribution, FusionOptions, FusionState, fuse
 
 
 def learner(*members: float) -> FusionState:

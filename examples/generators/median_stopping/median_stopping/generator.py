@@ -6,10 +6,17 @@ from __future__ import annotations
 from random import Random
 from statistics import median
 
-from podracer_core.evolution.agents import Agent, Cohort, CohortRequest, NewAgent, Population
-from podracer_core.evolution.breeding import Breeding, Vacancy
-from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.seating import seat
+from podracer_core.evolution import (
+    Agent,
+    Breeding,
+    Cohort,
+    CohortRequest,
+    Generator,
+    NewAgent,
+    Population,
+    Vacancy,
+    seat,
+)
 
 MINIMUM_PEERS = 4
 """With fewer scores no agent is stopped."""

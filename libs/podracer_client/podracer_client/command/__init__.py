@@ -1,34 +1,34 @@
 """The `podracer` command: a module a subject; what is heavy is imported when a command runs.
 
-application      the commands put together, and the exit code of each error
+command_line     the entry point; imports the rest when it runs
+commands      the commands put together, and the exit code of each error
 plugins          commands of installed packages
 options          what several commands share
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import sys
-from contextlib import redirect_stderr, redirect_stdout
+from podracer_core.lazy import exports
 
-
-def main() -> None:
-    """Run the command line; ends the process with its exit code.
-
-    0 done: the target was reached, or there was none; 1 failed; 2 bad usage or bad input; 3 the
-    budget is used and the target was missed; 130 interrupted."""
-    try:
-        from podracer_client.command.application import application, exit_code, failure_text
-        from podracer_core.errors import PodracerError
-        from podracer_platform.telemetry.logging import PrintableStream
-
-        with (
-            redirect_stdout(PrintableStream(sys.stdout)),
-            redirect_stderr(PrintableStream(sys.stderr)),
-        ):
-            try:
-                application(prog_name="podracer")
-            except PodracerError as error:
-                sys.stderr.write(failure_text(error))
-                sys.exit(exit_code(error))
-    except KeyboardInterrupt:  # also while the imports above are under way
-        sys.exit(130)
+if TYPE_CHECKING:
+    from podracer_client.command import algorithms, environments, init, run, zoo
+    from podracer_client.command.command_line import main
+    from podracer_client.command.commands import application, exit_code, failure_text
+    from podracer_client.command.jobs import pod_count_text
+    from podracer_client.command.options import (
+        EnsembleRule,
+        EnsembleSize,
+        FiguresFolder,
+        Json,
+        Policies,
+        ServerOptions,
+        Settings,
+        Trusted,
+        choose_display,
+        with_server,
+    )
+    from podracer_client.command.plugins import GROUP, HERE, POLICIES, PlacedCommand
+    from podracer_client.command.pool import capacity_text
+    from podracer_client.command.zoo import TITLES, row
+else:
+    __all__, __getattr__ = exports(__name__)

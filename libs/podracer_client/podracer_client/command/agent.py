@@ -36,7 +36,7 @@ def fork(
 ) -> None:
     """Make a new agent from an agent's weights, with changed hyperparameters. The new agent is
     trained next."""
-    from podracer_client.policies.environment import parsed_arguments
+    from podracer_client.policies import parsed_arguments
 
     hyperparameters = parsed_arguments(settings or (), "a hyperparameter")
     with server.connect() as client:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json
-from podracer_client.display.catalogue import value_text
-from podracer_client.display.output import write_json, write_table
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_client.display import value_text, write_json, write_table
+from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.algorithms import AlgorithmInfo
-    from podracer_core.catalogue.hyperparameters import Hyperparameter
+    from podracer_core.catalogue import AlgorithmInfo, Hyperparameter
 
 
 def algorithms(
@@ -26,7 +24,7 @@ def algorithms(
     json: Json = False,
 ) -> None:
     """List built-in and installed algorithms, or show one. Needs no server."""
-    from podracer_core.catalogue.algorithms import (
+    from podracer_core.catalogue import (
         broken_algorithms,
         find_algorithm,
         known_algorithms,

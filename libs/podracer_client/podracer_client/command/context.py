@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from podracer_client.display.output import columns
-from podracer_client.servers.connection import Contexts, Place
+from podracer_client.display import columns
+from podracer_client.servers import Contexts, Place
 
 application = typer.Typer(no_args_is_help=True, help="Name the servers that commands connect to.")
 
@@ -43,7 +43,7 @@ def add(
     Each command then reads a client's token and certificate from the cluster's Secrets, and keeps a
     `kubectl port-forward` open while it runs.
     """
-    from podracer_client.servers.cluster import current_kube_context
+    from podracer_client.servers import current_kube_context
 
     if not kubernetes:
         raise typer.BadParameter("required: a context names a cluster", param_hint="--kubernetes")
@@ -83,8 +83,7 @@ def set_servers(
 ) -> None:
     """Add a context of servers at addresses, or replace the one of that name, and use it from now
     on."""
-    from podracer_platform.rpc.address import parse_address
-    from podracer_platform.rpc.tokens import FileToken
+    from podracer_platform.rpc import FileToken, parse_address
 
     for each in filter(None, (address, leaderboard)):
         parse_address(each)

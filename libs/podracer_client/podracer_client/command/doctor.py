@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.command.options import Json, StateFolderOption
-from podracer_client.display.output import write_json, write_table
+from podracer_client.display import write_json, write_table
 
 
 def doctor(
@@ -24,7 +24,7 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Check what this machine has and lacks. Exits with 1 if something required is missing."""
-    from podracer_client.local.machine import examine
+    from podracer_client.local import examine
 
     findings = examine(folder, store)
     if json:

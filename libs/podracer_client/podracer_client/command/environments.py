@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json
-from podracer_client.display.catalogue import value_text
-from podracer_client.display.output import write_json, write_table
+from podracer_client.display import value_text, write_json, write_table
 
 if TYPE_CHECKING:
+    from podracer_core.catalogue import BoxSpace, Space
     from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
-    from podracer_core.catalogue.spaces import BoxSpace, Space
 
 _UNKNOWN = "known once a job starts"
 _MOST_BOUNDS = 12  # numbers of a bound that are shown one by one
@@ -65,7 +64,7 @@ def environments(
 
 def environment_json(info: EnvironmentInfo) -> dict[str, Any]:
     """Everything that is known of an environment; spaces are null where only starting it tells."""
-    from podracer_core.catalogue.spaces import to_json
+    from podracer_core.catalogue import to_json
 
     return {
         "id": info.id,
@@ -138,7 +137,7 @@ def _scalar(value: object) -> str:
 
 
 def _show_list(found: Sequence[EnvironmentInfo]) -> None:
-    from podracer_core.catalogue.spaces import describe
+    from podracer_core.catalogue import describe
 
     rows = [
         (
@@ -207,7 +206,7 @@ def _limit(info: EnvironmentInfo, unknown: str = _UNKNOWN) -> str:
 
 
 def _space_text(space: Space | None) -> str:
-    from podracer_core.catalogue.spaces import BoxSpace, describe
+    from podracer_core.catalogue import BoxSpace, describe
 
     if space is None:
         return _UNKNOWN

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.output import columns, count_text, return_text, write_json
+from podracer_client.display import columns, count_text, return_text, write_json
 from podracer_client.names import best_checkpoint_name, short_name, time_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List jobs, newest first. Needs no running server for a state folder."""
-    from podracer_client.display.messages import job_json
+    from podracer_client.display import job_json
 
     with server.read() as client:
         found = [
@@ -47,7 +47,7 @@ def jobs(
             for job in client.jobs([_state(text) for text in state or ()], matching=matching)
         ]
     if experiment:
-        from podracer_platform.jobs.experiment import EXPERIMENT_LABEL
+        from podracer_platform.jobs import EXPERIMENT_LABEL
 
         found = [
             message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment
@@ -79,10 +79,8 @@ def jobs(
 def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     """Show one job: its figures, pods and latest events. Needs no running server for a state
     folder."""
-    from podracer_client.display.displays import present
-    from podracer_client.display.messages import job_json
-    from podracer_client.display.summary import JobSummary
-    from podracer_client.jobs.history import Pod
+    from podracer_client.display import JobSummary, job_json, present
+    from podracer_client.jobs import Pod
 
     with server.read() as client:
         found = client.job(name)
@@ -160,7 +158,7 @@ def pod_count_text(least: int, most: int, learners: int) -> str:
 
 def _state_text(message: job_pb2.Job) -> str:
     """The state, or what came of a job that has ended; with the generation of a continuous job."""
-    from podracer_client.display.summary import result_word
+    from podracer_client.display import result_word
 
     state = result_word(message).replace("_", " ")
     if not message.HasField("continuous_status"):
@@ -170,7 +168,7 @@ def _state_text(message: job_pb2.Job) -> str:
 
 def _best_text(message: job_pb2.Job, best: float | None) -> str:
     """The best score, with its name if it is not a return."""
-    from podracer_client.jobs.score import score_name
+    from podracer_client.jobs import score_name
 
     name = score_name(message.spec.environment)
     return return_text(best) if best is None or name == "return" else f"{name} {return_text(best)}"

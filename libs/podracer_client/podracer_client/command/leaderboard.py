@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.output import columns, write_json
+from podracer_client.display import columns, write_json
 from podracer_client.names import enum_word, leaderboard_name, short_name, time_json, time_text
 from podracer_core.errors import NotFound
 
@@ -127,9 +127,8 @@ def history(
 
 
 def _show_board(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:
-    from podracer_client.display.leaderboard import leaderboard_text
-    from podracer_client.display.messages import candidate_json
-    from podracer_client.jobs.score import corrected_means
+    from podracer_client.display import candidate_json, leaderboard_text
+    from podracer_client.jobs import corrected_means
 
     if json:
         corrected = corrected_means([candidate.evaluation for candidate in board.candidates])
@@ -175,7 +174,7 @@ def _promotion_json(promotion: job_service_pb2.Promotion) -> dict[str, Any]:
 
 
 def _side(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
-    from podracer_client.display.messages import evaluation_json
+    from podracer_client.display import evaluation_json
 
     return {"agent": evaluation.agent, **evaluation_json(evaluation)}
 

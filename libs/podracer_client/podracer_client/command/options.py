@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from podracer_client.display.displays import Display
-    from podracer_client.jobs.client import Client
+    from podracer_client.display import Display
+    from podracer_client.jobs import Client
 
 JobFile = Annotated[
     Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)
@@ -122,7 +122,7 @@ class ServerOptions:
 
     def connect(self) -> Client:
         """Raises NotFound where no server is known, InvalidInput for an unreadable token."""
-        from podracer_client.jobs.client import Client
+        from podracer_client.jobs import Client
 
         return Client.connect(
             self.orchestrator,
@@ -137,7 +137,7 @@ class ServerOptions:
     def read(self, *, only_leaderboard: bool = False) -> AbstractContextManager[Client]:
         """The same, also of a state folder where nothing runs; see
         `podracer_client.local.services`."""
-        from podracer_client.local.services import running_or_resting
+        from podracer_client.local import running_or_resting
 
         return running_or_resting(self.connect, self.folder, only_leaderboard=only_leaderboard)
 
@@ -238,12 +238,12 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
 def choose_display(*, plain: bool, json: bool) -> Display:
     """JSON lines, or log lines when asked for or when stderr is no terminal, else the live
     table."""
-    from podracer_client.display.displays import JsonDisplay, PlainDisplay
+    from podracer_client.display import JsonDisplay, PlainDisplay
 
     if json:
         return JsonDisplay(sys.stdout, sys.stderr)
     if plain or not sys.stderr.isatty():
         return PlainDisplay(sys.stdout, sys.stderr)
-    from podracer_client.display.table import TableDisplay  # late: Rich takes a while
+    from podracer_client.display import TableDisplay  # late: Rich takes a while
 
     return TableDisplay(sys.stdout)

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from podracer_core.catalogue.extensions import package_of
+from podracer_core.catalogue import package_of
 
 GROUP = "podracer.commands"
 """A package adds a command with an entry point, its name = "its_package.commands:greet": a function

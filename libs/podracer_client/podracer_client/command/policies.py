@@ -19,7 +19,7 @@ from podracer_client.command.options import (
     Trusted,
     with_server,
 )
-from podracer_client.display.output import write_json
+from podracer_client.display import write_json
 from podracer_client.files import require_writable
 from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput
@@ -53,16 +53,17 @@ def evaluate(
 ) -> None:
     """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment.
     An ensemble is compared with each of its policies."""
-    from podracer_client.local.services import private_evaluator
-    from podracer_client.policies import evaluation as texts
-    from podracer_client.policies.environment import (
+    from podracer_client.local import private_evaluator
+    from podracer_client.policies import (
+        Trust,
         bring_files,
         changed_environment,
+        evaluate_alone,
+        evaluate_together,
         parsed_arguments,
+        stored_policies,
     )
-    from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
-    from podracer_client.policies.folders import stored_policies
-    from podracer_client.policies.trust import Trust
+    from podracer_client.policies import evaluation as texts
 
     arguments = parsed_arguments(settings or ())
     with (
@@ -134,10 +135,8 @@ def export(
     require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.local.services import private_evaluator
-    from podracer_client.policies.evaluation import rule_text, sources
-    from podracer_client.policies.folders import policy_folders
-    from podracer_client.policies.pieces import write_pieces
+    from podracer_client.local import private_evaluator
+    from podracer_client.policies import policy_folders, rule_text, sources, write_pieces
 
     with (
         policy_folders(policies, ensemble, server.connect, server.folder) as folders,
@@ -210,8 +209,8 @@ def serve(
     ] = 5.0,
 ) -> None:
     """Serve policies to clients over gRPC until Ctrl-C. One server holds many policies."""
-    from podracer_client.policies.serve import ServeOptions, keep_serving
-    from podracer_client.servers.connection import DEFAULT_FOLDER
+    from podracer_client.policies import ServeOptions, keep_serving
+    from podracer_client.servers import DEFAULT_FOLDER
 
     folder = tokens or (server.folder or DEFAULT_FOLDER) / "tokens"
     options = ServeOptions(
@@ -259,8 +258,7 @@ def video(
         )
     require_writable(output)
 
-    from podracer_client.policies.environment import parsed_arguments
-    from podracer_client.policies.recording import record, video_text
+    from podracer_client.policies import parsed_arguments, record, video_text
 
     arguments = parsed_arguments(settings or ())
     header = record(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.display.output import columns, write_json
+from podracer_client.display import columns, write_json
 from podracer_client.names import seconds, short_name
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @with_server
 def capacity(server: ServerOptions, json: Json = False) -> None:
     """Show the pool's resources and their use, what limits its growth, and each job's share."""
-    from podracer_client.display.messages import capacity_json
+    from podracer_client.display import capacity_json
 
     with server.connect() as client:
         found = client.capacity()

@@ -19,13 +19,13 @@ from podracer_client.command.options import (
     StateFolderOption,
     with_server,
 )
-from podracer_client.display.output import write_json
+from podracer_client.display import write_json
 from podracer_client.files import require_writable, write_whole
 from podracer_client.names import best_checkpoint_name, short_name
 from podracer_core.errors import NotFound, PodracerError, PreconditionFailed
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
+    from podracer_client.jobs import Client
 
 
 @with_server
@@ -62,10 +62,10 @@ def report(
     output = output or Path(f"{short_name(name)}-report.html")
     require_writable(output)
 
-    from podracer_client.jobs.history import History
+    from podracer_client.jobs import History
 
     # after the check: matplotlib takes a second
-    from podracer_client.report.making import make_report
+    from podracer_client.report import make_report
 
     with server.read() as client:
         made = make_report(client, name, experiment=experiment)
@@ -94,7 +94,7 @@ def report(
 
 def _filmed(client: Client, name: str, folder: Path | None) -> tuple[str, str]:
     """The URL of a video of the job's champion and its caption, or none and the reason."""
-    from podracer_client.policies.recording import film
+    from podracer_client.policies import film
 
     sys.stderr.write("filming the champion; --no-video skips this\n")
     try:
@@ -127,7 +127,7 @@ def trace(
 ) -> None:
     """Show where a job's time went, from its creation to the gradient steps, and write it for
     https://ui.perfetto.dev."""
-    from podracer_client.local.state_folder import StateFolder
+    from podracer_client.local import StateFolder
     from podracer_client.traces import chrome_trace, flame_of, flame_text, read_trace
 
     output = output or Path(f"{short_name(name)}-trace.json")

@@ -26,8 +26,8 @@ from podracer_client.command.web import web
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from podracer_client.local.services import ServiceOptions
-    from podracer_platform.jobs.experiment import Experiment
+    from podracer_client.local import ServiceOptions
+    from podracer_platform.jobs import Experiment
 
 JOB = """\
 name: demo
@@ -53,14 +53,13 @@ def run(
 ) -> None:
     """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same
     state folder."""
-    from podracer_platform.jobs.experiment import load_experiment
+    from podracer_platform.jobs import load_experiment
 
     experiment = load_experiment(job_file)  # before anything is made or started
     _refuse_continuous(experiment, job_file)
 
-    from podracer_client.local.run import run_job
-    from podracer_client.local.services import ServiceOptions
-    from podracer_client.servers.connection import DEFAULT_FOLDER
+    from podracer_client.local import ServiceOptions, run_job
+    from podracer_client.servers import DEFAULT_FOLDER
 
     options = ServiceOptions(max_pods=max_pods)
     elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []
@@ -85,8 +84,7 @@ def up(
     max_pods: MaxPods = 0,
 ) -> None:
     """Run the services on this machine until Ctrl-C, for jobs from `podracer submit`."""
-    from podracer_client.local.foreground import keep_up
-    from podracer_client.local.services import ServiceOptions
+    from podracer_client.local import ServiceOptions, keep_up
 
     raise typer.Exit(keep_up(folder, ServiceOptions(listen, leaderboard_listen, max_pods)))
 
@@ -94,8 +92,8 @@ def up(
 @contextmanager
 def _live_page(folder: Path) -> Iterator[None]:
     """Serve the live page; it finds the services once they are up."""
-    from podracer_client.jobs.client import Client
-    from podracer_client.web.serving import serve_page
+    from podracer_client.jobs import Client
+    from podracer_client.web import serve_page
 
     with serve_page(lambda: Client.connect(folder=folder), state_folder=folder) as url:
         sys.stderr.write(f"live page: {url}\n")
@@ -122,9 +120,8 @@ def _run_all(
     *,
     json: bool,
 ) -> int:
-    from podracer_client.display.comparison import choose_experiment_display
-    from podracer_client.display.summary import program_words
-    from podracer_client.local.run_experiment import run_experiment
+    from podracer_client.display import choose_experiment_display, program_words
+    from podracer_client.local import run_experiment
 
     display = choose_experiment_display(experiment.axes, json=json)
     again_text, report_text = (shlex.join([*program_words(), *words]) for words in (again, report))
@@ -148,11 +145,10 @@ def demo(
     ] = None,
 ) -> None:
     """Train eight agents on CartPole, which takes seconds, and film the best one."""
-    from podracer_client.display.summary import TARGET_MISSED
-    from podracer_client.local.run import run_job
-    from podracer_client.local.services import ServiceOptions
-    from podracer_platform.jobs.job_file import parse_job
-    from podracer_platform.rpc.resource_names import last_part
+    from podracer_client.display import TARGET_MISSED
+    from podracer_client.local import ServiceOptions, run_job
+    from podracer_platform.jobs import parse_job
+    from podracer_platform.rpc import last_part
 
     display = choose_display(plain=plain, json=False)
     again = ["demo", "--dir", str(folder)]
@@ -169,7 +165,7 @@ def demo(
 
 
 def _film(checkpoint: str, folder: Path) -> None:
-    from podracer_client.policies.recording import record, video_text
+    from podracer_client.policies import record, video_text
     from podracer_core.errors import PreconditionFailed
 
     output = folder / "champion.mp4"

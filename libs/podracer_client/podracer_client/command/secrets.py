@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from podracer_client.display.output import columns
+from podracer_client.display import columns
 from podracer_core.errors import InvalidInput
 
 Kubeconfig = Annotated[
@@ -65,10 +65,9 @@ def secrets(
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
-        from podracer_client.secrets.cluster import ClusterSecrets, keep
-        from podracer_platform.kubernetes.access import in_cluster, read_kubeconfig
-        from podracer_platform.kubernetes.api import ClusterApi
-        from podracer_platform.telemetry.logging import configure_logging
+        from podracer_client.secrets import ClusterSecrets, keep
+        from podracer_platform.kubernetes import ClusterApi, in_cluster, read_kubeconfig
+        from podracer_platform.telemetry import configure_logging
 
         configure_logging("secrets")
         stop = threading.Event()
@@ -77,7 +76,7 @@ def secrets(
         api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
         keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)
         return
-    from podracer_client.secrets.deployment import create_secrets
+    from podracer_client.secrets import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"{folder} is complete\n")
@@ -105,7 +104,7 @@ def token(
 ) -> None:
     """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer
     TOKEN`. The commands issue signed tokens: each has a name, a role and an end."""
-    from podracer_platform.rpc.tokens import FileToken
+    from podracer_platform.rpc import FileToken
 
     if context.invoked_subcommand:
         return

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.output import write_json
+from podracer_client.display import write_json
 from podracer_client.names import is_job_name, short_name
 
 
@@ -33,7 +33,7 @@ def log(
 ) -> None:
     """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command
     to continue."""
-    from podracer_client.loggers.logger import Logger, follow, open_logger
+    from podracer_client.loggers import Logger, follow, open_logger
 
     with server.read() as client, ExitStack() as opened:
         job = client.job(name)
@@ -95,12 +95,12 @@ def push(
     json: Json = False,
 ) -> None:
     """Upload a policy with a model card: checkpoint, curves, job, versions and metrics."""
-    from podracer_client.sharing.push import check_destination, push
+    from podracer_client.sharing import check_destination, push
 
     check_destination(destination)
 
-    from podracer_client.policies.folders import is_there, policy_folders
-    from podracer_client.sharing.card import write_share
+    from podracer_client.policies import is_there, policy_folders
+    from podracer_client.sharing import write_share
 
     with tempfile.TemporaryDirectory(prefix="podracer-push-") as folder, ExitStack() as held:
         (checkpoint,) = held.enter_context(

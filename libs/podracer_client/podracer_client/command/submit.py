@@ -17,16 +17,15 @@ from podracer_client.command.options import (
     choose_display,
     with_server,
 )
-from podracer_client.display.output import write_json
+from podracer_client.display import write_json
 from podracer_client.names import best_checkpoint_name, short_name
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from podracer_client.jobs.client import Client
-    from podracer_client.jobs.job import Job
-    from podracer_platform.jobs.experiment import Experiment
+    from podracer_client.jobs import Client, Job
+    from podracer_platform.jobs import Experiment
 
 _SUBMISSION_LENGTH = 16
 
@@ -57,12 +56,12 @@ def submit(
     json: Json = False,
 ) -> None:
     """Submit a job, or all jobs of a matrix, to a server and print their names."""
-    from podracer_platform.jobs.experiment import load_experiment
+    from podracer_platform.jobs import load_experiment
 
     experiment = load_experiment(job_file)
     _check_submission(submission)
 
-    from podracer_client.display.messages import job_json
+    from podracer_client.display import job_json
 
     with server.connect() as client:
         jobs = []
@@ -103,7 +102,7 @@ def _submitted(
 ) -> Iterable[Job]:
     """Submit all jobs, or none if one would be refused; after an interruption, `submission`
     completes the rest."""
-    from podracer_client.jobs.experiments import check_jobs, create_jobs
+    from podracer_client.jobs import check_jobs, create_jobs
 
     if not experiment.axes and not submission:
         return [client.submit(experiment.jobs[0], job_id=job_id)]
@@ -116,9 +115,8 @@ def _submitted(
 
 def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json: bool) -> int:
     """Show all jobs until the last one has ended; the exit code."""
-    from podracer_client.display.comparison import choose_experiment_display
-    from podracer_client.display.summary import exit_code
-    from podracer_client.jobs.experiments import follow_jobs
+    from podracer_client.display import choose_experiment_display, exit_code
+    from podracer_client.jobs import follow_jobs
 
     display = choose_experiment_display(experiment.axes, json=json)
     latest = {job.name: job for job in jobs}
@@ -132,8 +130,7 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
 def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
     """Show a job until it has ended; the exit code. `server` is what the user said to reach
     `client`'s servers."""
-    from podracer_client.display.displays import show_update
-    from podracer_client.display.summary import JobSummary, exit_code, next_steps
+    from podracer_client.display import JobSummary, exit_code, next_steps, show_update
 
     with choose_display(plain=plain, json=json) as display:
         parts = ("agents",) if display.wants_agents and client.connection.leaderboard else ()

@@ -48,8 +48,8 @@ def web(
 
     Needs no running server for a state folder.
     """
-    from podracer_client.processes.process import INTERRUPTED, Interrupts
-    from podracer_client.web.serving import serve_page
+    from podracer_client.processes import INTERRUPTED, Interrupts
+    from podracer_client.web import serve_page
 
     stop = threading.Event()
     with (

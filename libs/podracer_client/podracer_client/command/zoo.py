@@ -12,7 +12,7 @@ from podracer_client.command.options import Json, MaxPods, Plain, StateFolderOpt
 from podracer_client.command.run import run
 
 if TYPE_CHECKING:
-    from podracer_client.zoo.entries import Entry
+    from podracer_client.zoo import Entry
 
 TITLES = (
     "name",
@@ -34,8 +34,8 @@ application = typer.Typer(
 def list_entries(json: Json = False) -> None:
     """List the jobs with the result and the cost of a run on two CPU cores; --json has the whole
     cards."""
-    from podracer_client.display.output import write_json, write_table
-    from podracer_client.zoo.entries import entries
+    from podracer_client.display import write_json, write_table
+    from podracer_client.zoo import entries
 
     if not json:
         write_table(TITLES, [row(entry) for entry in entries()])
@@ -57,14 +57,14 @@ def run_entry(
     web: Web = False,
 ) -> None:
     """Run a job of the zoo on this machine, as `podracer run` runs a job file."""
-    from podracer_client.zoo.entries import find_entry
+    from podracer_client.zoo import find_entry
 
     run(find_entry(name).job_file, folder, plain, json, max_pods, web)
 
 
 def row(entry: Entry) -> tuple[str, ...]:
     """The entry's line in the table."""
-    from podracer_client.display.output import count_text, duration_text, interval_text, return_text
+    from podracer_client.display import count_text, duration_text, interval_text, return_text
 
     job, done = entry.job, entry.run
     algorithms = ", ".join(share.algorithm for share in job.search.algorithms) or "auto"

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue
 from podracer_core.errors import InvalidInput
 
 Hyperparameters = Mapping[str, HyperparameterValue]
@@ -73,7 +73,7 @@ def _unusual(algorithm: str, group: list[Hyperparameters]) -> list[str]:
     """Names with one value in the whole group, not the default; none if the algorithm is not
     installed here."""
     # late: the help of the commands needs none
-    from podracer_core.catalogue.algorithms import find_algorithm
+    from podracer_core.catalogue import find_algorithm
 
     try:
         defaults = find_algorithm(algorithm).defaults()

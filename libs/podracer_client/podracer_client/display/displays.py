@@ -11,8 +11,7 @@ from typing import Self, TextIO
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.output import count_text, duration_text, return_text, write_json
 from podracer_client.display.summary import JobSummary
-from podracer_client.jobs.following import JobUpdate
-from podracer_client.jobs.history import History, Pod
+from podracer_client.jobs import History, JobUpdate, Pod
 from podracer_client.names import moment, time_json
 
 _LINE_INTERVAL_S = 2.0

@@ -11,8 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.output import columns, count_text, interval_text, return_text
-from podracer_client.jobs.history import agent_hyperparameters, broken_text
-from podracer_client.jobs.score import corrected_means
+from podracer_client.jobs import agent_hyperparameters, broken_text, corrected_means
 from podracer_client.names import enum_word, seconds, short_name
 
 _WIDTH = 100

@@ -9,10 +9,9 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.summary import result_word
-from podracer_client.jobs.history import COUNTS, agent_hyperparameters
-from podracer_client.jobs.score import best_score
+from podracer_client.jobs import COUNTS, agent_hyperparameters, best_score
 from podracer_client.names import enum_word, seconds, time_json
-from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
+from podracer_platform.jobs import CONFIRMING, broken_episodes
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:

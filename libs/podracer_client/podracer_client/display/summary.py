@@ -13,12 +13,11 @@ from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.output import count_text, duration_text, evaluation_text, return_text
-from podracer_client.jobs.history import History
-from podracer_client.jobs.score import best_score, score, score_name, statistic
+from podracer_client.jobs import History, best_score, score, score_name, statistic
 from podracer_client.names import enum_word, seconds, short_name
 from podracer_core.config import format_seconds
-from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
-from podracer_platform.messages.catalogue import arguments_from_message
+from podracer_platform.jobs import CONFIRMING, broken_episodes
+from podracer_platform.messages import arguments_from_message
 
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""

@@ -17,9 +17,8 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.displays import Display, best_text, present, write_summary
 from podracer_client.display.output import count_text, duration_text, return_text
 from podracer_client.display.summary import JobSummary
-from podracer_client.jobs.history import History, Pod
-from podracer_client.jobs.score import best_first
-from podracer_platform.telemetry.logging import printable
+from podracer_client.jobs import History, Pod, best_first
+from podracer_platform.telemetry import printable
 
 _REFRESHES_PER_S = 4
 _AGENT_ROWS = 12

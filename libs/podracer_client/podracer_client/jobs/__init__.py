@@ -3,7 +3,43 @@
 client        `Client`: submits jobs and reads their results
 job           `Job`, one job
 history       `History`, the one view of a job; following: reads what is new into it
-score         the number by which evaluations rank
+scores         the number by which evaluations rank
 experiments   several jobs of one file
 warm_starts   the agents of another job that a new one starts from
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_jobs
+    from podracer_client.jobs.following import EVERYTHING, Follower, JobUpdate
+    from podracer_client.jobs.history import (
+        COUNTS,
+        FINAL_STATES,
+        Agent,
+        Candidate,
+        Evaluation,
+        Event,
+        History,
+        Objective,
+        Pod,
+        Thinning,
+        agent_hyperparameters,
+        broken_text,
+        finite_evaluation,
+    )
+    from podracer_client.jobs.job import Job
+    from podracer_client.jobs.scores import (
+        best_first,
+        best_score,
+        corrected_means,
+        score,
+        score_name,
+        statistic,
+    )
+    from podracer_client.jobs.warm_starts import look_up_founders
+else:
+    __all__, __getattr__ = exports(__name__)

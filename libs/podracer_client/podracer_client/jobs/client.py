@@ -11,12 +11,11 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs.job import Job, find_job
 from podracer_client.names import DEFAULT_PROJECT
-from podracer_client.servers.lookup import find_connection
-from podracer_client.servers.stubs import Servers, pages
+from podracer_client.servers import Servers, find_connection, pages
 from podracer_core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from podracer_platform.jobs.spec import JobSpec
+    from podracer_platform.jobs import JobSpec
 
 
 class Client(Servers):
@@ -71,7 +70,7 @@ class Client(Servers):
         a taken `job_id`."""
         # late: reading needs none of it
         from podracer_client.jobs.warm_starts import look_up_founders
-        from podracer_platform.jobs.job_file import load_job_file
+        from podracer_platform.jobs import load_job_file
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
         spec = look_up_founders(self, spec)
@@ -86,7 +85,7 @@ class Client(Servers):
 
         Raises InvalidInput if one of them cannot be sent.
         """
-        from podracer_client.artifacts.uploads import upload_files
+        from podracer_client.artifacts import upload_files
 
         return upload_files(self.artifact_service, spec)
 

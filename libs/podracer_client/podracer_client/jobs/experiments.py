@@ -12,12 +12,11 @@ from podracer.orchestrator.v1 import job_service_pb2
 from podracer_client.jobs.job import Job
 from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
-from podracer_platform.jobs.environment import DataSets
-from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs import DataSets, JobSpec
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
-    from podracer_core.catalogue.environments.spec import StoredFile
+    from podracer_core.catalogue.environments import StoredFile
 
 __all__ = ["check_jobs", "create_jobs", "follow_jobs"]
 

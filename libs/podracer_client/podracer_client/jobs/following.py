@@ -22,7 +22,7 @@ from podracer_client.jobs.history import (
     Pod,
     Thinning,
 )
-from podracer_client.servers.stubs import Servers
+from podracer_client.servers import Servers
 from podracer_core.errors import (
     DataCorrupted,
     DeadlineExpired,
@@ -30,7 +30,7 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc import Backoff
 
 EVERYTHING = ("board", "agents", "evaluations")
 _FIRST_DELAY_S = 0.05

@@ -13,12 +13,12 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_
 from podracer_client.jobs.following import EVERYTHING, Follower
 from podracer_client.jobs.history import FINAL_STATES, MAX_EVALUATIONS, MAX_EVENTS, History
 from podracer_client.names import best_checkpoint_name, enum_word, job_name, short_name, time_text
-from podracer_client.servers.stubs import Servers, pages
-from podracer_core.config.other_libraries import did_you_mean
+from podracer_client.servers import Servers, pages
+from podracer_core.config import did_you_mean
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.ranges import HyperparameterValue
+    from podracer_core.catalogue import HyperparameterValue
 
 _DELETE_TIMEOUT_S = 600.0
 """Deleting many objects may take a while; a repeated call continues where the former one ended."""
@@ -121,7 +121,7 @@ class Job:
 
         Raises InvalidInput for an invalid number, PreconditionFailed if the job has ended.
         """
-        from podracer_core.sections.pod import MAX_PODS
+        from podracer_core.sections import MAX_PODS
 
         request = job_service_pb2.UpdateJobRequest(name=self.name)
         for field, option, count in (("min_count", "min", least), ("max_count", "max", most)):
@@ -224,7 +224,7 @@ class Job:
 
 
 def _hyperparameter(name: str, value: HyperparameterValue) -> agent_pb2.HyperparameterValue:
-    from podracer_platform.messages.catalogue import hyperparameter_to_message
+    from podracer_platform.messages import hyperparameter_to_message
 
     try:
         return hyperparameter_to_message(value)

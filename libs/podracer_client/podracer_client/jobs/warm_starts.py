@@ -12,17 +12,14 @@ from pathlib import Path
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
-from podracer_client.artifacts.uploads import upload_bytes
+from podracer_client.artifacts import upload_bytes
 from podracer_client.jobs.job import find_job
 from podracer_client.names import DEFAULT_PROJECT, refused
-from podracer_client.servers.stubs import Servers
+from podracer_client.servers import Servers
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.layout import REPLAY_FOLDER
-from podracer_core.storage.manifest import read_file, read_manifest
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.jobs.warm_start import Founder, WarmStart
-from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_core.storage import REPLAY_FOLDER, FolderStore, read_file, read_manifest
+from podracer_platform.jobs import Founder, JobSpec, WarmStart
+from podracer_platform.messages import hyperparameters_from_message
 
 __all__ = ["look_up_founders"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from podracer_client.display.summary import path_text, program_words
+from podracer_client.display import path_text, program_words
 from podracer_client.local.services import (
     STOP_S,
     LocalServices,
@@ -22,18 +22,18 @@ from podracer_client.local.services import (
     require_services,
 )
 from podracer_client.local.state_folder import StateFolder
-from podracer_client.processes.ports import free_ports, listener_of
-from podracer_client.processes.process import (
+from podracer_client.processes import (
     Inbox,
     Interrupts,
     ProcessNews,
+    RunFolder,
+    free_ports,
+    listener_of,
     serve_until_interrupted,
 )
-from podracer_client.processes.run_folder import RunFolder
-from podracer_client.servers.connection import DEFAULT_FOLDER, Connection
+from podracer_client.servers import DEFAULT_FOLDER, Connection
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
-from podracer_platform.rpc.address import parse_address
-from podracer_platform.rpc.binding import prepare_address
+from podracer_platform.rpc import parse_address, prepare_address
 
 News = TypeVar("News")
 

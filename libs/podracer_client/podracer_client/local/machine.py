@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 from podracer_client.local.services import TRAINING
-from podracer_client.processes.ports import describe_process, listener_of
-from podracer_client.servers.connection import Contexts
-from podracer_core.device.toolchain import missing as missing_for_kernels
+from podracer_client.processes import describe_process, listener_of
+from podracer_client.servers import Contexts
 from podracer_core.errors import PodracerError
+from podracer_core.toolchain import missing as missing_for_kernels
 
 _DEADLINE_S = 60.0
 """Deadline of each probe; they run side by side. The first import of torch from a cold disk takes
@@ -200,7 +200,7 @@ def _version(distribution: str, module: str) -> str:
 
 
 def _box() -> Iterator[Finding]:
-    from podracer_core.environments.processes.box import missing
+    from podracer_core.box import missing
 
     lacks = "; ".join(missing())
     yield Finding(
@@ -211,7 +211,7 @@ def _box() -> Iterator[Finding]:
 
 
 def _rendering() -> Iterator[Finding]:
-    from podracer_core.environments.offscreen import working_backend
+    from podracer_core.offscreen import working_backend
 
     if importlib.util.find_spec("mujoco") is not None:
         try:

@@ -8,21 +8,23 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.displays import Display, show_update
-from podracer_client.display.summary import JobSummary, exit_code, next_steps, path_text
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.following import JobUpdate
-from podracer_client.jobs.history import History
-from podracer_client.jobs.job import Job
-from podracer_client.jobs.warm_starts import look_up_founders
+from podracer_client.display import (
+    Display,
+    JobSummary,
+    exit_code,
+    next_steps,
+    path_text,
+    show_update,
+)
+from podracer_client.jobs import Client, History, Job, JobUpdate, look_up_founders
 from podracer_client.local.foreground import Foreground
 from podracer_client.local.services import ServiceOptions
 from podracer_client.names import short_name
-from podracer_client.processes.process import INTERRUPTED
-from podracer_client.servers.connection import DEFAULT_FOLDER
-from podracer_core.environments.processes.box import missing
+from podracer_client.processes import INTERRUPTED
+from podracer_client.servers import DEFAULT_FOLDER
+from podracer_core.box import missing
 from podracer_core.errors import PodracerError
-from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs import JobSpec
 
 UNFINISHED = (
     job_pb2.JOB_STATE_VALIDATING,

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_client.jobs.client import Client
+from podracer_client.jobs import Client
 from podracer_client.local.state_folder import StateFolder
-from podracer_client.processes.ports import FixedAddress
-from podracer_client.processes.process import INTERRUPTED, ManagedProcess, ProcessNews, ProcessPlan
-from podracer_client.processes.run_folder import RunFolder
-from podracer_client.servers.connection import DEFAULT_FOLDER, Connection, ConnectionFile
+from podracer_client.processes import (
+    INTERRUPTED,
+    FixedAddress,
+    ManagedProcess,
+    ProcessNews,
+    ProcessPlan,
+    RunFolder,
+)
+from podracer_client.servers import DEFAULT_FOLDER, Connection, ConnectionFile
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_platform.rpc.channel import open_channel
-from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc import FileToken, Role, create_tokens, open_channel
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
+    from podracer_client.jobs import Client
 
 TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 """The services without which no job can train."""
@@ -107,7 +111,7 @@ class LocalServices:
 
     def client(self) -> Client:
         """A client of the two, once they are ready."""
-        from podracer_client.jobs.client import Client
+        from podracer_client.jobs import Client
 
         return Client(self.wait_ready())
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from podracer_client.servers.connection import FILE_NAME
+from podracer_client.servers import FILE_NAME
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
 
 

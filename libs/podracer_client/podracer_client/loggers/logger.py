@@ -14,9 +14,7 @@ from typing import Protocol
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.files import write_whole
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.history import Agent, Evaluation, Objective
-from podracer_client.jobs.job import Job
+from podracer_client.jobs import Agent, Client, Evaluation, Job, Objective
 from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput
 

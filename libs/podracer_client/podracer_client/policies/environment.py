@@ -12,15 +12,14 @@ from typing import Any
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_client.jobs.client import Client
-from podracer_client.local.services import Connect
+from podracer_client.jobs import Client
+from podracer_client.local import Connect
 from podracer_client.policies.trust import Trust
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
-from podracer_core.storage.manifest import FILE_NAME, Manifest
-from podracer_platform.attachments.transfer import put_file
-from podracer_platform.messages.catalogue import environment_to_message
+from podracer_core.storage import FILE_NAME, Manifest
+from podracer_platform.attachments import put_file
+from podracer_platform.messages import environment_to_message
 from podracer_platform.yaml_text import parse_yaml
 
 __all__ = [

@@ -12,19 +12,19 @@ from typing import Any
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
-from podracer_client.display.messages import evaluation_json
-from podracer_client.display.output import (
+from podracer_client.display import (
     columns,
     count_text,
+    evaluation_json,
     evaluation_text,
     interval_text,
     return_text,
 )
-from podracer_client.jobs.score import score_name
+from podracer_client.jobs import score_name
 from podracer_client.names import short_name
 from podracer_client.policies.folders import StoredPolicy
 from podracer_core.errors import InvalidInput
-from podracer_platform.jobs.evaluations import broken_episodes
+from podracer_platform.jobs import broken_episodes
 
 __all__ = [
     "EnsembleEvaluation",

@@ -12,10 +12,8 @@ from pathlib import Path
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.job import Job
-from podracer_client.local.services import Connect, running_or_resting
-from podracer_client.local.state_folder import StateFolder
+from podracer_client.jobs import Client, Job
+from podracer_client.local import Connect, StateFolder, running_or_resting
 from podracer_client.names import (
     best_checkpoint_name,
     is_checkpoint_name,
@@ -25,9 +23,9 @@ from podracer_client.names import (
     refused,
 )
 from podracer_client.policies.hub import PREFIX, fetched_policy
-from podracer_client.servers.connection import DEFAULT_FOLDER
+from podracer_client.servers import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_platform.jobs.evaluations import CONFIRMING
+from podracer_platform.jobs import CONFIRMING
 
 __all__ = [
     "MANIFEST",

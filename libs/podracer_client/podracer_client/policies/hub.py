@@ -19,7 +19,7 @@ from podracer_client.files import write_whole
 from podracer_client.outside import require, within
 from podracer_client.policies.environment import trained_environment
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage import FILE_NAME, Manifest, ManifestFile
 
 __all__ = [
     "PREFIX",

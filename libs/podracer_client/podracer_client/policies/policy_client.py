@@ -15,16 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from podracer.common.v1 import file_pb2, tensor_pb2
 from podracer.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
-from podracer_client.servers.connection import (
+from podracer_client.servers import (
     TLS_VARIABLE,
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
     token_source,
 )
-from podracer_core.catalogue.observations import named_values
+from podracer_core.catalogue import named_values
 from podracer_core.errors import InvalidInput
-from podracer_platform.rpc.channel import ChannelOptions, open_channel
-from podracer_platform.rpc.tls import TlsFolder
+from podracer_platform.rpc import ChannelOptions, TlsFolder, open_channel
 
 __all__ = ["PolicyAnswer", "PolicyClient"]
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_client.display.output import return_text
-from podracer_client.jobs.client import Client
-from podracer_client.local.services import Connect, private_evaluator
-from podracer_client.local.state_folder import StateFolder
+from podracer_client.display import return_text
+from podracer_client.jobs import Client
+from podracer_client.local import Connect, StateFolder, private_evaluator
 from podracer_client.policies.environment import bring_files, changed_environment
 from podracer_client.policies.evaluation import sources
 from podracer_client.policies.folders import policy_folders
 from podracer_client.policies.hub import require_harmless
 from podracer_client.policies.pieces import write_pieces
 from podracer_client.policies.trust import Trust
-from podracer_client.servers.connection import DEFAULT_FOLDER
+from podracer_client.servers import DEFAULT_FOLDER
 from podracer_core.errors import DeadlineExpired, InvalidInput
 
 FORMATS = {

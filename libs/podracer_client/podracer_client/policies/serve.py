@@ -13,10 +13,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.display.summary import path_text
+from podracer_client.display import path_text
 from podracer_client.files import write_private
-from podracer_client.jobs.client import Client
-from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment, require_services
+from podracer_client.jobs import Client
+from podracer_client.local import READY_TIMEOUT_S, inherited_environment, require_services
 from podracer_client.names import (
     is_checkpoint_name,
     is_job_name,
@@ -26,20 +26,18 @@ from podracer_client.names import (
     short_name,
 )
 from podracer_client.policies.folders import is_there, policy_folders
-from podracer_client.processes.ports import FixedAddress
-from podracer_client.processes.process import (
+from podracer_client.processes import (
     INTERRUPTED,
+    FixedAddress,
     Inbox,
     Interrupts,
     ManagedProcess,
     ProcessPlan,
+    RunFolder,
     serve_until_interrupted,
 )
-from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_platform.rpc.binding import prepare_address
-from podracer_platform.rpc.resource_names import is_label
-from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc import FileToken, Role, create_tokens, is_label, prepare_address
 
 __all__ = ["ServeOptions", "Wanted", "keep_serving", "wanted_policies"]
 

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import IO, Any, Self
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.service.lifetime import PARENT_VARIABLE
+from podracer_platform.rpc import Backoff
+from podracer_platform.service import PARENT_VARIABLE
 
 LISTENING = "listening on "
 """The line on stdout, followed by the address, of a service that serves."""

@@ -6,12 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podracer_client.display.comparison import axis_titles, grouped_over_seeds, is_seed, settings
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.history import History
+from podracer_client.display import axis_titles, grouped_over_seeds, is_seed, settings
+from podracer_client.jobs import Client, History
 from podracer_client.report.pods import job_steps
 from podracer_core.errors import NotFound
-from podracer_platform.jobs.experiment import EXPERIMENT_LABEL, axis_label
+from podracer_platform.jobs import EXPERIMENT_LABEL, axis_label
 
 AXIS_PREFIX = axis_label("")
 

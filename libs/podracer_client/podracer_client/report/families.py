@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from podracer_client.jobs.history import Agent, History
+from podracer_client.jobs import Agent, History
 
 LIVING = ("TRAINING", "WAITING")
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from podracer_client.report.figures.palette import DARK, LIGHT
+from podracer_client.report.palette import DARK, LIGHT
 
 
 class Markup(str):

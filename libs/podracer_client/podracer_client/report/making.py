@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.display.output import (
+from podracer_client.display import (
     columns,
     count_text,
     duration_text,
@@ -17,20 +17,19 @@ from podracer_client.display.output import (
     return_text,
 )
 from podracer_client.files import write_whole
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.history import History
+from podracer_client.jobs import Client, History
 from podracer_client.names import best_checkpoint_name
 from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
-from podracer_client.report.experiment_page import (
+from podracer_client.report.experiment_html import (
     experiment_figures,
     experiment_page,
     experiment_text,
 )
-from podracer_client.report.figures.rendering import FigurePlan, render_figures, write_figures
-from podracer_client.report.job_figures import job_figures
-from podracer_client.report.job_page import job_page, origin, outcome_text
+from podracer_client.report.figures import FigurePlan, render_figures, write_figures
+from podracer_client.report.job_html import job_page, origin, outcome_text
+from podracer_client.report.job_plots import job_figures
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PreconditionFailed
-from podracer_core.storage.manifest import FILE_NAME, Manifest
+from podracer_core.storage import FILE_NAME, Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer_client.jobs.history import Evaluation, Event, History
+from podracer_client.jobs import Evaluation, Event, History
 
 LOST = frozenset({"LEASE_EXPIRED", "WORK_FAILED", "POD_LOST"})
 _BINS = 80

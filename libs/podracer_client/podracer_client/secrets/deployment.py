@@ -19,17 +19,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_platform.rpc.resource_names import check_label, parse
-from podracer_platform.rpc.shown_tokens import POD_KEYS, public_key
-from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, REVOKED, Claims, sign
-from podracer_platform.rpc.tls import CA, CERTIFICATE, KEY, role_name
-from podracer_platform.rpc.tokens import (
+from podracer_platform.rpc import (
+    CA,
+    CERTIFICATE,
     FILE_ROLES,
+    KEY,
+    POD_KEYS,
+    PUBLIC_KEYS,
+    REVOKED,
+    Claims,
     FileToken,
     Role,
+    check_label,
     create_secret_file,
     create_tokens,
     hash_tokens,
+    parse,
+    public_key,
+    role_name,
+    sign,
 )
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")

@@ -5,3 +5,27 @@ lookup                          finds a connection: given, in the environment, i
 connection, cluster             a connection; servers by name; servers in a cluster, through kubectl
 stubs                           the gRPC stubs of a connection
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_client.servers import cluster, stubs
+    from podracer_client.servers.cluster import current_kube_context
+    from podracer_client.servers.connection import (
+        DEFAULT_FOLDER,
+        FILE_NAME,
+        TLS_VARIABLE,
+        TOKEN_FILE_VARIABLE,
+        TOKEN_VARIABLE,
+        Connection,
+        ConnectionFile,
+        Contexts,
+        Place,
+        token_source,
+    )
+    from podracer_client.servers.lookup import find_connection
+    from podracer_client.servers.stubs import Servers, pages
+else:
+    __all__, __getattr__ = exports(__name__)

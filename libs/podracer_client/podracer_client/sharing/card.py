@@ -11,16 +11,13 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from podracer_client.display.output import interval_text, return_text
+from podracer_client.display import interval_text, return_text
 from podracer_client.files import write_whole
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.history import History
-from podracer_client.policies.hub import acting_files
-from podracer_client.report.figures.rendering import render
-from podracer_client.report.job_figures import CURVES_BY_STEPS, job_figures
-from podracer_client.report.making import versions_of
-from podracer_client.report.request import request_rows
-from podracer_core.storage.manifest import FILE_NAME, Manifest
+from podracer_client.jobs import Client, History
+from podracer_client.policies import acting_files
+from podracer_client.report import CURVES_BY_STEPS, job_figures, request_rows, versions_of
+from podracer_client.report.figures import render
+from podracer_core.storage import FILE_NAME, Manifest
 
 __all__ = ["write_share"]
 

@@ -1,2 +1,14 @@
 """The live page: a small server on loopback that follows jobs over gRPC and shows them in a
 browser."""
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_client.web import acts, application, feed
+    from podracer_client.web.application import ACT_HEADER
+    from podracer_client.web.following import Upstream, agent_values
+    from podracer_client.web.serving import serve_page
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.experiments import check_jobs, create_jobs
-from podracer_client.local.state_folder import StateFolder
+from podracer_client.jobs import Client, check_jobs, create_jobs
+from podracer_client.local import StateFolder
 from podracer_client.names import short_name
-from podracer_client.policies.environment import parsed_arguments
-from podracer_client.policies.folders import MANIFEST
-from podracer_client.policies.recording import film
-from podracer_client.servers.connection import DEFAULT_FOLDER
+from podracer_client.policies import MANIFEST, film, parsed_arguments
+from podracer_client.servers import DEFAULT_FOLDER
 from podracer_core.errors import Exhausted, InvalidInput, NotFound
-from podracer_platform.jobs.experiment import parse_experiment
+from podracer_platform.jobs import parse_experiment
 
 KEPT = 16
 

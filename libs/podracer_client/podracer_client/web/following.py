@@ -12,16 +12,24 @@ from typing import Any
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.display.displays import present
-from podracer_client.display.messages import candidate_json, capacity_json, job_json
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.following import EVERYTHING, Follower, JobUpdate
-from podracer_client.jobs.history import FINAL_STATES, Agent, Evaluation, Event, History, Pod
+from podracer_client.display import candidate_json, capacity_json, job_json, present
+from podracer_client.jobs import (
+    EVERYTHING,
+    FINAL_STATES,
+    Agent,
+    Client,
+    Evaluation,
+    Event,
+    Follower,
+    History,
+    JobUpdate,
+    Pod,
+)
 from podracer_client.names import DEFAULT_PROJECT, enum_word, short_name, time_json
 from podracer_client.web.feed import Feed
-from podracer_core.catalogue.algorithms import known_algorithms
+from podracer_core.catalogue import known_algorithms
 from podracer_core.errors import DeadlineExpired, NotFound, PodracerError, Unavailable
-from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc import Backoff
 
 _OF_AGENTS = tuple(field.name for field in fields(Agent) if field.name not in ("best", "latest"))
 _FIGURES = (

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.rpc.address import Address, parse_address
-from podracer_platform.rpc.tokens import FileToken, TokenSource
+from podracer_platform.rpc import Address, FileToken, TokenSource, parse_address
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
+    from podracer_client.jobs import Client
 
 _LEAST_KEY = 32
 """The least number of characters of a key in a file: the page does not limit guesses."""

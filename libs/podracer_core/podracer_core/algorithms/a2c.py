@@ -9,7 +9,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue import find_algorithm
 
 
 class A2C(OnPolicy):

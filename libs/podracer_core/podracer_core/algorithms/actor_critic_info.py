@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import (
+from podracer_core.catalogue import (
     EXPLORATION_NOISE,
     H_TERM,
     LAYER_NORM,
     OFF_POLICY,
     QUICK_REPLAY,
+    AlgorithmInfo,
+    BoxSpace,
+    DiscreteSpace,
+    Hyperparameter,
+    SearchRange,
     adapted,
     sought,
 )
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
 _DDPG_PAPER = (
     "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"

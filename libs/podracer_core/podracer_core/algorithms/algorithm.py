@@ -14,10 +14,10 @@ from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.sharing import Sharing
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
+from podracer_core.buffers import Rollout
+from podracer_core.catalogue import AlgorithmInfo, find_algorithm
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.actor import Actor, NetworkActor
+from podracer_core.networks import Actor, NetworkActor
 from podracer_core.random_numbers import normal, perturbation_key
 
 # group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo
+from podracer_core.catalogue import AlgorithmInfo
 from podracer_core.errors import FieldViolation, InvalidInput
 
 

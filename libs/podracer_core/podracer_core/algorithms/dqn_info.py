@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import (
+from podracer_core.catalogue import (
     LAYER_NORM,
     OFF_POLICY,
     QUICK_REPLAY,
+    AlgorithmInfo,
+    DiscreteSpace,
+    Hyperparameter,
+    SearchRange,
     adapted,
     sought,
 )
-from podracer_core.catalogue.spaces import DiscreteSpace
 
 _DQN_PAPER = (
     "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, "

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.replay import Replay, Transitions
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.buffers import Replay, Rollout, Transitions
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import NetworkActor
 

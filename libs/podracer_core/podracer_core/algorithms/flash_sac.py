@@ -18,9 +18,9 @@ from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.algorithms.sac import Temperature
 from podracer_core.algorithms.values import ensemble_outputs
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.box_heads import SmoothGaussianHead
+from podracer_core.networks import SmoothGaussianHead
 
 _LAST_RATE = 0.5
 """Share of the learning rate that is left at the end of the schedule."""

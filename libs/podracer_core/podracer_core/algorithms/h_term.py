@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.buffers.trajectories import Pieces, Trajectories
+from podracer_core.buffers import Pieces, Rollout, Trajectories
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import (
     DeterministicHead,

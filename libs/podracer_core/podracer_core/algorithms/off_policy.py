@@ -17,14 +17,18 @@ from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
-from podracer_core.buffers.replay import Replay
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.networks import ActionHead, Architecture, NetworkActor
-from podracer_core.networks.box_heads import BoxHead, make_exploration
-from podracer_core.networks.normalizer import ObservationStatistics
-from podracer_core.networks.stacked_network import Body
+from podracer_core.buffers import Replay, Rollout
+from podracer_core.catalogue import find_algorithm
+from podracer_core.device import Graphed
+from podracer_core.networks import (
+    ActionHead,
+    Architecture,
+    Body,
+    BoxHead,
+    NetworkActor,
+    ObservationStatistics,
+    make_exploration,
+)
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import learner_seeds, normal, replay_keys, update_noise_keys
 

@@ -19,22 +19,21 @@ from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.preparation import Preparation, StateValues
 from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.algorithms.sharing import Shared, Sharing
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.device.compiler import compiled
-from podracer_core.device.cuda_graphs import Graphed
+from podracer_core.buffers import Rollout
+from podracer_core.catalogue import AlgorithmInfo
+from podracer_core.device import Graphed, compiled
 from podracer_core.networks import (
     ACTOR,
     CRITIC,
     ActorCritic,
     Architecture,
     NetworkActor,
+    ObservationStatistics,
     PolicyHead,
     RunningNormalizer,
+    actor_inputs,
     make_policy_head,
 )
-from podracer_core.networks.normalizer import ObservationStatistics
-from podracer_core.networks.stacked_network import actor_inputs
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 from podracer_core.random_numbers import learner_seeds
 

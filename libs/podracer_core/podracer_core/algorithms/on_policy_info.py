@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.ranges import Fixed
-from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
+    H_TERM,
+    SCHEDULE,
+    AlgorithmInfo,
     BoxSpace,
     DiscreteSpace,
+    Fixed,
+    Hyperparameter,
     MultiBinarySpace,
     MultiDiscreteSpace,
+    SearchRange,
+    adapted,
 )
 
 _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347"

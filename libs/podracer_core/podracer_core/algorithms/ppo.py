@@ -12,9 +12,9 @@ from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.device.compiler import compiled
+from podracer_core.buffers import Rollout
+from podracer_core.catalogue import find_algorithm
+from podracer_core.device import compiled
 from podracer_core.kernels import kernels_for
 from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation

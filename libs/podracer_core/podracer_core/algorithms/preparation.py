@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.minibatch import RolloutRows
 from podracer_core.algorithms.return_scale import ReturnScale
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.buffers import Rollout
 from podracer_core.kernels import sums_over_time
 from podracer_core.networks import NetworkActor, PolicyHead, RunningNormalizer, StackedNetwork
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.buffers import Rollout
 from podracer_core.kernels import sums_over_time
-from podracer_core.networks.normalizer import RunningNormalizer
+from podracer_core.networks import RunningNormalizer
 
 _EPSILON = 1e-8
 _RUNNING = "running_return"

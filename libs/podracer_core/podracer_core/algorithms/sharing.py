@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.preparation import StateValues
-from podracer_core.fusion.state import FusionState
+from podracer_core.fusion import FusionState
 from podracer_core.networks import RunningNormalizer
 
 

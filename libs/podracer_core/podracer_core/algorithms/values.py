@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import Architecture, StackedNetwork, StackedParameters
-from podracer_core.networks.stacked_mlp import MLPPass, StackedMLP
+from podracer_core.networks import (
+    Architecture,
+    MLPPass,
+    StackedMLP,
+    StackedNetwork,
+    StackedParameters,
+)
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 
 _ADAM_EPSILON = 1e-8

@@ -19,7 +19,7 @@ from podracer_core.catalogue.spaces import (
     describe,
     seen_by_actor,
 )
-from podracer_core.config.other_libraries import advice
+from podracer_core.config import advice
 from podracer_core.errors import InvalidInput
 
 ENTRY_POINT_GROUP = "podracer.algorithms"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from podracer_core.catalogue.ranges import HyperparameterValue, Interval, Range
-from podracer_core.config.other_libraries import schedule_advice
+from podracer_core.config import schedule_advice
 from podracer_core.errors import FieldViolation, InvalidInput
 
 Kind = Literal["float", "int", "bool", "sizes", "choice"]

@@ -10,42 +10,44 @@ export        a policy for use without Podracer: export_policy, export_ensemble;
               files
 """
 
-from podracer_core.checkpoint.ensemble import load_ensemble, load_ensemble_policy, rule_of
-from podracer_core.checkpoint.evaluation import evaluate_checkpoints, played_observations
-from podracer_core.checkpoint.export import export_ensemble, export_policy
-from podracer_core.checkpoint.objects import (
-    Checkpoint,
-    load_checkpoint,
-    load_packed_checkpoint,
-    open_checkpoint_folder,
-    save_checkpoint,
-)
-from podracer_core.checkpoint.policy import (
-    POLICY_GROUPS,
-    load_actor,
-    load_policy,
-    open_packed_policy,
-    pack_policy,
-)
-from podracer_core.storage.layout import CheckpointRef
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "POLICY_GROUPS",
-    "Checkpoint",
-    "CheckpointRef",
-    "evaluate_checkpoints",
-    "export_ensemble",
-    "export_policy",
-    "load_actor",
-    "load_checkpoint",
-    "load_ensemble",
-    "load_ensemble_policy",
-    "load_packed_checkpoint",
-    "load_policy",
-    "open_checkpoint_folder",
-    "open_packed_policy",
-    "pack_policy",
-    "played_observations",
-    "rule_of",
-    "save_checkpoint",
-]
+from podracer_core.lazy import exports
+from podracer_core.storage import CheckpointRef
+
+if TYPE_CHECKING:
+    from podracer_core.checkpoint.ensemble import (
+        combine,
+        ensemble_rule,
+        load_ensemble,
+        load_ensemble_policy,
+        rule_of,
+    )
+    from podracer_core.checkpoint.evaluation import (
+        evaluate_checkpoints,
+        make_environment_for,
+        played_observations,
+        require_spaces,
+    )
+    from podracer_core.checkpoint.export import compare, export_ensemble, export_policy
+    from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
+    from podracer_core.checkpoint.objects import (
+        Checkpoint,
+        load_checkpoint,
+        load_packed_checkpoint,
+        open_checkpoint_folder,
+        save_checkpoint,
+    )
+    from podracer_core.checkpoint.policy import (
+        POLICY_GROUPS,
+        array_spaces,
+        load_actor,
+        load_policy,
+        observation_origin,
+        open_packed_policy,
+        original_space,
+        pack_policy,
+        random_observations,
+    )
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -15,7 +15,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actors, load_policy, network_of
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.actor import Actor
+from podracer_core.networks import Actor
 
 Rule = Literal["mean", "vote"]
 """How policies act together.

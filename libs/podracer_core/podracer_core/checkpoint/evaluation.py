@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from podracer_core.catalogue import BoxSpace, describe, parts_of
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.observations import parts_of
-from podracer_core.catalogue.spaces import BoxSpace, describe
 from podracer_core.checkpoint.ensemble import load_ensemble
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import (
@@ -18,9 +17,13 @@ from podracer_core.checkpoint.policy import (
     original_space,
     random_observations,
 )
-from podracer_core.environments.registry import evaluates_alike, make_vec_environment
-from podracer_core.environments.spaces import action_array_space, observation_array_space
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import (
+    VecEnvironment,
+    action_array_space,
+    evaluates_alike,
+    make_vec_environment,
+    observation_array_space,
+)
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult, evaluator_class
 

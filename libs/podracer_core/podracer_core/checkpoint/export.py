@@ -25,7 +25,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from podracer_core.catalogue.observations import parts_of
+from podracer_core.catalogue import parts_of
 from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format

@@ -19,16 +19,16 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.layout import CheckpointRef
-from podracer_core.storage.manifest import (
+from podracer_core.storage import (
     FILE_NAME,
+    CheckpointRef,
+    FolderStore,
     Manifest,
     ManifestFile,
+    ObjectStore,
     read_file,
     read_manifest,
 )
-from podracer_core.storage.object_store import ObjectStore
 
 SUFFIX = ".safetensors"
 

@@ -23,13 +23,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue import spaces
-from podracer_core.catalogue.algorithms import BUILT_IN, find_algorithm
-from podracer_core.catalogue.observations import origin_array, parts_of
+from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
+from podracer_core.catalogue import BUILT_IN, find_algorithm, origin_array, parts_of, spaces
 from podracer_core.checkpoint.objects import Checkpoint
-from podracer_core.environments.spaces import (
+from podracer_core.environments import (
     action_array_space,
     observation_array_space,
     to_gymnasium,

@@ -1,35 +1,38 @@
 """Texts -> frozen dataclasses, checked once when they are read; no torch.
 
 document     what a file says, as a tree with line numbers
-build        such a tree -> dataclasses: `build`
+builder        such a tree -> dataclasses: `build`
 other_libraries  what names of other libraries are called here
 scalars      reads one value from text or a file: durations and byte sizes (`Seconds`, `ByteSize`),
              values that are never displayed (`Secret`)
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from podracer_core.config.build import Builder, build
-from podracer_core.config.document import Document, LocatedViolation, Node
-from podracer_core.config.scalars import (
-    ByteSize,
-    Seconds,
-    Secret,
-    format_seconds,
-    parse_bytes,
-    parse_seconds,
-)
+from podracer_core.lazy import exports
 
-__all__ = [
-    "Builder",
-    "ByteSize",
-    "Document",
-    "LocatedViolation",
-    "Node",
-    "Seconds",
-    "Secret",
-    "build",
-    "format_seconds",
-    "parse_bytes",
-    "parse_seconds",
-]
+if TYPE_CHECKING:
+    from podracer_core.config import other_libraries
+    from podracer_core.config.builder import INVALID, Builder, BuildFunction, build
+    from podracer_core.config.document import Document, LocatedViolation, Node, Scalar
+    from podracer_core.config.other_libraries import (
+        advice,
+        counterpart,
+        did_you_mean,
+        schedule_advice,
+    )
+    from podracer_core.config.scalars import (
+        MAX_SECONDS,
+        ByteSize,
+        Seconds,
+        Secret,
+        WrongValueError,
+        alternatives,
+        expected,
+        format_seconds,
+        from_text,
+        parse_bytes,
+        parse_seconds,
+    )
+else:
+    __all__, __getattr__ = exports(__name__)

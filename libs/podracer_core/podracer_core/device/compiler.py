@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from podracer_core.device.toolchain import missing
+from podracer_core.toolchain import missing
 
 logger = logging.getLogger(__name__)
 

@@ -10,5 +10,49 @@ processes                                  users' and Gymnasium's, in child proc
 registry                                   a spec -> running environments
 spaces, video                              Gymnasium's spaces, an MP4 of an episode
 
-This file imports nothing: the children of `processes` start through it and must stay small.
+Nothing heavy is imported here: the children of `processes` start through it and must stay small.
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.environments.classic_control_info import BUILT_IN
+    from podracer_core.environments.episode_starts import EpisodeStarts, State
+    from podracer_core.environments.inspection import Inspection, inspect_environment
+    from podracer_core.environments.isolation import IsolationProof, isolation_proof
+    from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
+    from podracer_core.environments.registry import (
+        batched_class,
+        device_for,
+        evaluates_alike,
+        evaluation_device,
+        is_evaluated_beside,
+        make_vec_environment,
+        require_device,
+        runs_on,
+    )
+    from podracer_core.environments.rsl_rl import RslRlEnvironment
+    from podracer_core.environments.spaces import (
+        action_array_space,
+        action_mask_parts,
+        action_mask_size,
+        check_mask,
+        from_gymnasium,
+        observation_array_space,
+        sample_allowed,
+        to_gymnasium,
+    )
+    from podracer_core.environments.torch_environment import TorchEnvironment
+    from podracer_core.environments.vec_environment import (
+        Break,
+        EpisodeStatistic,
+        Step,
+        VecEnvironment,
+        allocate_step,
+        check_time_limit,
+    )
+    from podracer_core.environments.video import Recording, _filmed_spec, record_video
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -11,9 +11,8 @@ from typing import Any, get_type_hints
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment, is_batched
-from podracer_core.config.build import Builder
-from podracer_core.config.document import Node
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.config import Builder, Node
+from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 

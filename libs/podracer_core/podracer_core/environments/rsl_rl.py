@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.spaces import ASYMMETRIC, BoxSpace, DictSpace
-from podracer_core.config.other_libraries import did_you_mean
+from podracer_core.catalogue import ASYMMETRIC, BoxSpace, DictSpace
+from podracer_core.config import did_you_mean
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import (
     Step,

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
     ASYMMETRIC,
     NO_BOUND,
     Bound,

@@ -15,7 +15,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.device.compiler import compiled
+from podracer_core.device import compiled
 from podracer_core.environments.episode_starts import EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,

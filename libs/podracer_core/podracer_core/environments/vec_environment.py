@@ -16,7 +16,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.spaces import Space
+from podracer_core.catalogue import Space
 from podracer_core.environments.spaces import action_mask_size
 from podracer_core.errors import InvalidInput
 

@@ -5,8 +5,19 @@ greedy_evaluator   the default: an episode in each of a batch of environments
 result             returns with their interval
 """
 
-from podracer_core.evaluate.evaluator import Evaluator, evaluator_class
-from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
-from podracer_core.evaluate.result import EvaluationResult
+from typing import TYPE_CHECKING
 
-__all__ = ["EvaluationResult", "Evaluator", "GreedyEvaluator", "evaluator_class"]
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.evaluate import greedy_evaluator
+    from podracer_core.evaluate.evaluator import Evaluated, Evaluator, evaluator_class
+    from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
+    from podracer_core.evaluate.result import (
+        EvaluationResult,
+        numbers,
+        result_from_json,
+        result_to_json,
+    )
+else:
+    __all__, __getattr__ = exports(__name__)

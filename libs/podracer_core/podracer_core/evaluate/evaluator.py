@@ -11,14 +11,14 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.extensions import (
+from podracer_core.catalogue import (
     BUILT_IN_EVALUATORS,
     EVALUATOR_GROUP,
     GREEDY_EPISODES,
     load_class,
 )
-from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.device import Graphed
+from podracer_core.environments import Step, VecEnvironment
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 

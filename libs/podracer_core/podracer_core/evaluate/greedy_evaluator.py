@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
+from podracer_core.catalogue.environments import MOST_EPISODE_STEPS
 from podracer_core.device import cuda_graphs
-from podracer_core.environments.vec_environment import Break, VecEnvironment
+from podracer_core.environments import Break, VecEnvironment
 from podracer_core.errors import InvalidInput, TimeUp, UserCodeFailed
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
 from podracer_core.evaluate.result import EvaluationResult

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podracer_core.environments.vec_environment import EpisodeStatistic
+from podracer_core.environments import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.statistics import student_t_half_width
 

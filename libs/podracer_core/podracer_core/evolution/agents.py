@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue
 from podracer_core.evolution.rungs import LineRound
 from podracer_core.evolution.search_space import Shape
 

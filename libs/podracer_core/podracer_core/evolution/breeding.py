@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue
 from podracer_core.evolution.agents import (
     Action,
     Agent,

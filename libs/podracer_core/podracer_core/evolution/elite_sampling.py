@@ -8,7 +8,7 @@ from random import Random
 from statistics import NormalDist
 from typing import ClassVar
 
-from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue import HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.evolution.agents import Action, Agent, NewAgent, Start
 from podracer_core.evolution.breeding import Breeding, Vacancy
 from podracer_core.evolution.elites import elite_statistics

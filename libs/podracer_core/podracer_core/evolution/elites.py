@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue import HyperparameterValue, IntegerInterval, Interval, Range
 
 IMPROVEMENT_RUNGS = 3
 """Number of its last rungs over which a lineage's improvement is measured."""

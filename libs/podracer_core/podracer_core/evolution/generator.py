@@ -10,7 +10,7 @@ from podracer_core.evolution.agents import Cohort, CohortRequest, Population
 from podracer_core.evolution.rules import Rules
 from podracer_core.evolution.search_space import SearchSpace
 
-ENTRY_POINT_GROUP = "podracer.generators"
+GENERATORS = "podracer.generators"
 
 
 class Generator(ABC):

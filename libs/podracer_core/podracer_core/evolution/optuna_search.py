@@ -6,7 +6,7 @@ import warnings
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from podracer_core.catalogue.ranges import (
+from podracer_core.catalogue import (
     Choice,
     Fixed,
     HyperparameterValue,

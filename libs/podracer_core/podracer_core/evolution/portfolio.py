@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from random import Random
 
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue
 from podracer_core.evolution.search_space import SearchSpace
 
 BITS = 32

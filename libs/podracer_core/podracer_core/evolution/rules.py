@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podracer_core.sections.evolution import Evolution
+from podracer_core.sections import Evolution
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from podracer_core.evolution.rules import Rules
-from podracer_core.statistics.shrinkage import posterior_means
+from podracer_core.statistics import posterior_means
 
 MINIMUM_PEERS = 4
 """Fewer scores than this say too little to replace anyone."""

@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Scope
-from podracer_core.catalogue.ranges import Fixed, HyperparameterValue, Range
-from podracer_core.catalogue.sampling import mutate, sample
+from podracer_core.catalogue import (
+    Fixed,
+    HyperparameterValue,
+    Range,
+    Scope,
+    find_algorithm,
+    mutate,
+    sample,
+)
 from podracer_core.errors import InvalidInput
 
 Shape = tuple[str, tuple[tuple[str, HyperparameterValue], ...]]

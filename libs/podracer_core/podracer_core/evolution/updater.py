@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from podracer_core.evolution.rules import Rules
 
-ENTRY_POINT_GROUP = "podracer.updaters"
+UPDATERS = "podracer.updaters"
 
 
 @dataclass(frozen=True, slots=True)

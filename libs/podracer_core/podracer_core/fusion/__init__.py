@@ -4,8 +4,20 @@ state. No I/O.
 state        the shared state and the learners' contributions; pooled statistics of normalizers
 fusion       the interface of a fusion, for packages to implement, and the class of a fusion's name
 built_in     mean, weighted, outer
-fuse         contributions in, the shared state out; the table of contributions, with quorum and
+combining    contributions in, the shared state out; the table of contributions, with quorum and
              deadline
 
 Learners exchange contributions through `podracer_core.training.epochs` and its `FusionTransport`.
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.fusion.built_in import Mean, Outer, Weighted, outer_step
+    from podracer_core.fusion.combining import LEAD, Decision, FusionTable, fuse
+    from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack, fusion_class
+    from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments, pooled
+else:
+    __all__, __getattr__ = exports(__name__)

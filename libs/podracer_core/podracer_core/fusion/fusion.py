@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from podracer_core.catalogue.extensions import FUSION_GROUP, load_class
+from podracer_core.catalogue import FUSION_GROUP, load_class
 from podracer_core.errors import FieldViolation, InvalidInput
 
 Parameters = Mapping[str, Tensor]

@@ -10,3 +10,18 @@ reporting     looks, the line of progress, what has broken
 callbacks     hooks for the caller during training
 tournament    a job file, run by the services of this machine
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.in_process.breeding import replace_worst
+    from podracer_core.in_process.callbacks import Callback
+    from podracer_core.in_process.environments import find_source
+    from podracer_core.in_process.order import Order
+    from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
+    from podracer_core.in_process.result import Policy, Result, begin_from, load
+    from podracer_core.in_process.training import train
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.catalogue.ranges import Range
-from podracer_core.catalogue.sampling import mutate, sample
-from podracer_core.training.member_states import inherit
+from podracer_core.algorithms import Algorithm
+from podracer_core.catalogue import Range, mutate, sample
+from podracer_core.training import inherit
 
 Values = dict[str, float]
 """A member's own hyperparameters that are searched."""

@@ -15,21 +15,24 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.environments.inspection import Inspection, inspect_environment
-from podracer_core.environments.processes.checker import problem_of_kind
-from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
-from podracer_core.environments.processes.local_rows import MakeEnvironment
-from podracer_core.environments.processes.own_code import packed
-from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.registry import (
+from podracer_core.catalogue.environments import EnvironmentSpec, Isolation, find_environment
+from podracer_core.environments import (
+    Inspection,
+    IsolationProof,
+    VecEnvironment,
     batched_class,
     device_for,
     evaluates_alike,
+    inspect_environment,
+    isolation_proof,
     make_vec_environment,
 )
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments.processes import (
+    MakeEnvironment,
+    PreprocessVecEnv,
+    packed,
+    problem_of_kind,
+)
 from podracer_core.errors import FieldViolation, InvalidInput
 
 Environment = (

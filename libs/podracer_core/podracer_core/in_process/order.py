@@ -9,18 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
-from podracer_core.catalogue.recipes import find_recipe
+from podracer_core.catalogue import (
+    AlgorithmInfo,
+    Choice,
+    Fixed,
+    Interval,
+    Range,
+    find_algorithm,
+    find_recipe,
+)
 from podracer_core.checkpoint import Checkpoint
-from podracer_core.config.other_libraries import advice, counterpart
+from podracer_core.config import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
-from podracer_core.sections.checks import MAX_COUNT, Checks
-from podracer_core.sections.objective import MAX_EPISODES
-from podracer_core.sections.pod import MAX_MEMBERS
-from podracer_core.sections.search import AlgorithmShare, Search, search_space
-from podracer_core.training.plan import Statistic
+from podracer_core.sections import (
+    MAX_COUNT,
+    MAX_EPISODES,
+    MAX_MEMBERS,
+    AlgorithmShare,
+    Checks,
+    Search,
+    search_space,
+)
+from podracer_core.training import Statistic
 
 _COUNTS = (
     ("members", MAX_MEMBERS),

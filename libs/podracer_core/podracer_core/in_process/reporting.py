@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from podracer_core.errors import UserCodeFailed
 
 if TYPE_CHECKING:
-    from podracer_core.environments.vec_environment import VecEnvironment
+    from podracer_core.environments import VecEnvironment
     from podracer_core.in_process.order import Order
-    from podracer_core.training.selection import Selection
-    from podracer_core.training.session import TrainingSession
+    from podracer_core.training import Selection, TrainingSession
 
 _IN_VAIN = 3  # rollouts in a row
 

@@ -17,24 +17,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
+from podracer_core.catalogue import flat_rows, parts_of, treatment
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.observations import flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     Checkpoint,
+    array_spaces,
     load_actor,
+    observation_origin,
     open_checkpoint_folder,
     open_packed_policy,
+    original_space,
     pack_policy,
+    require_spaces,
     save_checkpoint,
 )
-from podracer_core.checkpoint.evaluation import require_spaces
-from podracer_core.checkpoint.policy import array_spaces, observation_origin, original_space
-from podracer_core.environments.spaces import to_gymnasium
-from podracer_core.environments.video import Recording, record_video
+from podracer_core.environments import Recording, record_video, to_gymnasium
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.evaluate import EvaluationResult, evaluator_class
-from podracer_core.evaluate.result import result_from_json
+from podracer_core.evaluate import EvaluationResult, evaluator_class, result_from_json
 from podracer_core.in_process.environments import (
     Environment,
     EnvironmentSource,
@@ -43,9 +43,8 @@ from podracer_core.in_process.environments import (
 )
 from podracer_core.in_process.reporting import Look
 from podracer_core.networks import NetworkActor
-from podracer_core.storage.folder import DRAFTS, FolderStore
-from podracer_core.storage.manifest import FILE_NAME
-from podracer_core.training.member_states import inherit, resume
+from podracer_core.storage import DRAFTS, FILE_NAME, FolderStore
+from podracer_core.training import inherit, resume
 
 _PACKED = ".safetensors"
 _OF_ENVIRONMENTS = ("environment", "replay")  # groups that only the same job can use

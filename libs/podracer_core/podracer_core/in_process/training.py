@@ -17,25 +17,28 @@ from typing import Any
 
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.algorithms import check_action_space, check_observation_space
-from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
-from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
-from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.catalogue.observations import treatment
-from podracer_core.catalogue.spaces import to_json
-from podracer_core.checkpoint import Checkpoint
-from podracer_core.checkpoint.evaluation import require_spaces
+from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig
+from podracer_core.catalogue import check_action_space, check_observation_space, to_json, treatment
+from podracer_core.catalogue.environments import (
+    EnvironmentSpec,
+    Isolation,
+    cut_warning,
+    evaluation_steps,
+    unreachable,
+)
+from podracer_core.checkpoint import Checkpoint, require_spaces
 from podracer_core.collect import Collector
-from podracer_core.environments.inspection import Inspection
-from podracer_core.environments.processes.isolation import IsolationProof
-from podracer_core.environments.processes.row_processes import core_count
-from podracer_core.environments.registry import is_evaluated_beside, require_device
-from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import (
+    Inspection,
+    IsolationProof,
+    VecEnvironment,
+    from_gymnasium,
+    is_evaluated_beside,
+    require_device,
+)
+from podracer_core.environments.processes import core_count
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
-from podracer_core.evaluate.result import EvaluationResult, result_to_json
+from podracer_core.evaluate import EvaluationResult, result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
@@ -43,18 +46,21 @@ from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.random_numbers import member_seeds
-from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
-from podracer_core.training.evaluation_process import ProcessBackend
-from podracer_core.training.plan import RoundPlan, Statistic
-from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import (
+from podracer_core.training import (
+    EvaluationBackend,
+    InProcessBackend,
+    InProcessSource,
+    Judgement,
+    ProcessBackend,
+    RoundPlan,
+    Snapshot,
+    Statistic,
+    TrainingSession,
     fitting_algorithm,
     fitting_envs,
     fitting_horizon,
     usual_envs_per_member,
 )
-from podracer_core.training.snapshots import Judgement, Snapshot
-from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3

@@ -1,26 +1,15 @@
 """Kernels for GPUs, written in Triton, which comes with torch there, or made by torch's
 compiler."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
-from podracer_core.kernels.ppo import PPOKernels, WidePPOKernels, fits_on_chip, has_kernels
-from podracer_core.kernels.rollout import Acts, acts_of, sums_over_time
+from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.networks import ActorCritic, PolicyHead
-    from podracer_core.optimizers import StackedAdam
-
-__all__ = ["Acts", "acts_of", "kernels_for", "sums_over_time"]
-
-
-def kernels_for(
-    networks: ActorCritic, head: PolicyHead, optimizer: StackedAdam
-) -> PPOKernels | None:
-    """The kernels for PPO's gradient steps; None where there are none for this form, device or
-    machine."""
-    architecture = networks.both.architecture
-    if not has_kernels(architecture, head, optimizer.parameters.device):
-        return None
-    return (PPOKernels if fits_on_chip(architecture) else WidePPOKernels)(networks, head, optimizer)
+    from podracer_core.kernels.choice import kernels_for
+    from podracer_core.kernels.ppo import LOSS_ROWS, WidePPOKernels, choices_of, launch_form
+    from podracer_core.kernels.ppo_step import gradient_kernel, loss_kernel
+    from podracer_core.kernels.rollout import acts_of, sums_over_time
+    from podracer_core.kernels.rollout_step import act_kernel
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.device.compiler import can_compile
+from podracer_core.device import can_compile
 from podracer_core.networks import (
     ACTOR,
+    ActionHead,
     ActorCritic,
+    Architecture,
     CategoricalHead,
     GaussianHead,
     MultiCategoricalHead,
     PolicyHead,
+    StackedMLP,
 )
-from podracer_core.networks.action_head import ActionHead
-from podracer_core.networks.stacked_mlp import StackedMLP
-from podracer_core.networks.stacked_network import Architecture
 from podracer_core.optimizers import BETA2, StackedAdam
 
 ACTIVATIONS = {"tanh": 0, "relu": 1, "elu": 2}

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from podracer_core.device.compiler import can_compile
+from podracer_core.device import can_compile
 from podracer_core.kernels.ppo import (
     ACTIVATIONS,
     chip_of,
@@ -20,8 +20,7 @@ from podracer_core.kernels.ppo import (
     is_interpreted,
     launch_form,
 )
-from podracer_core.networks import NetworkActor
-from podracer_core.networks.actor import Actor
+from podracer_core.networks import Actor, NetworkActor
 
 _BLOCK = 128
 

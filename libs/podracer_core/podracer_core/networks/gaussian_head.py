@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from podracer_core.catalogue.spaces import NO_BOUND
+from podracer_core.catalogue import NO_BOUND
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import Density, PolicyHead, Settings
 from podracer_core.networks.discrete_heads import discrete_policy_head

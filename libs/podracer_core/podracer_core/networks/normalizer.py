@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.fusion.state import Moments, pooled
+from podracer_core.buffers import Rollout
+from podracer_core.fusion import Moments, pooled
 from podracer_core.networks.actor import NetworkActor
 
 # Variances below this are constants of the environment; dividing by less would blow up rounding

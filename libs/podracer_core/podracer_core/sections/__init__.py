@@ -6,3 +6,37 @@ objective    when training ends, and how policies are evaluated
 pod          the size of a cohort and the processes that train it
 checks       gathers mistakes
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.sections.checks import MAX_COUNT, Checks
+    from podracer_core.sections.evolution import Evolution, Round
+    from podracer_core.sections.objective import (
+        EVALUATION_FRACTION,
+        MAX_EPISODES,
+        MIN_EPISODES,
+        EvaluationPlan,
+        Objective,
+    )
+    from podracer_core.sections.pod import (
+        CHECKPOINT_INTERVAL_S,
+        MAX_MEMBERS,
+        MAX_PODS,
+        Fusion,
+        Pod,
+        PodCount,
+        Resources,
+        is_profile_name,
+    )
+    from podracer_core.sections.search import (
+        AlgorithmShare,
+        Dimension,
+        Search,
+        read_space,
+        search_space,
+    )
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from podracer_core.config import Seconds
-from podracer_core.config.scalars import MAX_SECONDS
+from podracer_core.config import MAX_SECONDS, Seconds
 from podracer_core.sections.checks import MAX_COUNT, Checks, is_extension_name
 
 MAX_POPULATION = 4096

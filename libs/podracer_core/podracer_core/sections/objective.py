@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from podracer_core.config import Seconds
-from podracer_core.config.scalars import MAX_SECONDS
+from podracer_core.config import MAX_SECONDS, Seconds
 from podracer_core.sections.checks import MAX_COUNT, Checks
 
 EVALUATION_FRACTION = 0.2

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from podracer_core.catalogue.extensions import BUILT_IN_FUSIONS, OUTER
+from podracer_core.catalogue import BUILT_IN_FUSIONS, OUTER
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.sections.checks import MAX_COUNT, Checks, is_extension_name
 

@@ -6,26 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from podracer_core.catalogue.algorithms import (
+from podracer_core.catalogue import (
     AlgorithmInfo,
-    automatic_algorithms,
-    check_action_space,
-    find_algorithm,
-)
-from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.ranges import (
     Choice,
     Fixed,
+    Hyperparameter,
     HyperparameterValue,
     IntegerInterval,
     Interval,
     Range,
+    Recipe,
+    Space,
+    automatic_algorithms,
+    check_action_space,
+    describe,
+    find_algorithm,
 )
-from podracer_core.catalogue.recipes import Recipe
-from podracer_core.catalogue.spaces import Space, describe
-from podracer_core.config import Builder, Node
-from podracer_core.config.build import INVALID
-from podracer_core.config.other_libraries import advice
+from podracer_core.config import INVALID, Builder, Node, advice
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.sections.checks import Checks
 

@@ -8,7 +8,7 @@ import math
 import random
 from operator import mul
 
-from podracer_core.statistics import student_t_quantile
+from podracer_core.statistics.student_t import student_t_quantile
 
 FALSE_CLAIMS = 0.05
 """Probability that a training whose agents all stay below the target is said to have reached it,

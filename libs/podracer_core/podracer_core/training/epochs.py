@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.sharing import Sharing
-from podracer_core.fusion.state import Contribution, Fused
+from podracer_core.algorithms import Algorithm, Sharing
+from podracer_core.fusion import Contribution, Fused
 
 
 class FusionTransport(ABC):

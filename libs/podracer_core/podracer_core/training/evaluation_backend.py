@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.environments import VecEnvironment
 from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
-from podracer_core.networks.actor import Actor
+from podracer_core.networks import Actor
 from podracer_core.training.phases import processor_seconds
 
 

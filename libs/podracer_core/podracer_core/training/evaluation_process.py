@@ -23,14 +23,12 @@ from typing import Any, ClassVar
 import safetensors.torch
 import torch
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.device.torch_settings import set_up_torch
-from podracer_core.environments.processes.child_process import scrubbed_environment
-from podracer_core.environments.processes.row_processes import core_count
+from podracer_core.device import set_up_torch
+from podracer_core.environments.processes import core_count, scrubbed_environment
 from podracer_core.errors import Unavailable, UserCodeFailed
-from podracer_core.evaluate import evaluator_class
-from podracer_core.evaluate.result import result_from_json, result_to_json
+from podracer_core.evaluate import evaluator_class, result_from_json, result_to_json
 from podracer_core.training.evaluation_backend import (
     EvaluationAnswer,
     EvaluationBackend,

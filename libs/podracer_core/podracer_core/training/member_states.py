@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.collect import Collector
 from podracer_core.errors import InvalidInput
 

@@ -9,15 +9,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms import CohortConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import (
+from podracer_core.environments import (
+    VecEnvironment,
     evaluates_alike,
     evaluation_device,
     make_vec_environment,
 )
-from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor

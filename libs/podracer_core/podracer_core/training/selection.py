@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.random_numbers import (

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import Algorithm, MemberState
+from podracer_core.buffers import Rollout
 from podracer_core.errors import TimeUp
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend

@@ -11,17 +11,14 @@ import gymnasium
 import numpy as np
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.buffers.memory import free_bytes
-from podracer_core.buffers.replay import require_replay
-from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.algorithms import Algorithm, CohortConfig, algorithm_class
+from podracer_core.buffers import free_bytes, require_replay
+from podracer_core.catalogue import find_algorithm, find_recipe
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.recipes import find_recipe
-from podracer_core.environments.processes.row_processes import MOST_ISOLATED
-from podracer_core.environments.registry import batched_class
+from podracer_core.environments import batched_class
+from podracer_core.environments.processes import MOST_ISOLATED
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.stacked_network import image_shape
+from podracer_core.networks import image_shape
 
 _LEAST_ISOLATED = 2  # of a member
 _LEAST_UPDATES = 16  # in a round whose steps are limited

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms import Algorithm, MemberState
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.networks.actor import Actor
+from podracer_core.networks import Actor
 
 _MOST = 3  # of a member: those of its best looks
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import Algorithm
+from podracer_core.buffers import Rollout
 from podracer_core.collect import Collector
 from podracer_core.errors import MOST_LETTERS, plain
 from podracer_core.training.member_states import EnvironmentState, member_environment_states

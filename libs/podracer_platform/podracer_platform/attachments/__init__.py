@@ -9,3 +9,34 @@ placement    settings of services with a cache; the environment of a job -> one 
              from the cache
 transfer     files from one service to another
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_platform.attachments import pack, transfer, unpack
+    from podracer_platform.attachments.cache import FileCache
+    from podracer_platform.attachments.limits import (
+        CHUNK_BYTES,
+        MAX_DATA_BYTES,
+        MAX_PACKED_BYTES,
+        mebibytes,
+    )
+    from podracer_platform.attachments.pack import code_files, pack_code
+    from podracer_platform.attachments.placement import (
+        FILES_MISSING,
+        PlacedEnvironment,
+        PodSettings,
+        place_environment,
+    )
+    from podracer_platform.attachments.transfer import (
+        FileReceiver,
+        file_pieces,
+        put_file,
+        receive_artifact,
+        sha256_of,
+    )
+    from podracer_platform.attachments.unpack import announced_bytes, unpack_code
+else:
+    __all__, __getattr__ = exports(__name__)

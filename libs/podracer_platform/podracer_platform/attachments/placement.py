@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.config import ByteSize
 from podracer_core.errors import PreconditionFailed
 from podracer_platform.attachments.cache import FileCache, Held
-from podracer_platform.carriers.shared_folder import SharedFolder
-from podracer_platform.service.process import ServiceSettings
+from podracer_platform.service import ServiceSettings
+from podracer_platform.shared_folder import SharedFolder
 
 FILES_MISSING = "FILES_MISSING"
 """Reason of the error that asks the caller to send the environment's files (PutFile) and to repeat

@@ -15,11 +15,11 @@ from podracer.common.v1 import file_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.environments import StoredFile
 from podracer_core.errors import AlreadyExists, DataCorrupted, Exhausted, InvalidInput
 from podracer_platform.attachments.cache import FileCache
 from podracer_platform.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES
-from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc import Backoff
 
 _CONCURRENT = 2
 _LEAST_TIMEOUT_S = 30.0

@@ -23,7 +23,6 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_platform.carriers.cuda_ipc import CudaIpc, DeviceMemory, RuntimeMemory, device_uuid
-from podracer_platform.carriers.shared_folder import NONCE, NamedFile, SharedFolder
 from podracer_platform.carriers.staging import (
     INLINE_BELOW_BYTES,
     MAX_SLOTS,
@@ -32,6 +31,7 @@ from podracer_platform.carriers.staging import (
     SlotLayout,
     Staging,
 )
+from podracer_platform.shared_folder import NONCE, NamedFile, SharedFolder
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
-from podracer_platform.carriers.shared_folder import SEGMENT, NamedFile, SharedFolder
 from podracer_platform.carriers.wire import bytes_of
+from podracer_platform.shared_folder import SEGMENT, NamedFile, SharedFolder
 
 ALIGNMENT_BYTES = 64
 """Every tensor in a slot begins at a multiple of this: any dtype can be read in place."""

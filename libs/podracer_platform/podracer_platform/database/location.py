@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
-from podracer_platform.rpc.address import Address
+from podracer_platform.rpc import Address
 
 EXPECTED = "sqlite:////absolute/path or postgresql://user@host/database"
 _NO_TLS = (

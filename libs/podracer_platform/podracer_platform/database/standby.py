@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 from podracer_core.errors import Unavailable
-from podracer_platform.database import TERM_S, Database, open_database
+from podracer_platform.database.database import TERM_S, Database, open_database
 from podracer_platform.database.tenure import NOT_ACTIVE
-from podracer_platform.rpc.health import Health
+from podracer_platform.rpc import Health
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,12 @@ from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.config import Seconds
-from podracer_core.config.scalars import MAX_SECONDS
+from podracer_core.config import MAX_SECONDS, Seconds
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.checks import MAX_COUNT, Checks
+from podracer_core.sections import MAX_COUNT, Checks
 from podracer_platform.jobs.environment import DataSets, NamedDataSet, check_environment
-from podracer_platform.messages.sections import read, write
-from podracer_platform.rpc.resource_names import is_label
+from podracer_platform.messages import read, write
+from podracer_platform.rpc import is_label
 
 MIN_INTERVAL_S = 1.0
 

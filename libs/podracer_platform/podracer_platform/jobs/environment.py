@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue import Space
 from podracer_core.catalogue.environments import (
+    ArgumentInfo,
     EnvironmentSpec,
+    StoredFile,
     described_environment,
     find_environment,
 )
-from podracer_core.catalogue.environments.info import ArgumentInfo
-from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.spaces import Space
-from podracer_core.config.other_libraries import did_you_mean
+from podracer_core.config import did_you_mean
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.checks import Checks
-from podracer_platform.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
-from podracer_platform.messages.catalogue import files_from_messages, files_to_messages
-from podracer_platform.rpc.resource_names import is_label
+from podracer_core.sections import Checks
+from podracer_platform.attachments import MAX_DATA_BYTES, MAX_PACKED_BYTES
+from podracer_platform.messages import files_from_messages, files_to_messages
+from podracer_platform.rpc import is_label
 
 _WORDS: Mapping[type, str] = {
     bool: "true or false",

@@ -11,7 +11,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_platform.jobs.job_file import build_job
 from podracer_platform.jobs.matrix import Combination, axis_label, combinations, split_matrix
 from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.rpc.resource_names import is_label
+from podracer_platform.rpc import is_label
 from podracer_platform.yaml_text import load_yaml, parse_yaml
 
 __all__ = ["EXPERIMENT_LABEL", "Experiment", "axis_label", "load_experiment", "parse_experiment"]

@@ -10,16 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.config import Builder, Document, Node, build
-from podracer_core.config.build import INVALID, BuildFunction
+from podracer_core.catalogue.environments import EnvironmentSpec, Isolation
+from podracer_core.config import INVALID, Builder, BuildFunction, Document, Node, build
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.sections.pod import Fusion, Pod, PodCount
-from podracer_core.sections.search import AlgorithmShare, Search, read_space
-from podracer_core.storage.manifest import FILE_NAME
-from podracer_platform.attachments.limits import MAX_DATA_BYTES, mebibytes
-from podracer_platform.attachments.pack import code_files
+from podracer_core.sections import AlgorithmShare, Fusion, Pod, PodCount, Search, read_space
+from podracer_core.storage import FILE_NAME
+from podracer_platform.attachments import MAX_DATA_BYTES, code_files, mebibytes
 from podracer_platform.jobs.environment import DataSets, NamedDataSet
 from podracer_platform.jobs.spec import JobSpec, validate
 from podracer_platform.jobs.warm_start import Beginnings, WarmStart

@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.algorithms import check_observation_space
+from podracer_core.catalogue import Space, check_observation_space
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.sections.checks import MAX_COUNT, Checks
-from podracer_core.sections.evolution import Evolution
-from podracer_core.sections.objective import EvaluationPlan, Objective
-from podracer_core.sections.pod import Pod
-from podracer_core.sections.search import Search
+from podracer_core.sections import (
+    MAX_COUNT,
+    Checks,
+    EvaluationPlan,
+    Evolution,
+    Objective,
+    Pod,
+    Search,
+)
 from podracer_platform.jobs.continuous import Continuous, Retrain
 from podracer_platform.jobs.environment import (
     DataSets,
@@ -33,8 +36,9 @@ from podracer_platform.jobs.warm_start import (
     check_warm_start,
     founders_to_messages,
 )
-from podracer_platform.messages.catalogue import environment_from_message, environment_to_message
-from podracer_platform.messages.sections import (
+from podracer_platform.messages import (
+    environment_from_message,
+    environment_to_message,
     evaluation_plan_from_message,
     evaluation_plan_to_message,
     evolution_from_message,
@@ -48,8 +52,7 @@ from podracer_platform.messages.sections import (
     search_to_message,
     write,
 )
-from podracer_platform.rpc import limits
-from podracer_platform.rpc.resource_names import is_label
+from podracer_platform.rpc import is_label, limits
 
 Part = TypeVar("Part")
 

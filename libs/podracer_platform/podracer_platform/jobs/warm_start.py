@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.catalogue import HyperparameterValue
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.checks import Checks
-from podracer_core.sections.search import Search
-from podracer_platform.messages.catalogue import (
+from podracer_core.sections import Checks, Search
+from podracer_platform.messages import (
     hyperparameter_to_message,
     hyperparameters_from_message,
 )

@@ -8,18 +8,22 @@ from typing import Any, cast
 from google.protobuf import json_format, struct_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.spec import Isolation, StoredFile
-from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.catalogue.spaces import (
+from podracer_core.catalogue import (
     Bound,
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    HyperparameterValue,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
     TupleSpace,
+)
+from podracer_core.catalogue.environments import (
+    EnvironmentSpec,
+    Isolation,
+    StoredFile,
+    find_environment,
 )
 from podracer_core.errors import FieldViolation, InvalidInput
 

@@ -13,12 +13,21 @@ from google.protobuf.message import Message
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.sections.evolution import Evolution, Round
-from podracer_core.sections.objective import EvaluationPlan, Objective
-from podracer_core.sections.pod import Fusion, Pod, PodCount, Resources
-from podracer_core.sections.search import AlgorithmShare, Dimension, Search
+from podracer_core.sections import (
+    AlgorithmShare,
+    Dimension,
+    EvaluationPlan,
+    Evolution,
+    Fusion,
+    Objective,
+    Pod,
+    PodCount,
+    Resources,
+    Round,
+    Search,
+)
 from podracer_platform.messages.catalogue import (
     arguments_from_message,
     hyperparameter_from_message,

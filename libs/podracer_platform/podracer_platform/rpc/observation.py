@@ -14,13 +14,13 @@ import grpc
 
 from podracer_core.errors import PodracerError
 from podracer_platform.rpc.status import code_of
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.spans import (
+from podracer_platform.telemetry import (
     NO_SPAN,
     TRACEPARENT,
     Span,
     are_recorded,
     current,
+    metrics,
     span,
 )
 

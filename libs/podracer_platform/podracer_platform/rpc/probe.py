@@ -18,7 +18,7 @@ from podracer_platform.rpc.address import parse_address
 TIMEOUT_S = 3.0
 
 
-def probe(address: str, service: str = "") -> str:
+def health_of(address: str, service: str = "") -> str:
     """`SERVING`, or another status, or why there is none."""
     try:
         target = str(parse_address(address))
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= len(arguments) <= 2:
         sys.stderr.write("usage: python -m podracer_platform.rpc.probe ADDRESS [SERVICE]\n")
         return 1
-    answer = probe(*arguments)
+    answer = health_of(*arguments)
     sys.stdout.write(f"{arguments[0]}: {answer}\n")
     return 0 if answer == "SERVING" else 1
 

@@ -1,9 +1,40 @@
 """The start and end of every service process, its telemetry and its build; no torch.
 
 process       settings, logs, and everything from `python -m` until the service serves
-telemetry     spans and metrics, including those of the process itself, go where the settings say;
+recording     spans and metrics, including those of the process itself, go where the settings say;
               otlp: to a collector or to Prometheus
 build         the build of this process, and the builds it is compatible with
 lifetime      a process ends with its parent, or on a signal
 warm_start    services forked from a server that has torch imported: warm_start_server
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_platform.service import lifetime, warm_start
+    from podracer_platform.service.build import (
+        PROTOCOL,
+        REVISION_VARIABLE,
+        describe_build,
+        is_compatible,
+        own_build,
+        require_same_build,
+    )
+    from podracer_platform.service.lifetime import (
+        PARENT_VARIABLE,
+        exit_with_parent_if_asked,
+        stop_event_on_signals,
+        unless,
+    )
+    from podracer_platform.service.process import (
+        ControlSettings,
+        ServiceSettings,
+        announce,
+        main,
+        run_service,
+    )
+    from podracer_platform.service.recording import TelemetryOptions, telemetry
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -26,10 +26,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from prometheus_client import CollectorRegistry, start_http_server
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.rpc.address import parse_address
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.logging import redact
-from podracer_platform.telemetry.spans import FinishedSpan, SpanSink
+from podracer_platform.rpc import parse_address
+from podracer_platform.telemetry import FinishedSpan, SpanSink, metrics, redact
 
 # What a collector that is away is worth: one line for each batch that is lost, none for each
 # attempt.

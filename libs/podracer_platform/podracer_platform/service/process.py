@@ -13,16 +13,12 @@ from typing import NoReturn, TypeVar
 
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_platform.rpc import limits
-from podracer_platform.rpc.audit import write_audit_log
-from podracer_platform.rpc.binding import ServerOptions
-from podracer_platform.rpc.channel import ChannelOptions
-from podracer_platform.rpc.tls import TlsFolder
+from podracer_platform.rpc import ChannelOptions, ServerOptions, TlsFolder, limits, write_audit_log
 from podracer_platform.service.build import describe_build
 from podracer_platform.service.lifetime import exit_with_parent_if_asked, protect_memory
-from podracer_platform.service.telemetry import TelemetryOptions, telemetry
+from podracer_platform.service.recording import TelemetryOptions, telemetry
 from podracer_platform.settings import load_settings
-from podracer_platform.telemetry.logging import configure_logging
+from podracer_platform.telemetry import configure_logging
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from minio.error import InvalidResponseError
 from urllib3 import BaseHTTPResponse
 
 from podracer_core.errors import DeadlineExpired, PermissionRefused, Unavailable
-from podracer_core.storage.object_store import Ask, ObjectStore, StoreAccess
-from podracer_platform.rpc.backoff import Backoff
+from podracer_core.storage import Ask, ObjectStore, StoreAccess
+from podracer_platform.rpc import Backoff
 from podracer_platform.storage.s3 import S3Store, make_client
 
 _RETRY_S = (1.0, 30.0)

@@ -35,7 +35,7 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.storage.object_store import (
+from podracer_core.storage import (
     CHUNK_BYTES,
     ObjectInfo,
     ObjectStore,
@@ -44,7 +44,7 @@ from podracer_core.storage.object_store import (
     check_prefix,
     open_source,
 )
-from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc import Backoff
 from podracer_platform.settings import load_settings
 
 logger = logging.getLogger(__name__)

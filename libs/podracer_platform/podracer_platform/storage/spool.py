@@ -27,15 +27,15 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_core.storage.object_store import (
+from podracer_core.storage import (
     CHUNK_BYTES,
     ObjectInfo,
     ObjectStore,
     check_key,
     open_source,
 )
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.telemetry.metrics import SPOOL
+from podracer_platform.rpc import Backoff
+from podracer_platform.telemetry import SPOOL
 
 logger = logging.getLogger(__name__)
 

@@ -7,5 +7,63 @@ span_files    spans in files of this machine
 instruments   counters, gauges and histograms with bounded labels
 metrics       the table of all of them
 
-podracer_platform.service.telemetry sends them where a process's settings say.
+podracer_platform.service.recording sends them where a process's settings say.
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_platform.telemetry import metrics
+    from podracer_platform.telemetry.instruments import (
+        OTHER,
+        Counter,
+        Gauge,
+        Histogram,
+        Metric,
+        Reading,
+    )
+    from podracer_platform.telemetry.logging import (
+        PrintableStream,
+        configure_logging,
+        printable,
+        redact,
+    )
+    from podracer_platform.telemetry.metrics import (
+        CANDIDATES,
+        CHECKPOINT_SIZE,
+        CHECKPOINT_TIME,
+        DATABASE,
+        DELIVERED,
+        EPISODES,
+        EVALUATION,
+        EVALUATOR_QUEUE,
+        FUSION,
+        LEASES,
+        ORDERS,
+        PODS_WANTED,
+        POLICY_ACTIONS,
+        POLICY_BATCH,
+        POLICY_LOADS,
+        POLICY_QUEUE,
+        PROPOSALS,
+        ROLLOUT,
+        SPOOL,
+        WORKER_STEPS,
+    )
+    from podracer_platform.telemetry.span_files import ENDING, SpanFiles
+    from podracer_platform.telemetry.spans import (
+        NO_SPAN,
+        TRACEPARENT,
+        FinishedSpan,
+        Span,
+        SpanContext,
+        SpanSink,
+        are_recorded,
+        current,
+        record_spans,
+        span,
+    )
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_core.statistics.bootstrap import bootstrap_deviation
-from podracer_trading.backtest.performance import DAYS_A_YEAR, sharpe_ratio
+from podracer_core.statistics import bootstrap_deviation
+from podracer_trading.backtest.returns import DAYS_A_YEAR, sharpe_ratio
 
 SIGNIFICANT = 0.05
 """The greatest p-value of an edge."""

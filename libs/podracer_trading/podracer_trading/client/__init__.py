@@ -4,5 +4,23 @@ data_import                                      a price table -> a canonical fi
                                                  server
 session, backtests                               policies played through the days by an evaluator
 validation                                       whether a job's best has an edge over holding
-backtest_text, backtest_page, backtest_figures   its results
+backtest_words, backtest_page, backtest_figures   its results
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_trading.client.backtest_page import write_backtest
+    from podracer_trading.client.backtest_words import backtest_json, backtest_text, validation_text
+    from podracer_trading.client.data_import import (
+        ImportRequest,
+        import_market_data,
+        inspection_text,
+        write_market,
+    )
+    from podracer_trading.client.session import BacktestPlan, play_backtest, price_file
+    from podracer_trading.client.validation import edge_in_validation
+else:
+    __all__, __getattr__ = exports(__name__)

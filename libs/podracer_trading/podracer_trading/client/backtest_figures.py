@@ -11,10 +11,9 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy
-from podracer_client.report.figures.palette import GRID, MUTED, SERIES
-from podracer_client.report.figures.rendering import FigurePlan
-from podracer_trading.client.backtest_text import title_of
+from podracer_client.report import GRID, MUTED, SERIES
+from podracer_client.report.figures import WIDTH_IN, FigurePlan, legend, tidy
+from podracer_trading.client.backtest_words import title_of
 from podracer_trading.client.backtests import Backtest
 
 __all__ = ["backtest_figures", "weights"]

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 from podracer_client.files import make_folder, write_whole
-from podracer_client.report.figures.rendering import (
+from podracer_client.report import Markup, definitions, element, join, page, section, table
+from podracer_client.report.figures import (
     FigurePlan,
     Rendered,
     figure_element,
     render_figures,
     write_figures,
 )
-from podracer_client.report.html import Markup, definitions, element, join, page, section, table
-from podracer_trading.backtest.performance import drawdowns, monthly_returns
-from podracer_trading.backtest.record import equity_csv, holdings_csv
+from podracer_trading.backtest import drawdowns, equity_csv, holdings_csv, monthly_returns
 from podracer_trading.client.backtest_figures import backtest_figures
-from podracer_trading.client.backtest_text import (
+from podracer_trading.client.backtest_words import (
     COLUMNS,
     WINDOWS,
     account_cells,

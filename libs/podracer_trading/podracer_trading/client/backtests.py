@@ -12,22 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_client.policies.evaluation import sources
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_client.policies import sources
+from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
-from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
-from podracer_platform.messages.catalogue import (
+from podracer_core.statistics import bootstrap_interval, paired_interval
+from podracer_platform.messages import (
     environment_from_message,
     environment_to_message,
     file_to_message,
 )
-from podracer_trading.backtest.edge import Edge
-from podracer_trading.backtest.performance import Performance, daily_returns, sharpe_ratio
-from podracer_trading.backtest.record import (
+from podracer_trading.backtest import (
     BacktestRecord,
+    Edge,
+    Performance,
     chained_trades_csv,
+    daily_returns,
     record_from_messages,
+    sharpe_ratio,
 )
 
 __all__ = ["INDEX", "POLICY", "Account", "Backtest", "run_backtest"]

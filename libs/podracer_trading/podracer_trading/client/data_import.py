@@ -10,23 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from podracer_client.artifacts.data_sets import download_data_set, store_data_set
-from podracer_client.display.output import columns
-from podracer_client.jobs.client import Client
+from podracer_client.artifacts import download_data_set, store_data_set
+from podracer_client.display import columns
+from podracer_client.jobs import Client
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_platform.rpc.resource_names import is_label
-from podracer_trading.market_data import COLUMNS
-from podracer_trading.market_data.canonical import (
+from podracer_platform.rpc import is_label
+from podracer_trading.market_data import (
+    COLUMNS,
+    JUMP_RULE,
+    SPLIT_RULE,
+    Inspection,
+    PriceTable,
     Provenance,
+    SyntheticMarket,
     append,
+    checked,
+    inspect,
+    make_market,
+    moment,
     prepared,
     read_provenance,
+    read_table,
     write_canonical,
 )
-from podracer_trading.market_data.inspection import JUMP_RULE, SPLIT_RULE, Inspection, inspect
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
-from podracer_trading.market_data.table import PriceTable, checked, moment
 
 __all__ = [
     "ImportRequest",

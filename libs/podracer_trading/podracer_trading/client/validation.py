@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from podracer_client.policies.environment import trained_environment
-from podracer_client.policies.folders import Competition
+from podracer_client.policies import Competition, trained_environment
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_trading.backtest.edge import Edge, edge_over_holding
+from podracer_trading.backtest import Edge, edge_over_holding
 from podracer_trading.client.backtests import run_backtest
 from podracer_trading.client.session import Bring, Evaluator
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from podracer_client.command.options import (
+from podracer_client.command import (
     EnsembleRule,
     EnsembleSize,
     FiguresFolder,
@@ -21,7 +21,7 @@ from podracer_client.command.options import (
     Trusted,
     with_server,
 )
-from podracer_client.display.output import write_json
+from podracer_client.display import write_json
 from podracer_client.files import require_makeable
 from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput
@@ -100,13 +100,16 @@ def backtest(
 ) -> None:
     """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and
     all fills (trades.csv)."""
-    from podracer_client.local.services import private_evaluator
-    from podracer_client.policies.environment import bring_files
-    from podracer_client.policies.folders import competing_folders
-    from podracer_client.policies.trust import Trust
-    from podracer_trading.client.backtest_text import backtest_json, backtest_text
-    from podracer_trading.client.session import BacktestPlan, play_backtest, price_file
-    from podracer_trading.client.validation import edge_in_validation
+    from podracer_client.local import private_evaluator
+    from podracer_client.policies import Trust, bring_files, competing_folders
+    from podracer_trading.client import (
+        BacktestPlan,
+        backtest_json,
+        backtest_text,
+        edge_in_validation,
+        play_backtest,
+        price_file,
+    )
 
     arguments = _arguments(settings, start, end)
     if walk and (ensemble or len(policies) < 2):
@@ -135,7 +138,7 @@ def backtest(
         found = replace(found, validation=edge_in_validation(competition, evaluator, bring))
 
     # after the play: matplotlib takes a second
-    from podracer_trading.client.backtest_page import write_backtest
+    from podracer_trading.client import write_backtest
 
     written = write_backtest(found, folder, f"{title}: back-test", figures)
     if json:
@@ -147,7 +150,7 @@ def backtest(
 
 def _arguments(settings: Settings, start: str, end: str) -> dict[str, Any]:
     """Of the environment: `--set`'s, and the days."""
-    from podracer_client.policies.environment import parsed_arguments
+    from podracer_client.policies import parsed_arguments
 
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
     days = (("evaluation_start", start), ("evaluation_end", end))

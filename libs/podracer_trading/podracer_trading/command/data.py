@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.display.output import columns, write_json
+from podracer_client.command import Json, ServerOptions, with_server
+from podracer_client.display import columns, write_json
 from podracer_client.files import require_writable
 from podracer_client.names import moment, short_name
 from podracer_core.errors import InvalidInput
@@ -73,7 +73,7 @@ def import_table(
 ) -> None:
     """Check a price table, report its gaps and outliers, and store it as Parquet in a file or on
     the server."""
-    from podracer_trading.client.data_import import (
+    from podracer_trading.client import (
         ImportRequest,
         import_market_data,
         inspection_text,
@@ -144,8 +144,8 @@ def make(
 ) -> None:
     """Generate a synthetic market: correlated prices with regimes, trends, jumps and gaps.
     Seeded."""
-    from podracer_trading.client.data_import import write_market
-    from podracer_trading.market_data.synthetic import SyntheticMarket
+    from podracer_trading.client import write_market
+    from podracer_trading.market_data import SyntheticMarket
 
     if output.suffix not in (".csv", ".parquet"):
         raise InvalidInput(
@@ -175,7 +175,7 @@ def make(
 def list_data_sets(server: ServerOptions, json: Json = False) -> None:
     """List the server's data sets, newest first. NAME.0123456789abcdef is an older version of NAME
     that jobs need."""
-    from podracer_client.artifacts.data_sets import data_sets
+    from podracer_client.artifacts import data_sets
 
     with server.connect() as client:
         found = list(data_sets(client))
@@ -202,8 +202,8 @@ def list_data_sets(server: ServerOptions, json: Json = False) -> None:
 @with_server
 def show(server: ServerOptions, name: Name, json: Json = False) -> None:
     """Show what a data set holds."""
-    from podracer_client.artifacts.data_sets import download_data_set
-    from podracer_trading.market_data.canonical import read_provenance
+    from podracer_client.artifacts import download_data_set
+    from podracer_trading.market_data import read_provenance
 
     with server.connect() as client, download_data_set(client, name) as (artifact, file):
         provenance = read_provenance(file)
@@ -230,7 +230,7 @@ def show(server: ServerOptions, name: Name, json: Json = False) -> None:
 @with_server
 def delete(server: ServerOptions, name: Name) -> None:
     """Delete a data set that no job needs."""
-    from podracer_client.artifacts.data_sets import delete_data_set
+    from podracer_client.artifacts import delete_data_set
 
     with server.connect() as client:
         delete_data_set(client, name)
@@ -248,7 +248,7 @@ def download(
     ],
 ) -> None:
     """Write a data set to a file."""
-    from podracer_client.artifacts.data_sets import fetch_data_set
+    from podracer_client.artifacts import fetch_data_set
 
     require_writable(output)
     with server.connect() as client:

@@ -11,3 +11,17 @@ to tickers on one time axis, is podracer_trading.market_data.
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_trading.environment import indicators
+    from podracer_trading.environment.environment import Broker, Decision, StockTrading
+    from podracer_trading.environment.indicators import bars_needed, indicators_of, turbulence_of
+    from podracer_trading.environment.market import Market, prepare
+    from podracer_trading.environment.split import evaluation_bars, split_bars, traded_splits
+    from podracer_trading.environment.statistic import statistic_of
+else:
+    __all__, __getattr__ = exports(__name__)

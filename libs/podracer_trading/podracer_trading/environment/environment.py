@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.environments.torch_environment import State, TorchEnvironment
-from podracer_core.environments.vec_environment import EpisodeStatistic, check_time_limit
+from podracer_core.environments import EpisodeStatistic, State, TorchEnvironment, check_time_limit
 from podracer_core.random_numbers import integers, uniform
-from podracer_trading.backtest.performance import daily_returns
+from podracer_trading.backtest import daily_returns
 from podracer_trading.environment.market import Market, prepare
 from podracer_trading.environment.split import (
     check_split,

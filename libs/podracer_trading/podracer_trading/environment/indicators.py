@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_trading.info import Indicator, StockTradingConfig
-from podracer_trading.market_data import refusal, trading_library
-from podracer_trading.market_data.table import PriceTable
+from podracer_trading.market_data import PriceTable, refusal, trading_library
 
 _MACD = (12, 26, 9)  # fast, slow and signal windows: everyone's
 

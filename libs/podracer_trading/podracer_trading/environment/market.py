@@ -19,10 +19,17 @@ from podracer_trading.environment.indicators import (
 )
 from podracer_trading.environment.split import split_bars
 from podracer_trading.info import Split, StockTradingConfig
-from podracer_trading.market_data import refusal
-from podracer_trading.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
-from podracer_trading.market_data.reading import read_table
-from podracer_trading.market_data.table import AlignedBars, align, checked, moment
+from podracer_trading.market_data import (
+    AlignedBars,
+    ExRightsDate,
+    adjusted,
+    align,
+    checked,
+    find_ex_rights,
+    moment,
+    read_table,
+    refusal,
+)
 
 # Relative. A deviation below it is the rounding of something that stands still; to divide by it
 # would make noise of it.

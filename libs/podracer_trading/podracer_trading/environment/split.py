@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_trading.info import Split, StockTradingConfig
-from podracer_trading.market_data import refusal
-from podracer_trading.market_data.table import moment
+from podracer_trading.market_data import moment, refusal
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 

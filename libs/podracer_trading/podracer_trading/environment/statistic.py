@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.vec_environment import EpisodeStatistic
-from podracer_core.statistics.bootstrap import bootstrap_interval
-from podracer_trading.backtest.performance import DAYS_A_YEAR, performance, sharpe_ratio
+from podracer_core.environments import EpisodeStatistic
+from podracer_core.statistics import bootstrap_interval
+from podracer_trading.backtest import DAYS_A_YEAR, performance, sharpe_ratio
 from podracer_trading.info import Score
 
 _NORMAL_QUANTILE = 1.96

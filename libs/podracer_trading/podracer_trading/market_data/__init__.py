@@ -12,29 +12,24 @@ synthetic     synthetic markets
 This module has the error for a refused table; pyarrow and talib are imported when a table is
 opened."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import Any
+from podracer_core.lazy import exports
 
-from podracer_core.errors import InvalidInput, PreconditionFailed
-
-FIELD = "environment.kwargs"
-
-COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
-"""The columns of every table."""
-
-
-def refusal(name: str, message: str) -> InvalidInput:
-    """The error for one argument of the constructor of StockTrading-v0, which uses the tables."""
-    return InvalidInput(message, field=f"{FIELD}.{name}")
-
-
-def trading_library(module: str) -> Any:
-    """The module of that name. Raises PreconditionFailed if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        message = f"market data needs {module}, which cannot be imported here ({error}); "
-        message += "install podracer-trading"
-        raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error
+if TYPE_CHECKING:
+    from podracer_trading.market_data.canonical import (
+        Provenance,
+        append,
+        prepared,
+        read_provenance,
+        unadjusted,
+        write_canonical,
+    )
+    from podracer_trading.market_data.columns import COLUMNS, FIELD, refusal, trading_library
+    from podracer_trading.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
+    from podracer_trading.market_data.inspection import JUMP_RULE, SPLIT_RULE, Inspection, inspect
+    from podracer_trading.market_data.reading import read_index, read_table
+    from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
+    from podracer_trading.market_data.table import AlignedBars, PriceTable, align, checked, moment
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data import COLUMNS, refusal, trading_library
+from podracer_trading.market_data.columns import COLUMNS, refusal, trading_library
 from podracer_trading.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
 from podracer_trading.market_data.table import PriceTable, moment
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data import COLUMNS, refusal, trading_library
+from podracer_trading.market_data.columns import COLUMNS, refusal, trading_library
 from podracer_trading.market_data.wall_clock import (
     refuse_mixed_offsets,
     times_without_offsets,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data import refusal
+from podracer_trading.market_data.columns import refusal
 from podracer_trading.market_data.reading import RawTable
 
 # Relative. Prices that went through float32 may leave [low, high] by a rounding.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from podracer_trading.market_data import refusal, trading_library
+from podracer_trading.market_data.columns import refusal, trading_library
 
 _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)$"
 

@@ -20,25 +20,29 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.training.evaluation_backend import (
+from podracer_core.training import (
     EvaluationAnswer,
     EvaluationBackend,
     EvaluationOrder,
+    Occasions,
 )
-from podracer_core.training.phases import Occasions
 from podracer_learner.background import BackgroundTask
 from podracer_learner.user_files import FetchedFiles, wants_files
-from podracer_platform.carriers.inline import TensorEncoder, chunk_messages
-from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
-from podracer_platform.carriers.slots import SlotWriter
-from podracer_platform.carriers.staging import CARRIER_FAILED, CarrierFailed
-from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
-from podracer_platform.messages.training import result_from_message
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.streams import StreamCall
-from podracer_platform.service.build import own_build
-from podracer_platform.telemetry.metrics import ORDERS
-from podracer_platform.telemetry.spans import NO_SPAN, Span, current, span
+from podracer_platform.carriers import (
+    CARRIER_FAILED,
+    CarrierFailed,
+    CarrierOffering,
+    Endpoint,
+    SlotWriter,
+    TensorEncoder,
+    carrier_name,
+    chunk_messages,
+)
+from podracer_platform.messages import seconds_from_duration, seconds_to_duration
+from podracer_platform.rpc import Backoff, StreamCall
+from podracer_platform.service import own_build
+from podracer_platform.telemetry import NO_SPAN, ORDERS, Span, current, span
+from podracer_platform.training_messages import result_from_message
 
 logger = logging.getLogger(__name__)
 

@@ -19,24 +19,18 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.training.epochs import EpochFusion, FusionTransport
-from podracer_core.training.phases import Phases
-from podracer_core.training.session import TrainingSession
+from podracer_core.fusion import Contribution, Fused
+from podracer_core.training import EpochFusion, FusionTransport, Phases, TrainingSession
 from podracer_learner.background import pause
 from podracer_learner.fusion.follower_registry import NOT_A_LEAD
 from podracer_learner.fusion.lead import Answer, Ended, fusion_deadline_s
 from podracer_learner.fusion.stream import StateDecoder, contribution_requests
-from podracer_learner.lease.held_lease import HeldLease
-from podracer_learner.round.access import LearnerStatus
-from podracer_learner.round.reports import RoundMeter
-from podracer_learner.round.setup import RoundSetup
-from podracer_platform.carriers.inline import TensorEncoder
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.streams import StreamCall
-from podracer_platform.service.build import own_build
-from podracer_platform.telemetry.metrics import FUSION
-from podracer_platform.telemetry.spans import are_recorded, current, span
+from podracer_learner.lease import HeldLease
+from podracer_learner.round import LearnerStatus, RoundMeter, RoundSetup
+from podracer_platform.carriers import TensorEncoder
+from podracer_platform.rpc import Backoff, StreamCall
+from podracer_platform.service import own_build
+from podracer_platform.telemetry import FUSION, are_recorded, current, span
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_core.fusion.fuse import LEAD, FusionTable
-from podracer_core.fusion.fusion import FusionOptions, fusion_class
-from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.sections.pod import Fusion
-from podracer_core.training.epochs import EpochFusion, FusionTransport
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.streams import Outbox
-from podracer_platform.telemetry.metrics import FUSION
+from podracer_core.fusion import LEAD, Contribution, Fused, FusionOptions, FusionTable, fusion_class
+from podracer_core.sections import Fusion
+from podracer_core.training import EpochFusion, FusionTransport
+from podracer_platform.messages import seconds_from_duration
+from podracer_platform.rpc import Outbox
+from podracer_platform.telemetry import FUSION
 
 logger = logging.getLogger(__name__)
 

@@ -24,13 +24,11 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from podracer_core.storage.object_store import StoreAccess, StoreKeys
+from podracer_core.storage import StoreAccess, StoreKeys
 from podracer_learner.lease.guard import LeaseGuard
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.auth import bearer
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.status import translated_errors
-from podracer_platform.service.build import own_build
+from podracer_platform.messages import seconds_from_duration
+from podracer_platform.rpc import Backoff, bearer, translated_errors
+from podracer_platform.service import own_build
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.memory import free_bytes
+from podracer_core.algorithms import Algorithm
+from podracer_core.buffers import free_bytes
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.errors import InvalidInput
-from podracer_core.storage.manifest import ManifestFile
-from podracer_core.storage.object_store import ObjectStore
-from podracer_core.training.member_states import EnvironmentState, ParentKind, inherit, resume
-from podracer_core.training.session import MemberOutcome
+from podracer_core.storage import ManifestFile, ObjectStore
+from podracer_core.training import EnvironmentState, MemberOutcome, ParentKind, inherit, resume
 from podracer_learner.checkpoints import (
     base_env_steps,
     read_references,

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms import Algorithm
 from podracer_core.errors import MOST_LETTERS, DataCorrupted, PodracerError, UserCodeFailed, plain
-from podracer_core.training.session import Progress, TrainingSession
-from podracer_core.training.snapshots import Judgement
-from podracer_core.training.source import RolloutSource, WorldBreak
+from podracer_core.training import Judgement, Progress, RolloutSource, TrainingSession, WorldBreak
 from podracer_learner.checkpoints import base_env_steps
-from podracer_learner.lease.held_lease import HeldLease
+from podracer_learner.lease import HeldLease
 from podracer_learner.round.access import LearnerStatus
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.messages.training import break_to_message, result_to_message
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.spans import Span, span
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.telemetry import Span, metrics, span
+from podracer_platform.training_messages import break_to_message, result_to_message
 
 if TYPE_CHECKING:
     from podracer_learner.round.setup import RoundSetup

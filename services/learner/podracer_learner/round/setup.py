@@ -15,51 +15,52 @@ import torch
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
-from podracer_core.catalogue.spaces import Space
+from podracer_core.algorithms import Algorithm, CohortConfig
+from podracer_core.catalogue import Space, find_algorithm
+from podracer_core.catalogue.environments import MOST_EPISODE_STEPS, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.processes.row_processes import core_count
-from podracer_core.environments.registry import (
+from podracer_core.environments import (
+    action_array_space,
     device_for,
     evaluates_alike,
+    from_gymnasium,
     is_evaluated_beside,
     make_vec_environment,
-)
-from podracer_core.environments.spaces import (
-    action_array_space,
-    from_gymnasium,
     observation_array_space,
     to_gymnasium,
 )
+from podracer_core.environments.processes import core_count
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.sections.objective import EVALUATION_FRACTION
-from podracer_core.storage.manifest import ManifestFile
-from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
-from podracer_core.training.evaluation_process import ProcessBackend
-from podracer_core.training.member_states import resume_environments
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.sizes import fitting_algorithm, fitting_envs, usual_envs_per_member
-from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
+from podracer_core.sections import EVALUATION_FRACTION
+from podracer_core.storage import ManifestFile
+from podracer_core.training import (
+    EvaluationBackend,
+    InProcessBackend,
+    InProcessSource,
+    OverlappingSource,
+    ProcessBackend,
+    RolloutSource,
+    RoundPlan,
+    fitting_algorithm,
+    fitting_envs,
+    resume_environments,
+    usual_envs_per_member,
+)
 from podracer_learner.config import LearnerConfig
-from podracer_learner.evaluators.remote_backend import RemoteBackend
-from podracer_learner.evaluators.works import require_user_code_allowed
+from podracer_learner.evaluators import RemoteBackend, require_user_code_allowed
 from podracer_learner.peers import Peers
 from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, load_initial_agents
 from podracer_learner.user_files import FetchedFiles, UserFiles
-from podracer_learner.workers.crew import WorkerPlan
-from podracer_learner.workers.source import RemoteSource
-from podracer_platform.carriers.negotiation import Endpoint
-from podracer_platform.messages.catalogue import environment_from_message, space_from_message
-from podracer_platform.messages.sections import (
+from podracer_learner.workers import RemoteSource, WorkerPlan
+from podracer_platform.carriers import Endpoint
+from podracer_platform.messages import (
+    environment_from_message,
     evaluation_plan_from_message,
     objective_from_message,
     seconds_from_duration,
+    space_from_message,
 )
-from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.training_messages import cohort_from_message
 
 logger = logging.getLogger(__name__)
 

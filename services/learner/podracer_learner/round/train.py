@@ -11,20 +11,24 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Unavailable
-from podracer_core.training.epochs import EpochFusion
-from podracer_core.training.phases import TOTAL, Phases
-from podracer_core.training.session import MemberOutcome, TrainingSession
-from podracer_core.training.snapshots import Judgement
+from podracer_core.training import (
+    TOTAL,
+    EpochFusion,
+    Judgement,
+    MemberOutcome,
+    Phases,
+    TrainingSession,
+)
 from podracer_learner.checkpoints import CheckpointWriter, base_env_steps
 from podracer_learner.config import LearnerConfig
-from podracer_learner.lease.held_lease import HeldLease, Interrupted
+from podracer_learner.lease import HeldLease, Interrupted
 from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.round.checkpoint_committer import HURRY_S, CheckpointCommitter, StoreAway
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import RoundReports
 from podracer_learner.round.setup import RoundSetup
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.telemetry.spans import are_recorded, current, span
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.telemetry import are_recorded, current, span
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from podracer_core.errors import Unavailable
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.discovery import WorkerDirectory, WorkerDiscovery
 from podracer_learner.workers.link import LinkOptions, Opening, WorkerLink
-from podracer_learner.workers.shares import (
+from podracer_learner.workers.partition import (
     Part,
     UsualDuration,
     consecutive,
@@ -29,7 +29,7 @@ from podracer_learner.workers.shares import (
     is_worth_moving,
     shares,
 )
-from podracer_platform.carriers.negotiation import Endpoint
+from podracer_platform.carriers import Endpoint
 
 logger = logging.getLogger(__name__)
 

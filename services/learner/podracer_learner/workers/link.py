@@ -17,7 +17,7 @@ from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.buffers import Rollout
 from podracer_core.errors import (
     DataCorrupted,
     DeadlineExpired,
@@ -27,19 +27,22 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.training.source import WorldBreak
+from podracer_core.training import WorldBreak
 from podracer_learner.background import BackgroundTask
 from podracer_learner.user_files import FetchedFiles, wants_files
+from podracer_learner.workers.partition import Part, RolloutTimes
 from podracer_learner.workers.rollouts import Weights
-from podracer_learner.workers.shares import Part, RolloutTimes
-from podracer_platform.carriers.inline import TensorDecoder
-from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
-from podracer_platform.carriers.slots import SlotReader
-from podracer_platform.carriers.staging import CarrierFailed
-from podracer_platform.messages.training import break_from_message
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.streams import StreamCall
-from podracer_platform.telemetry.spans import current
+from podracer_platform.carriers import (
+    CarrierFailed,
+    CarrierOffering,
+    Endpoint,
+    SlotReader,
+    TensorDecoder,
+    carrier_name,
+)
+from podracer_platform.rpc import Backoff, StreamCall
+from podracer_platform.telemetry import current
+from podracer_platform.training_messages import break_from_message
 
 logger = logging.getLogger(__name__)
 

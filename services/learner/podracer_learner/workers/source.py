@@ -12,20 +12,27 @@ import torch
 from torch import Tensor
 
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.rollout import Rollout
+from podracer_core.algorithms import Algorithm
+from podracer_core.buffers import Rollout
 from podracer_core.errors import TimeUp
-from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
-from podracer_core.training.source import MOST_AHEAD, PaceTrial, RolloutSource, WorldBreak
+from podracer_core.training import (
+    MOST_AHEAD,
+    EnvironmentState,
+    PaceTrial,
+    RolloutSource,
+    WorldBreak,
+    stack_states,
+    unstack_states,
+)
 from podracer_learner.workers.crew import WorkerCrew, WorkerPlan
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.link import Arrival, WorkerLink
+from podracer_learner.workers.partition import Part, Share, remaining_wait_s
 from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
-from podracer_learner.workers.shares import Part, Share, remaining_wait_s
-from podracer_platform.carriers.inline import TensorEncoder, encode_tensor
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.address import parse_address
-from podracer_platform.service.build import own_build
+from podracer_platform.carriers import TensorEncoder, encode_tensor
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import parse_address
+from podracer_platform.service import own_build
 
 logger = logging.getLogger(__name__)
 

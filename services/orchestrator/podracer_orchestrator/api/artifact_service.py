@@ -28,20 +28,30 @@ from podracer_core.errors import (
     NotFound,
     PodracerError,
 )
-from podracer_core.storage.layout import artifact_key
-from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
-from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
+from podracer_core.storage import (
+    CHUNK_BYTES,
+    FILE_NAME,
+    ManifestFile,
+    ObjectStore,
+    artifact_key,
+    read_manifest,
+)
 from podracer_orchestrator.api.messages import enum_name
-from podracer_orchestrator.artifacts import artifacts, versions
-from podracer_orchestrator.artifacts.artifacts import Found
-from podracer_orchestrator.artifacts.uploads import IDLE_S, SLOWEST_BYTES_PER_S, Uploads, in_time
+from podracer_orchestrator.artifacts import (
+    IDLE_S,
+    SLOWEST_BYTES_PER_S,
+    Found,
+    Uploads,
+    artifacts,
+    in_time,
+    versions,
+)
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import job_files
-from podracer_orchestrator.jobs.quotas import Quotas, require
+from podracer_orchestrator.jobs import Quotas, job_files, require
 from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
-from podracer_platform.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
+from podracer_platform.attachments import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_platform.rpc import resource_names as names
 
 MAX_UPLOAD_BYTES = MAX_DATA_BYTES

@@ -13,14 +13,11 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_core.storage.layout import CheckpointPlace, job_prefix
+from podracer_core.storage import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, outbox
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.continuous.promotions import Policy
-from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
-from podracer_orchestrator.jobs.submission import changed
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.continuous import Policy, promotions
+from podracer_orchestrator.jobs import FINAL_STATES, JobSignal, JobState, changed, founders, jobs
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, encode, retrained_of, spec_of
 from podracer_orchestrator.tables import (
@@ -43,8 +40,8 @@ from podracer_orchestrator.transactions import (
     touch,
 )
 from podracer_orchestrator.works import checkpoints
+from podracer_platform.rpc import Name, job_name
 from podracer_platform.rpc import resource_names as names
-from podracer_platform.rpc.resource_names import Name, job_name
 
 POLICY_KINDS = ("agent", "checkpoint", "best checkpoint")
 

@@ -27,18 +27,14 @@ from podracer_orchestrator.api.messages import (
 )
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import job_files, jobs, listing, submission
-from podracer_orchestrator.jobs.listing import parse_filter
-from podracer_orchestrator.jobs.quotas import require
+from podracer_orchestrator.jobs import job_files, jobs, listing, parse_filter, require, submission
 from podracer_orchestrator.orchestrator import Orchestrator
-from podracer_orchestrator.pool import pods
-from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
+from podracer_orchestrator.pool import capacity_message, pod_uses, pods
 from podracer_orchestrator.tables import JobRow
-from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.messages import seconds_from_duration
+from podracer_platform.rpc import current_caller, page
 from podracer_platform.rpc import resource_names as names
-from podracer_platform.rpc.auth import current_caller
-from podracer_platform.rpc.bounds import page
-from podracer_platform.telemetry.spans import current
+from podracer_platform.telemetry import current
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1

@@ -11,11 +11,8 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
-from podracer_orchestrator.leases.leases import PodLease
+from podracer_orchestrator.jobs import FINAL_STATES, JobState, jobs
+from podracer_orchestrator.leases import LeaseDeadlines, LiveReport, PodLease, leases
 from podracer_orchestrator.outcomes import ending, post_training
 from podracer_orchestrator.stored_messages import (
     best_of,
@@ -38,9 +35,9 @@ from podracer_orchestrator.tables import (
     PromotionRow,
     WorkKind,
 )
-from podracer_orchestrator.works.checkpoints import unjudged_policy
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.resource_names import job_name, leaderboard_name, wrong_field
+from podracer_orchestrator.works import unjudged_policy
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import job_name, leaderboard_name, wrong_field
 
 BASIC_ARGUMENTS_BYTES = 1024
 

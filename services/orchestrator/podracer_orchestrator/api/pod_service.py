@@ -13,18 +13,15 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch.capabilities import Capabilities
-from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
-from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.pool.pods import PodReport
+from podracer_orchestrator.dispatch import Ask, Capabilities, Dispatcher, LeaseOperations
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport
+from podracer_orchestrator.pool import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
-from podracer_orchestrator.works.train_results import member_commit
-from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_orchestrator.works import member_commit
+from podracer_platform.messages import seconds_from_duration, seconds_to_duration
+from podracer_platform.rpc import current_caller
 from podracer_platform.rpc import resource_names as names
-from podracer_platform.rpc.auth import current_caller
-from podracer_platform.service.build import is_compatible, own_build
+from podracer_platform.service import is_compatible, own_build
 
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0

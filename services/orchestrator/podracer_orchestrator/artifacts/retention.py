@@ -22,19 +22,22 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
-from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
-from podracer_core.storage.manifest import FILE_NAME, read_manifest
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import (
+    FILE_NAME,
+    REPLAY_FOLDER,
+    CheckpointPlace,
+    ObjectStore,
+    job_prefix,
+    read_manifest,
+)
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.artifacts.uploads import Uploads
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.delivery import Delivery
+from podracer_orchestrator.board import Delivery, LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.jobs.quotas import FORKED
+from podracer_orchestrator.jobs import FORKED, founders, jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import (

@@ -14,7 +14,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from podracer_core.errors import Exhausted
-from podracer_platform.attachments.limits import MAX_DATA_BYTES
+from podracer_platform.attachments import MAX_DATA_BYTES
 
 Message = TypeVar("Message")
 

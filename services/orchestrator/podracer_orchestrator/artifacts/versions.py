@@ -17,8 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import NotFound
-from podracer_core.storage.layout import UPLOADS_FOLDER
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import UPLOADS_FOLDER, ObjectStore
 from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.stored_messages import spec_of

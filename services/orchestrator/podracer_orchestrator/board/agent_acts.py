@@ -18,14 +18,12 @@ from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.quotas import FORKED
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
+from podracer_orchestrator.jobs import FINAL_STATES, FORKED, JobState, jobs
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.transactions import WORK, Transactions, touch
-from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_platform.messages import hyperparameters_from_message
+from podracer_platform.rpc import last_part
 from podracer_platform.rpc import resource_names as names
-from podracer_platform.rpc.resource_names import last_part
 
 _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAITING)
 

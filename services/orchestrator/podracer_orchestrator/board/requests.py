@@ -19,18 +19,15 @@ from podracer_orchestrator import outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import Remainder
-from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
+from podracer_orchestrator.jobs import LIVE_STATES, JobState, Remainder, jobs
 from podracer_orchestrator.outcomes import ensembles, finals
 from podracer_orchestrator.stored_messages import as_problem
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
-from podracer_orchestrator.works import works
-from podracer_orchestrator.works.works import Change
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.telemetry.spans import span
+from podracer_orchestrator.works import Change, works
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import Backoff
+from podracer_platform.telemetry import span
 
 Found = TypeVar("Found")
 

@@ -20,9 +20,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.statistics import student_t_quantile
 from podracer_orchestrator import events
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.jobs.job_files import environment_of
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
+from podracer_orchestrator.jobs import FINAL_STATES, JobState, environment_of, founders, jobs
 from podracer_orchestrator.stored_messages import (
     best_of,
     encode,

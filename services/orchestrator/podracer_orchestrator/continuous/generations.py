@@ -21,10 +21,16 @@ from podracer_orchestrator import events
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import contests, promotions
 from podracer_orchestrator.continuous.promotions import Generation, Policy
-from podracer_orchestrator.jobs import founders, job_files, jobs
-from podracer_orchestrator.jobs.jobs import NewJob, newest_best
-from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
-from podracer_orchestrator.jobs.submission import known_description
+from podracer_orchestrator.jobs import (
+    FINAL_STATES,
+    JobState,
+    NewJob,
+    founders,
+    job_files,
+    jobs,
+    known_description,
+    newest_best,
+)
 from podracer_orchestrator.stored_messages import (
     best_of,
     description_of,
@@ -41,9 +47,12 @@ from podracer_orchestrator.transactions import (
     job_topic,
     touch,
 )
-from podracer_platform.messages.catalogue import space_from_message
-from podracer_platform.messages.sections import search_from_message, seconds_from_duration
-from podracer_platform.rpc.resource_names import job_name
+from podracer_platform.messages import (
+    search_from_message,
+    seconds_from_duration,
+    space_from_message,
+)
+from podracer_platform.rpc import job_name
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.catalogue.algorithms import BUILT_IN, automatic_algorithms
+from podracer_core.catalogue import BUILT_IN, BUILT_IN_EVALUATORS, automatic_algorithms
 from podracer_core.catalogue.environments import BUILT_IN as BUILT_IN_ENVIRONMENTS
 from podracer_core.catalogue.environments import known_environments
-from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS
 from podracer_orchestrator import events
-from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs import plan_of
 from podracer_orchestrator.stored_messages import order_of, proposal_of, read_spec
 from podracer_orchestrator.tables import JobRow, MemberRow, PodRow, WorkRow
 

@@ -12,20 +12,23 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
+from podracer_orchestrator.board import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import BudgetSplit, Remainder, remainder, used_part
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
-from podracer_orchestrator.leases import followers, leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.leases.lease_messages import lease_message
+from podracer_orchestrator.jobs import (
+    TRAINING_STATES,
+    BudgetSplit,
+    JobState,
+    Remainder,
+    jobs,
+    plan_of,
+    remainder,
+    used_part,
+)
+from podracer_orchestrator.leases import LeaseDeadlines, followers, lease_message, leases
 from podracer_orchestrator.outcomes import lease_ends
-from podracer_orchestrator.pool import pods
-from podracer_orchestrator.pool.shares import PoolShares
+from podracer_orchestrator.pool import PoolShares, pods
 from podracer_orchestrator.stored_messages import as_problem
 from podracer_orchestrator.tables import (
     JobRow,
@@ -38,9 +41,8 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
-from podracer_orchestrator.works import works
-from podracer_orchestrator.works.works import Change
-from podracer_platform.rpc.tokens import LeaseTokens
+from podracer_orchestrator.works import Change, works
+from podracer_platform.rpc import LeaseTokens
 
 logger = logging.getLogger(__name__)
 

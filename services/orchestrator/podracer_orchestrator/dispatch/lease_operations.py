@@ -13,25 +13,19 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import DataCorrupted, Fenced, PodracerError
-from podracer_core.storage.layout import CheckpointPlace
-from podracer_core.storage.manifest import read_manifest, verify
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage import CheckpointPlace, ObjectStore, read_manifest, verify
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
 from podracer_orchestrator.dispatch.store_access import StoreAccess
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
-from podracer_orchestrator.leases import followers, leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
-from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, jobs
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport, followers, leases
 from podracer_orchestrator.outcomes import broken_worlds, lease_ends
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import LeaseRow, LeaseState, PodState, WorkRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
-from podracer_orchestrator.works import checkpoints
-from podracer_orchestrator.works.checkpoints import MemberCommit
-from podracer_platform.telemetry.metrics import LEASES
+from podracer_orchestrator.works import MemberCommit, checkpoints
+from podracer_platform.telemetry import LEASES
 
 logger = logging.getLogger(__name__)
 

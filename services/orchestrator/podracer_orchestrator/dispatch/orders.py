@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PodracerError
 from podracer_orchestrator.dispatch.renewals import FRESH_S, Action, LeaseActions
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases import LeaseDeadlines
 from podracer_orchestrator.transactions import ChangeFeed, job_topic
 
 logger = logging.getLogger(__name__)

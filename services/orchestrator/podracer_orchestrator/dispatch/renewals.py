@@ -18,18 +18,12 @@ from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PodracerError, Unavailable
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes.lease_ends import work_of
-from podracer_orchestrator.outcomes.training import record_evaluations
+from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, jobs, plan_of
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, leases
+from podracer_orchestrator.outcomes import record_evaluations, work_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
-from podracer_orchestrator.works import checkpoints
-from podracer_orchestrator.works.train_results import check_evaluations
+from podracer_orchestrator.works import check_evaluations, checkpoints
 
 FRESH_S = 1.0
 """How long an answer is valid while the job is unchanged: some depend on the time."""

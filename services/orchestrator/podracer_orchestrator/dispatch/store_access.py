@@ -10,23 +10,21 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused
-from podracer_core.storage.layout import (
+from podracer_core.storage import (
     CheckpointPlace,
+    ObjectStore,
     agent_prefix,
     job_prefix,
     of_project,
     written_pattern,
 )
-from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.leases import Holder, LeaseDeadlines, leases
 from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.tables import WorkKind
 from podracer_orchestrator.transactions import Transactions
-from podracer_platform.messages.sections import seconds_to_duration
-from podracer_platform.rpc.auth import texts
+from podracer_platform.messages import seconds_to_duration
+from podracer_platform.rpc import texts
 
 VALIDITY_S = 900.0
 """The shortest that STS gives. Holders ask again after two thirds of it."""

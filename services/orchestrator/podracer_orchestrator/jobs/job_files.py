@@ -12,7 +12,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_orchestrator.stored_messages import description_of, spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
-from podracer_platform.rpc.resource_names import artifact_name, job_name
+from podracer_platform.rpc import artifact_name, job_name
 
 CODE, DATA_SET, POLICY = "CODE", "DATA_SET", "POLICY"
 

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments import unreachable
-from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
+from podracer_core.catalogue.environments import cut_warning, evaluation_steps, unreachable
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
@@ -29,10 +28,9 @@ from podracer_orchestrator.jobs.state import (
 from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic, touch
-from podracer_platform.messages.catalogue import environment_from_message
-from podracer_platform.messages.sections import seconds_from_duration
-from podracer_platform.rpc.resource_names import job_name
-from podracer_platform.telemetry.spans import current
+from podracer_platform.messages import environment_from_message, seconds_from_duration
+from podracer_platform.rpc import job_name
+from podracer_platform.telemetry import current
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,17 @@ import re
 from dataclasses import dataclass
 
 from podracer_core.catalogue.environments import is_batched
-from podracer_core.sections.objective import EvaluationPlan
-from podracer_core.sections.pod import Pod
+from podracer_core.sections import EvaluationPlan, Pod
 from podracer_orchestrator.jobs.budget import Budget, RoundLimits
 from podracer_orchestrator.stored_messages import read_spec
 from podracer_orchestrator.tables import JobRow
-from podracer_platform.jobs.spec import JobSpec
-from podracer_platform.messages.sections import (
+from podracer_platform.jobs import JobSpec
+from podracer_platform.messages import (
     evolution_from_message,
     objective_from_message,
     pod_from_message,
 )
-from podracer_platform.rpc.resource_names import DEFAULT_PROJECT
+from podracer_platform.rpc import DEFAULT_PROJECT
 
 MIB = 1 << 20
 _FUSED_BYTES = 400 * MIB

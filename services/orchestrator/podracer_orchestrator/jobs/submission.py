@@ -13,14 +13,13 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.catalogue import evaluator_names, find_recipe, fusion_names
 from podracer_core.catalogue.environments import described_environment
-from podracer_core.catalogue.extensions import evaluator_names, fusion_names
-from podracer_core.catalogue.recipes import find_recipe
-from podracer_core.sections.evolution import Evolution
+from podracer_core.sections import Evolution
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.stored_messages import encode
-from podracer_platform.jobs.spec import JobSpec, check_size, shortened_rounds, validate
-from podracer_platform.messages.catalogue import space_to_message
+from podracer_platform.jobs import JobSpec, check_size, shortened_rounds, validate
+from podracer_platform.messages import space_to_message
 from podracer_platform.rpc import resource_names as names
 
 MAX_REQUEST_ID = 64

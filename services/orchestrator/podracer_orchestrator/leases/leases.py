@@ -13,10 +13,7 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import Fenced
 from podracer_orchestrator import events
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import Grant, RoundLimits, Usage
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import JobSignal
+from podracer_orchestrator.jobs import Grant, JobSignal, RoundLimits, Usage, jobs, plan_of
 from podracer_orchestrator.leases import followers
 from podracer_orchestrator.leases.followers import Place
 from podracer_orchestrator.tables import (

@@ -11,10 +11,16 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_orchestrator import outbox
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import Usage, remainder
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
+from podracer_orchestrator.jobs import (
+    ACTIVE_STATES,
+    TRAINING_STATES,
+    JobOutcome,
+    JobState,
+    Usage,
+    jobs,
+    plan_of,
+    remainder,
+)
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import claims, post_training
 from podracer_orchestrator.stored_messages import description_of

@@ -20,8 +20,7 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
-from podracer_orchestrator.works import evaluation_works, works
-from podracer_orchestrator.works.checkpoints import of_job
+from podracer_orchestrator.works import evaluation_works, of_job, works
 
 SMALLEST = 2
 """The fewest candidates of an ensemble."""

@@ -9,17 +9,14 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.followers import ROUND_OVER
-from podracer_orchestrator.leases.lease_messages import FollowWork
+from podracer_orchestrator.jobs import LIVE_STATES, JobState
+from podracer_orchestrator.leases import ROUND_OVER, FollowWork, leases
 from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.outcomes.challenges import ChallengeWork
 from podracer_orchestrator.outcomes.training import InspectWork, TrainWork
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.works.checkpoints import refuse
-from podracer_orchestrator.works.works import Change, Work
+from podracer_orchestrator.works import Change, Work, refuse
 
 MAX_ATTEMPTS = 5
 """Consecutive lost leases of a work, without a commit, before it fails."""

@@ -11,17 +11,16 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator import events
-from podracer_orchestrator.jobs.plan import JobPlan, plan_of
+from podracer_orchestrator.jobs import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import broken_worlds, claims
 from podracer_orchestrator.outcomes.claims import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
-from podracer_orchestrator.works import evaluation_works, works
-from podracer_orchestrator.works.checkpoints import of_job
-from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes, counted
-from podracer_platform.messages.sections import seconds_from_duration
+from podracer_orchestrator.works import evaluation_works, of_job, works
+from podracer_platform.jobs import CONFIRMING, broken_episodes, counted
+from podracer_platform.messages import seconds_from_duration
 
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (

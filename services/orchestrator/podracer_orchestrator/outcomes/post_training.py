@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator.continuous.contests import ContestWork
+from podracer_orchestrator.continuous import ContestWork
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes.ensembles import EnsembleWork
@@ -16,7 +16,7 @@ from podracer_orchestrator.outcomes.finals import FinalWork
 from podracer_orchestrator.outcomes.retraining import RetrainWork
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, MemberRow, WorkRow, WorkState
-from podracer_orchestrator.works.works import Stage
+from podracer_orchestrator.works import Stage
 
 STAGES: tuple[Stage, ...] = (FinalWork(), EnsembleWork(), RetrainWork(), ContestWork())
 _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)

@@ -13,13 +13,16 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.jobs.budget import Grant
-from podracer_orchestrator.jobs.job_files import environment_of
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.lease_messages import train_work
+from podracer_orchestrator.jobs import (
+    LIVE_STATES,
+    Grant,
+    JobState,
+    environment_of,
+    founders,
+    jobs,
+    plan_of,
+)
+from podracer_orchestrator.leases import leases, train_work
 from podracer_orchestrator.stored_messages import (
     best_of,
     checkpoint_reference,
@@ -29,11 +32,16 @@ from podracer_orchestrator.stored_messages import (
 )
 from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works.checkpoints import of_job
-from podracer_orchestrator.works.evaluation_works import fresh_seeds
-from podracer_orchestrator.works.train_results import commit_result
-from podracer_orchestrator.works.works import BudgetLeft, Change, Stage, round_of
-from podracer_platform.rpc.resource_names import last_part
+from podracer_orchestrator.works import (
+    BudgetLeft,
+    Change,
+    Stage,
+    commit_result,
+    fresh_seeds,
+    of_job,
+    round_of,
+)
+from podracer_platform.rpc import last_part
 
 _ENDING = "-retrained"
 

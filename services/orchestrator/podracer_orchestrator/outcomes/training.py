@@ -12,13 +12,17 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_orchestrator import outbox
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import Grant, cut_round
-from podracer_orchestrator.jobs.job_files import environment_of
-from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.jobs.state import LIVE_STATES, JobSignal, JobState
-from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.lease_messages import train_work
+from podracer_orchestrator.jobs import (
+    LIVE_STATES,
+    Grant,
+    JobSignal,
+    JobState,
+    cut_round,
+    environment_of,
+    jobs,
+    plan_of,
+)
+from podracer_orchestrator.leases import leases, train_work
 from podracer_orchestrator.outcomes import broken_worlds, claims, ending, retraining
 from podracer_orchestrator.outcomes.objective import claim_of, consider, is_full
 from podracer_orchestrator.stored_messages import (
@@ -28,15 +32,22 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind
-from podracer_orchestrator.works.checkpoints import load_checkpoints
-from podracer_orchestrator.works.train_results import commit_result, evaluations_of
-from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
-from podracer_platform.jobs.spec import validate_spaces
-from podracer_platform.messages.catalogue import environment_from_message, space_from_message
-from podracer_platform.messages.sections import (
+from podracer_orchestrator.works import (
+    BudgetLeft,
+    Change,
+    Work,
+    commit_result,
+    evaluations_of,
+    load_checkpoints,
+    round_of,
+)
+from podracer_platform.jobs import validate_spaces
+from podracer_platform.messages import (
+    environment_from_message,
     search_from_message,
     seconds_from_duration,
     seconds_to_duration,
+    space_from_message,
 )
 from podracer_platform.rpc import limits
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.jobs import PodKind
 from podracer_orchestrator.pool.machine import PodUse
 from podracer_orchestrator.pool.scheduling import Growth
 

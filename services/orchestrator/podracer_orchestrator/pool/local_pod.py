@@ -15,9 +15,8 @@ from pathlib import Path
 
 from podracer_core.errors import Unavailable
 from podracer_orchestrator.pool.backend import PodObserver
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.service import warm_start
-from podracer_platform.service.lifetime import PARENT_VARIABLE
+from podracer_platform.rpc import Backoff
+from podracer_platform.service import PARENT_VARIABLE, warm_start
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import Exhausted
 from podracer_orchestrator import events
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import PodKind, plan_of
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, PodKind, jobs, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool.backend import Trouble

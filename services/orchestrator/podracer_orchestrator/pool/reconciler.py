@@ -14,9 +14,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import PodKind, plan_of
-from podracer_orchestrator.jobs.state import ACTIVE_STATES
+from podracer_orchestrator.jobs import ACTIVE_STATES, PodKind, jobs, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
@@ -25,7 +23,7 @@ from podracer_orchestrator.pool.local_pod import LEARNER
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Transactions, touch
-from podracer_platform.telemetry.metrics import PODS_WANTED
+from podracer_platform.telemetry import PODS_WANTED
 
 logger = logging.getLogger(__name__)
 

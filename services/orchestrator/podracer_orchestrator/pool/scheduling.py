@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.jobs import PodKind
 
 LOW_FRACTION, LOW_BYTES = 0.05, 1 << 30
 """Memory is short where less is available than this part of the machine's, or than this much if

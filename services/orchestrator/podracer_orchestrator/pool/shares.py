@@ -14,10 +14,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs, quotas
-from podracer_orchestrator.jobs.plan import PodKind, plan_of
-from podracer_orchestrator.jobs.quotas import Quotas
-from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.jobs import (
+    ACTIVE_STATES,
+    JobState,
+    PodKind,
+    Quotas,
+    jobs,
+    plan_of,
+    quotas,
+)
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend

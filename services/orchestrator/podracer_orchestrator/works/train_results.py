@@ -11,7 +11,7 @@ from podracer_core.errors import InvalidInput
 from podracer_orchestrator.tables import LeaseRow, MemberRow
 from podracer_orchestrator.works.checkpoints import MemberCommit, commit
 from podracer_orchestrator.works.works import Change
-from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.messages import seconds_from_duration
 
 _ORDERED = (
     agent_pb2.EVALUATION_PURPOSE_CHALLENGE,

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from podracer_client.report.figures.palette import GRID, INK, MUTED
+from podracer_client.report.palette import GRID, INK, MUTED
 
 WIDTH_IN = 10.0
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86_400.0))

@@ -12,8 +12,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from podracer_client.display.catalogue import differing_names
-from podracer_client.jobs.history import Agent, History
+from podracer_client.display import differing_names
+from podracer_client.jobs import Agent, History
 from podracer_client.report.families import most_telling
 from podracer_client.report.figures.axes import (
     WIDTH_IN,
@@ -23,10 +23,9 @@ from podracer_client.report.figures.axes import (
     tidy,
     time_ticks,
 )
-from podracer_client.report.figures.palette import INK, MUTED
+from podracer_client.report.palette import INK, MUTED
 from podracer_client.report.request import searched_names
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.ranges import IntegerInterval, Interval
+from podracer_core.catalogue import IntegerInterval, Interval, find_algorithm
 from podracer_core.errors import InvalidInput
 
 MAX_AGENTS = 300

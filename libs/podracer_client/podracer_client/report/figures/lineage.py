@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from podracer_client.display.output import return_text
-from podracer_client.jobs.history import Agent, History
+from podracer_client.display import return_text
+from podracer_client.jobs import Agent, History
 from podracer_client.report.families import (
     LIVING,
     best_agent,
@@ -21,7 +21,7 @@ from podracer_client.report.families import (
     most_telling,
 )
 from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy, time_ticks
-from podracer_client.report.figures.palette import BAD, INK, MUTED, PAGE, series_colors
+from podracer_client.report.palette import BAD, INK, MUTED, PAGE, series_colors
 
 MAX_AGENTS = 80
 _ROW_IN = 0.21

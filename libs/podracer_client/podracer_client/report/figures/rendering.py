@@ -15,8 +15,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from podracer_client.files import make_folder, write_whole
-from podracer_client.report.figures.palette import INK, LIGHT, PAGE
 from podracer_client.report.html import Markup, element, escape, join
+from podracer_client.report.palette import INK, LIGHT, PAGE
 
 _PNG_DPI = 144
 _STYLE: dict[Any, Any] = {

@@ -17,7 +17,7 @@ from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentI
 from podracer_core.catalogue.environments.packages import package_advice
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
 from podracer_core.catalogue.extensions import BuiltIn, package_of
-from podracer_core.config.other_libraries import did_you_mean
+from podracer_core.config import did_you_mean
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 if TYPE_CHECKING:

@@ -7,10 +7,21 @@ physics         what a task asks of an engine, and C MuJoCo; warp_physics is the
 engine          which engine runs where; Gymnasium's models, loaded as it loads them
 """
 
+from typing import TYPE_CHECKING
+
 from podracer_core.errors import PreconditionFailed
+from podracer_core.lazy import exports
 
 try:
-    import mujoco.batch  # noqa: F401 - only to say clearly that it is missing
+    import mujoco.batch
 except ImportError as error:
     message = "MuJoCo's environments need MuJoCo 4 or later: install podracer-core[mujoco]"
     raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
+if TYPE_CHECKING:
+    from podracer_core.environments.mujoco import engine, warp_model
+    from podracer_core.environments.mujoco.engine import load_model
+    from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
+    from podracer_core.environments.mujoco.warp_model import Capacity, model_for_warp
+    from podracer_core.environments.mujoco.warp_physics import WarpPhysics
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -4,7 +4,35 @@ preprocess, row_processes            the batch, and its processes
 preprocess_child, rows               the code that runs in a child
 gymnasium_rows, batched_rows         the two kinds of user environments
 exchange, child_process, row_codec   the communication between both sides
-box, launcher                        what a child may do, and how it is held to that
 child_output                         what user code prints: its end is kept, a part is logged
 batched_inspection                   checks that a batched environment follows its interface
 """
+
+from typing import TYPE_CHECKING
+
+from podracer_core.lazy import exports
+
+if TYPE_CHECKING:
+    from podracer_core.environments.processes import checker, child_output
+    from podracer_core.environments.processes.batched_inspection import (
+        check_attributes,
+        inspect_batched,
+    )
+    from podracer_core.environments.processes.batched_rows import BatchedRows
+    from podracer_core.environments.processes.checker import problem_of_kind
+    from podracer_core.environments.processes.child_output import KEPT_BYTES, ChildOutput
+    from podracer_core.environments.processes.child_process import scrubbed_environment
+    from podracer_core.environments.processes.exchange import Channel, create_memory, size_memory
+    from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
+    from podracer_core.environments.processes.own_code import packed
+    from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+    from podracer_core.environments.processes.preprocess_child import hint
+    from podracer_core.environments.processes.row_codec import action_reader, observation_writer
+    from podracer_core.environments.processes.row_processes import (
+        MOST_ISOLATED,
+        RowProcesses,
+        core_count,
+    )
+    from podracer_core.environments.processes.rows import episode_seed
+else:
+    __all__, __getattr__ = exports(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from podracer_core.catalogue.spaces import NO_BOUND
+from podracer_core.catalogue import NO_BOUND
 from podracer_core.environments.processes.row_codec import (
     NotFinite,
     check_reset,

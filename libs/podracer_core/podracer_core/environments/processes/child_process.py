@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from podracer_core.box import IN_BOX, box_for, launcher
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes import launcher
-from podracer_core.environments.processes.box import box_for
 from podracer_core.environments.processes.breaks import (
     LONGEST_MESSAGE,
     LONGEST_TEXT,
@@ -31,7 +30,6 @@ from podracer_core.environments.processes.breaks import (
 )
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.errors import InvalidInput, PodracerError, TimeUp, UserCodeFailed
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"

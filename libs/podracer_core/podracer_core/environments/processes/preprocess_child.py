@@ -52,6 +52,7 @@ from typing import Any
 import gymnasium
 from numpy.typing import NDArray
 
+from podracer_core.box import IN_BOX
 from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import (
     VARIABLE,
@@ -59,7 +60,6 @@ from podracer_core.environments.processes.environment_index import (
     open_gymnasium,
 )
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
@@ -180,7 +180,7 @@ def hint(error: BaseException) -> str:
             )
     if isinstance(error, ModuleNotFoundError):
         # late: it takes 100 ms
-        from podracer_core.catalogue.environments.packages import install_advice
+        from podracer_core.catalogue.environments import install_advice
 
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return (

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.observations import origin_array
+from podracer_core.catalogue import origin_array
 from podracer_core.errors import InvalidInput
 
 Array = NDArray[Any]

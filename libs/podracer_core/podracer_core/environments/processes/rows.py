@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.spaces import to_json
+from podracer_core.catalogue import to_json
 from podracer_core.environments.processes.breaks import Breaks
 from podracer_core.environments.processes.exchange import (
     SharedArrays,

@@ -12,8 +12,8 @@ from functools import partial
 
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_orchestrator.pool.kubernetes import status
-from podracer_platform.kubernetes.api import EXPIRED, ClusterApi, Item, Resource, Selector, Watch
-from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.kubernetes import EXPIRED, ClusterApi, Item, Resource, Selector, Watch
+from podracer_platform.rpc import Backoff
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.jobs import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
@@ -40,10 +40,8 @@ from podracer_orchestrator.pool.kubernetes.template import (
     read_template,
 )
 from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
-from podracer_platform.kubernetes.access import in_cluster, read_kubeconfig
-from podracer_platform.kubernetes.api import CALLS, ClusterApi, Item
-from podracer_platform.rpc.backoff import Backoff
-from podracer_platform.rpc.resource_names import last_part
+from podracer_platform.kubernetes import CALLS, ClusterApi, Item, in_cluster, read_kubeconfig
+from podracer_platform.rpc import Backoff, last_part
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.sections.pod import is_profile_name
-from podracer_orchestrator.jobs.operator_file import OperatorFile
+from podracer_core.sections import is_profile_name
+from podracer_orchestrator.jobs import OperatorFile
 
 GPU_RESOURCE = "gpuResource"
 _TEXTS = ("priorityClassName", "runtimeClassName", GPU_RESOURCE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, POD_LABEL, POD_NAME
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
-from podracer_platform.kubernetes.api import Item
+from podracer_platform.kubernetes import Item
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from podracer_core.errors import (
     PodracerError,
     PreconditionFailed,
 )
-from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.jobs import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
 from podracer_orchestrator.pool.local_pod import describe_exit
-from podracer_platform.kubernetes.api import Item
+from podracer_platform.kubernetes import Item
 
 _IMAGE = (
     "ErrImagePull",

@@ -10,18 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.comparison import ExperimentDisplay
-from podracer_client.display.summary import exit_code
-from podracer_client.jobs.client import Client
-from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_jobs
-from podracer_client.jobs.job import Job
+from podracer_client.display import ExperimentDisplay, exit_code
+from podracer_client.jobs import Client, Job, check_jobs, create_jobs, follow_jobs
 from podracer_client.local.foreground import Foreground
 from podracer_client.local.run import UNFINISHED
 from podracer_client.local.services import ServiceOptions
-from podracer_client.processes.process import INTERRUPTED
+from podracer_client.processes import INTERRUPTED
 from podracer_core.errors import PodracerError
-from podracer_platform.jobs.experiment import Experiment
-from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs import Experiment, JobSpec
 
 _SUSPEND_S = 1.5
 _DRAIN_S = 2.5

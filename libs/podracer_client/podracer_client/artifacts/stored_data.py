@@ -11,7 +11,7 @@ from pathlib import Path
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_file
 from podracer_client.names import DEFAULT_PROJECT, enum_word
-from podracer_client.servers.stubs import Servers, pages
+from podracer_client.servers import Servers, pages
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound
 
 __all__ = [

@@ -9,17 +9,14 @@ from dataclasses import asdict
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
+from podracer_core.algorithms import CohortConfig, MemberConfig
+from podracer_core.catalogue import AlgorithmInfo, HyperparameterValue, find_algorithm, treatment
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.observations import treatment
-from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.isolation import isolation_proof
+from podracer_core.environments import inspect_environment, isolation_proof
 from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
-from podracer_core.evaluate.result import EvaluationResult, numbers, result_from_json
-from podracer_core.sections.pod import MAX_MEMBERS
-from podracer_core.training.source import WorldBreak
+from podracer_core.evaluate import EvaluationResult, numbers, result_from_json
+from podracer_core.sections import MAX_MEMBERS
+from podracer_core.training import WorldBreak
 from podracer_platform.messages.catalogue import (
     description_to_message,
     hyperparameters_from_message,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer_client.outside import mlflow_client, require, within
-from podracer_client.policies.hub import PREFIX, hub_client, parse_hub_name
+from podracer_client.policies import PREFIX, hub_client, parse_hub_name
 from podracer_core.errors import InvalidInput
 
 __all__ = ["check_destination", "push"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from podracer_client.display.output import columns
+from podracer_client.display import columns
 from podracer_client.names import short_name
-from podracer_trading.backtest.edge import Edge
+from podracer_trading.backtest import Edge
 from podracer_trading.client.backtests import Account, Backtest
 
 __all__ = [

@@ -6,24 +6,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from podracer_client.display.output import (
+from podracer_client.display import (
     columns,
     count_text,
     duration_text,
     interval_text,
     return_text,
 )
-from podracer_client.jobs.history import History
+from podracer_client.jobs import History
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
-from podracer_client.report.figures.comparison import (
+from podracer_client.report.figures import (
     MAX_GROUPS,
+    FigurePlan,
+    Rendered,
     draw_multiples,
     draw_overlay,
     draw_spread,
+    figure_element,
 )
-from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import element, join, page, section, table
-from podracer_client.report.job_page import outcome_text
+from podracer_client.report.job_html import outcome_text
 
 OVERLAY, MULTIPLES, SPREAD = "best-score", "by-axis", "spread"
 _GROUP_FIGURES = (

@@ -16,13 +16,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.launcher import (
+from podracer_core.box.launcher import (
     CLOSED,
     NETWORK,
     has_seccomp,
     landlock_version,
 )
+from podracer_core.catalogue.environments import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What compiles kernels."""
+"""What compiles kernels for GPUs."""
 
 from __future__ import annotations
 

@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from podracer_core.config.other_libraries import did_you_mean
+from podracer_core.config import did_you_mean
 from podracer_core.errors import NotFound
-from podracer_platform.jobs.job_file import load_job_file
-from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs import JobSpec, load_job_file
 
 FOLDER = Path(__file__).parent
 SHORT_S = 900.0

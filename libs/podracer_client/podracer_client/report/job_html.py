@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from podracer_client.display.catalogue import hyperparameters_text, telling_names
-from podracer_client.display.leaderboard import origin_text
-from podracer_client.display.output import count_text, duration_text, return_text
-from podracer_client.display.summary import retrained_text
-from podracer_client.jobs.history import Agent, Event, History
-from podracer_client.jobs.score import best_first
-from podracer_client.report import job_figures as figures
+from podracer_client.display import (
+    count_text,
+    duration_text,
+    hyperparameters_text,
+    origin_text,
+    retrained_text,
+    return_text,
+    telling_names,
+)
+from podracer_client.jobs import Agent, Event, History, best_first
+from podracer_client.report import job_plots as figures
 from podracer_client.report.families import LIVING
-from podracer_client.report.figures.palette import LIGHT, series_colors
-from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
+from podracer_client.report.figures import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import (
     Content,
     Markup,
@@ -25,6 +28,7 @@ from podracer_client.report.html import (
     section,
     table,
 )
+from podracer_client.report.palette import LIGHT, series_colors
 from podracer_client.report.request import environment_rows, request_rows
 
 MAX_ROWS = 300

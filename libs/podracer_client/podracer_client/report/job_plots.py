@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from podracer_client.jobs.history import History
-from podracer_client.report.figures.curves import MAX_LINES, draw_curves
-from podracer_client.report.figures.hyperparameters import (
+from podracer_client.jobs import History
+from podracer_client.report.figures import (
+    MAX_AGENTS,
+    MAX_LINES,
     MAX_NAMES,
+    MAX_PODS,
+    FigurePlan,
+    draw_curves,
     draw_hyperparameters,
+    draw_lineage,
+    draw_pods,
     drawn_names,
 )
-from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
-from podracer_client.report.figures.pods import MAX_PODS, draw_pods
-from podracer_client.report.figures.rendering import FigurePlan
 from podracer_client.report.pods import pod_histories
 
 CURVES_BY_STEPS, CURVES_BY_TIME = "returns-by-steps", "returns-by-time"

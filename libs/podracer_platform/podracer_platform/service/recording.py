@@ -12,10 +12,7 @@ from pathlib import Path
 
 from podracer_core.errors import InvalidInput
 from podracer_platform.service.build import own_build
-from podracer_platform.telemetry import metrics
-from podracer_platform.telemetry.instruments import Reading
-from podracer_platform.telemetry.span_files import SpanFiles
-from podracer_platform.telemetry.spans import SpanSink, record_spans
+from podracer_platform.telemetry import Reading, SpanFiles, SpanSink, metrics, record_spans
 
 logger = logging.getLogger(__name__)
 
