@@ -124,6 +124,34 @@ def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
     assert inside <= set(re.findall(r"`(\w+)`", section))
 
 
+def test_a_folder_is_imported_by_its_facade_alone() -> None:
+    """Code of the folder itself imports its modules; all other code, and the documents, only names
+    that the folder's `__init__.py` exports."""
+    folders = {
+        path.parent: ".".join(path.parts[-len(path.relative_to(ROOT).parts) + 2 : -1])
+        for path in INITS
+    }
+    modules = {
+        f"{name}.{path.stem}": name
+        for folder, name in folders.items()
+        if "." in name and "migrations" not in name
+        for path in folder.glob("*.py")
+    }
+    listed = subprocess.check_output(
+        ["git", "ls-files", "*.py", "*.md", "*.ipynb"], cwd=ROOT, text=True
+    )
+    past = []
+    for path in map(ROOT.joinpath, listed.split()):
+        if not path.exists() or "docs/adr" in str(path) or path.is_symlink():
+            continue
+        own = next((folders[each] for each in path.parents if each in folders), "")
+        for module in re.findall(r"\bfrom (podracer_[\w.]+) import\b", path.read_text()):
+            folder = modules.get(module)
+            if folder is not None and not f"{own}.".startswith(f"{folder}."):
+                past.append(f"{path.relative_to(ROOT)}: {module}")
+    assert past == []
+
+
 def test_a_made_up_house(tmp_path: Path) -> None:
     for name, text in {**FILES, "scripts/walks.toml": WALKS}.items():
         path = tmp_path / name

@@ -17,7 +17,7 @@ from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, Pod
 from podracer_core.evaluate import EvaluationResult, numbers, result_from_json
 from podracer_core.sections import MAX_MEMBERS
 from podracer_core.training import WorldBreak
-from podracer_platform.messages.catalogue import (
+from podracer_platform.messages import (
     description_to_message,
     hyperparameters_from_message,
 )

@@ -24,7 +24,7 @@ def test_it_is_made_private_with_its_parents(tmp_path: Path) -> None:
 
 def test_a_second_one_is_told_who_has_it(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from podracer_client.local.state_folder import "
+        "import sys; from pathlib import Path; from podracer_client.local import "
         "StateFolder\nstate = StateFolder.open(Path(sys.argv[1])); print('open', flush=True); "
         "sys.stdin.read()"
     )

@@ -3,12 +3,12 @@ missing."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
+import itertools
+import re
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
-from pathlib import Path
+import tomllib
 
 import pytest
 
@@ -65,6 +65,11 @@ def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
             "podracer.load",
             "podracer.load needs gymnasium: pip install 'podracer-core[torch]'",
         ),
+        (
+            "podracer_client",
+            "podracer.run('job.yaml')",
+            "podracer.run needs the command and the services: pip install 'podracer-client[local]'",
+        ),
     ],
 )
 def test_what_is_missing_is_said(missing: str, call: str, message: str) -> None:
@@ -82,13 +87,32 @@ def test_what_is_missing_is_said(missing: str, call: str, message: str) -> None:
     assert python(code).strip() == message
 
 
-def test_a_tournament_without_the_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def find_spec(name: str) -> ModuleSpec | None:
-        return None
+def test_training_needs_no_platform() -> None:
+    """Without grpc, protobuf, SQLAlchemy, YAML, telemetry and the house's other packages."""
+    code = """if True:
+        import sys
+        class Missing:
+            def find_spec(self, name, path=None, target=None):
+                absent = ("grpc", "google", "sqlalchemy", "yaml", "opentelemetry")
+                if name.partition(".")[0] in absent or name.startswith(("podracer_", "podracer.")):
+                    if name.partition(".")[0] != "podracer_core":
+                        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        sys.meta_path.insert(0, Missing())
+        import podracer
+        result = podracer.train("CartPole-v1", members=2, steps=2_000, progress=False)
+        print(result.env_steps >= 2_000)
+    """
+    assert python(code).strip() == "True"
 
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    with pytest.raises(ImportError, match=r"pip install 'podracer-client\[local\]'"):
-        podracer.run(tmp_path / "job.yaml")
+
+def test_the_library_of_learning_requires_nothing_of_a_server() -> None:
+    project = tomllib.loads((ROOT / "libs/podracer_core/pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    required = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
+    names = {re.split(r"\W", each.lower().replace("-", "_"))[0] for each in required}
+    absent = {"grpcio", "protobuf", "protovalidate", "sqlalchemy", "pyyaml", "podracer_platform"}
+    assert not names & absent
+    assert not [name for name in names if name.startswith(("opentelemetry", "grpc"))]
 
 
 class Terminal(io.StringIO):

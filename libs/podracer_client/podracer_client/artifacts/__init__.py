@@ -10,11 +10,7 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_client.artifacts.stored_data import (
-        data_sets,
-        delete_data_set,
-        download_data_set,
-        fetch_data_set,
-        store_data_set,
+        data_sets, delete_data_set, download_data_set, fetch_data_set, store_data_set,
     )
     from podracer_client.artifacts.uploads import upload_bytes, upload_files
 else:

@@ -16,16 +16,8 @@ if TYPE_CHECKING:
     from podracer_client.command.commands import application, exit_code, failure_text
     from podracer_client.command.jobs import pod_count_text
     from podracer_client.command.options import (
-        EnsembleRule,
-        EnsembleSize,
-        FiguresFolder,
-        Json,
-        Policies,
-        ServerOptions,
-        Settings,
-        Trusted,
-        choose_display,
-        with_server,
+        EnsembleRule, EnsembleSize, FiguresFolder, Json, Policies, ServerOptions, Settings, Trusted,
+        choose_display, with_server,
     )
     from podracer_client.command.plugins import GROUP, HERE, POLICIES, PlacedCommand
     from podracer_client.command.pool import capacity_text

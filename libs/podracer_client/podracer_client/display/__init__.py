@@ -12,57 +12,26 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_client.display.catalogue import (
-        differing_names,
-        hyperparameters_text,
-        telling_names,
-        value_text,
+        differing_names, hyperparameters_text, telling_names, value_text,
     )
     from podracer_client.display.comparison import (
-        ExperimentDisplay,
-        JsonExperimentDisplay,
-        axis_titles,
-        choose_experiment_display,
-        comparison_text,
-        grouped_over_seeds,
-        is_seed,
-        settings,
+        ExperimentDisplay, JsonExperimentDisplay, axis_titles, choose_experiment_display,
+        comparison_text, grouped_over_seeds, is_seed, settings,
     )
     from podracer_client.display.displays import (
-        Display,
-        JsonDisplay,
-        PlainDisplay,
-        present,
-        progress_line,
-        show_update,
+        Display, JsonDisplay, PlainDisplay, present, progress_line, show_update,
     )
     from podracer_client.display.leaderboard import leaderboard_text, origin_text
     from podracer_client.display.messages import (
-        candidate_json,
-        capacity_json,
-        evaluation_json,
-        job_json,
+        candidate_json, capacity_json, evaluation_json, job_json,
     )
     from podracer_client.display.output import (
-        columns,
-        count_text,
-        duration_text,
-        evaluation_text,
-        interval_text,
-        return_text,
-        write_json,
+        columns, count_text, duration_text, evaluation_text, interval_text, return_text, write_json,
         write_table,
     )
     from podracer_client.display.summary import (
-        TARGET_MISSED,
-        JobSummary,
-        exit_code,
-        missed_target,
-        next_steps,
-        path_text,
-        program_words,
-        result_word,
-        retrained_text,
-        target_lines,
+        TARGET_MISSED, JobSummary, exit_code, missed_target, next_steps, path_text, program_words,
+        result_word, retrained_text, target_lines,
     )
     from podracer_client.display.table import TableDisplay, agent_table
 else:

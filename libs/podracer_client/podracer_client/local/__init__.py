@@ -16,16 +16,8 @@ if TYPE_CHECKING:
     from podracer_client.local.machine import Finding, examine
     from podracer_client.local.run import run_job
     from podracer_client.local.services import (
-        READY_TIMEOUT_S,
-        Connect,
-        LocalServices,
-        ServiceOptions,
-        inherited_environment,
-        leaderboard_plan,
-        orchestrator_plan,
-        private_evaluator,
-        require_services,
-        resting_services,
+        READY_TIMEOUT_S, Connect, LocalServices, ServiceOptions, inherited_environment,
+        leaderboard_plan, orchestrator_plan, private_evaluator, require_services, resting_services,
         running_or_resting,
     )
     from podracer_client.local.state_folder import StateFolder

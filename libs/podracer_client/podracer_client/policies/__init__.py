@@ -14,25 +14,13 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_client.policies import evaluation, recording
     from podracer_client.policies.environment import (
-        bring_files,
-        changed_environment,
-        parsed_arguments,
-        trained_environment,
-        with_arguments,
+        bring_files, changed_environment, parsed_arguments, trained_environment, with_arguments,
     )
     from podracer_client.policies.evaluation import (
-        evaluate_alone,
-        evaluate_together,
-        rule_text,
-        sources,
+        evaluate_alone, evaluate_together, rule_text, sources,
     )
     from podracer_client.policies.folders import (
-        MANIFEST,
-        Competition,
-        checkpoint_folder,
-        competing_folders,
-        is_there,
-        policy_folders,
+        MANIFEST, Competition, checkpoint_folder, competing_folders, is_there, policy_folders,
         stored_policies,
     )
     from podracer_client.policies.hub import PREFIX, acting_files, hub_client, parse_hub_name

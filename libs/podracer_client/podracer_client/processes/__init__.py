@@ -11,18 +11,10 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_client.processes import run_folder
     from podracer_client.processes.ports import (
-        FixedAddress,
-        describe_process,
-        free_ports,
-        listener_of,
+        FixedAddress, describe_process, free_ports, listener_of,
     )
     from podracer_client.processes.process import (
-        INTERRUPTED,
-        Inbox,
-        Interrupts,
-        ManagedProcess,
-        ProcessNews,
-        ProcessPlan,
+        INTERRUPTED, Inbox, Interrupts, ManagedProcess, ProcessNews, ProcessPlan,
         serve_until_interrupted,
     )
     from podracer_client.processes.run_folder import RunFolder

@@ -2,8 +2,9 @@
 
 request, experiment, pods                the request in words; data of a page beside the History
 making                                   a page, its figures and a short text
-job_html, experiment_html                the pages, section by section; html: their elements
-figures, job_plots, families           drawn by matplotlib; their captions; the order of a family
+job_html, experiment_html                the pages, section by section; html: their elements;
+                                         palette: their colours
+figures, job_plots, families             drawn by matplotlib; their captions; the order of a family
                                          tree
 """
 
@@ -16,29 +17,16 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 if TYPE_CHECKING:
     from podracer_client.report.experiment import Experiment, best_so_far, experiment_of, spread
     from podracer_client.report.experiment_html import (
-        experiment_figures,
-        experiment_page,
-        experiment_text,
+        experiment_figures, experiment_page, experiment_text,
     )
     from podracer_client.report.families import (
-        ancestors,
-        best_agent,
-        family_order,
-        living_lines,
-        most_telling,
+        ancestors, best_agent, family_order, living_lines, most_telling,
     )
     from podracer_client.report.html import Markup, definitions, element, join, page, section, table
     from podracer_client.report.job_html import job_page, population_table
     from podracer_client.report.job_plots import CURVES_BY_STEPS, job_figures
     from podracer_client.report.making import make_report, versions_of
-    from podracer_client.report.palette import (
-        DARK,
-        GRID,
-        LIGHT,
-        MUTED,
-        SERIES,
-        series_colors,
-    )
+    from podracer_client.report.palette import DARK, GRID, LIGHT, MUTED, SERIES, series_colors
     from podracer_client.report.pods import job_steps, pod_histories, throughput
     from podracer_client.report.request import environment_rows, request_rows, searched_names
 else:

@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from podracer_client.servers import cluster, stubs
     from podracer_client.servers.cluster import current_kube_context
     from podracer_client.servers.connection import (
-        DEFAULT_FOLDER,
-        FILE_NAME,
-        TLS_VARIABLE,
-        TOKEN_FILE_VARIABLE,
-        TOKEN_VARIABLE,
-        Connection,
-        ConnectionFile,
-        Contexts,
-        Place,
-        token_source,
+        DEFAULT_FOLDER, FILE_NAME, TLS_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Connection,
+        ConnectionFile, Contexts, Place, token_source,
     )
     from podracer_client.servers.lookup import find_connection
     from podracer_client.servers.stubs import Servers, pages

@@ -13,26 +13,14 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_core.config import other_libraries
-    from podracer_core.config.builder import INVALID, Builder, BuildFunction, build
+    from podracer_core.config.builder import INVALID, BuildFunction, Builder, build
     from podracer_core.config.document import Document, LocatedViolation, Node, Scalar
     from podracer_core.config.other_libraries import (
-        advice,
-        counterpart,
-        did_you_mean,
-        schedule_advice,
+        advice, counterpart, did_you_mean, schedule_advice,
     )
     from podracer_core.config.scalars import (
-        MAX_SECONDS,
-        ByteSize,
-        Seconds,
-        Secret,
-        WrongValueError,
-        alternatives,
-        expected,
-        format_seconds,
-        from_text,
-        parse_bytes,
-        parse_seconds,
+        MAX_SECONDS, ByteSize, Seconds, Secret, WrongValueError, alternatives, expected,
+        format_seconds, from_text, parse_bytes, parse_seconds,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from podracer_core.device import compiler, cuda_graphs
     from podracer_core.device.compiler import can_compile, compiled
     from podracer_core.device.cuda_graphs import (
-        WARM_UP,
-        CaptureFailed,
-        Graphed,
-        map_tensors,
-        tensors_of,
+        WARM_UP, CaptureFailed, Graphed, map_tensors, tensors_of,
     )
     from podracer_core.device.torch_settings import set_up_torch
 else:

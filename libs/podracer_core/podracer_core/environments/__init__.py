@@ -24,34 +24,17 @@ if TYPE_CHECKING:
     from podracer_core.environments.isolation import IsolationProof, isolation_proof
     from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
     from podracer_core.environments.registry import (
-        batched_class,
-        device_for,
-        evaluates_alike,
-        evaluation_device,
-        is_evaluated_beside,
-        make_vec_environment,
-        require_device,
-        runs_on,
+        batched_class, device_for, evaluates_alike, evaluation_device, is_evaluated_beside,
+        make_vec_environment, require_device, runs_on,
     )
     from podracer_core.environments.rsl_rl import RslRlEnvironment
     from podracer_core.environments.spaces import (
-        action_array_space,
-        action_mask_parts,
-        action_mask_size,
-        check_mask,
-        from_gymnasium,
-        observation_array_space,
-        sample_allowed,
-        to_gymnasium,
+        action_array_space, action_mask_parts, action_mask_size, check_mask, from_gymnasium,
+        observation_array_space, sample_allowed, to_gymnasium,
     )
     from podracer_core.environments.torch_environment import TorchEnvironment
     from podracer_core.environments.vec_environment import (
-        Break,
-        EpisodeStatistic,
-        Step,
-        VecEnvironment,
-        allocate_step,
-        check_time_limit,
+        Break, EpisodeStatistic, Step, VecEnvironment, allocate_step, check_time_limit,
     )
     from podracer_core.environments.video import Recording, _filmed_spec, record_video
 else:

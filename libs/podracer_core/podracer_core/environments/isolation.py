@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.environments.processes.row_processes import RowProcesses
+from podracer_core.environments.processes import RowProcesses
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.errors import PodracerError
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from podracer_core.evaluate.evaluator import Evaluated, Evaluator, evaluator_class
     from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
     from podracer_core.evaluate.result import (
-        EvaluationResult,
-        numbers,
-        result_from_json,
-        result_to_json,
+        EvaluationResult, numbers, result_from_json, result_to_json,
     )
 else:
     __all__, __getattr__ = exports(__name__)

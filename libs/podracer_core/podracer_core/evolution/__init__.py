@@ -17,25 +17,12 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_core.evolution.agents import (
-        ALIVE,
-        Action,
-        Agent,
-        Cohort,
-        CohortRequest,
-        NewAgent,
-        Population,
-        Retirement,
-        Start,
-        State,
+        ALIVE, Action, Agent, Cohort, CohortRequest, NewAgent, Population, Retirement, Start, State,
     )
     from podracer_core.evolution.breeding import Breeding, Vacancy
     from podracer_core.evolution.elite_sampling import Elites, cholesky, sample_around, shrink
     from podracer_core.evolution.elites import (
-        EliteStatistics,
-        LineageStatistics,
-        RoundResult,
-        elite_statistics,
-        lineage_statistics,
+        EliteStatistics, LineageStatistics, RoundResult, elite_statistics, lineage_statistics,
     )
     from podracer_core.evolution.generational import Generational
     from podracer_core.evolution.generator import GENERATORS, Generator
@@ -44,41 +31,20 @@ if TYPE_CHECKING:
     from podracer_core.evolution.portfolio import DIMENSIONS, configuration, coordinate
     from podracer_core.evolution.random_search import RandomSearch
     from podracer_core.evolution.round_budgets import (
-        Remaining,
-        RoundBudget,
-        Throughput,
-        agent_stretch,
-        cohort_stretch,
-        member_limit,
+        Remaining, RoundBudget, Throughput, agent_stretch, cohort_stretch, member_limit,
         round_budget,
     )
     from podracer_core.evolution.rules import Rules
     from podracer_core.evolution.rungs import (
-        MINIMUM_PEERS,
-        SAME_TO,
-        Front,
-        LineRound,
-        Rungs,
-        fraction_at_stake,
-        is_at_bottom,
-        peer_scores,
-        shrunken,
+        MINIMUM_PEERS, SAME_TO, Front, LineRound, Rungs, fraction_at_stake, is_at_bottom,
+        peer_scores, shrunken,
     )
     from podracer_core.evolution.search_space import SearchSpace, Shape, shape_of, weights_shape
     from podracer_core.evolution.seating import seat
     from podracer_core.evolution.tournament import Tournament
     from podracer_core.evolution.updater import (
-        UPDATERS,
-        Admission,
-        Entry,
-        EvaluationSummary,
-        LowerBoundUpdater,
-        MeanUpdater,
-        Updater,
-        admission_score,
-        admit,
-        claims_first,
-        ranked,
+        UPDATERS, Admission, Entry, EvaluationSummary, LowerBoundUpdater, MeanUpdater, Updater,
+        admission_score, admit, claims_first, ranked,
     )
 else:
     __all__, __getattr__ = exports(__name__)

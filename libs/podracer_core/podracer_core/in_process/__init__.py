@@ -8,7 +8,6 @@ training      one cohort, from its first step to its result
 result        the result: a policy that acts and can be evaluated, filmed, saved and trained further
 reporting     looks, the line of progress, what has broken
 callbacks     hooks for the caller during training
-tournament    a job file, run by the services of this machine
 """
 
 from typing import TYPE_CHECKING

@@ -15,28 +15,14 @@ if TYPE_CHECKING:
     from podracer_core.sections.checks import MAX_COUNT, Checks
     from podracer_core.sections.evolution import Evolution, Round
     from podracer_core.sections.objective import (
-        EVALUATION_FRACTION,
-        MAX_EPISODES,
-        MIN_EPISODES,
-        EvaluationPlan,
-        Objective,
+        EVALUATION_FRACTION, MAX_EPISODES, MIN_EPISODES, EvaluationPlan, Objective,
     )
     from podracer_core.sections.pod import (
-        CHECKPOINT_INTERVAL_S,
-        MAX_MEMBERS,
-        MAX_PODS,
-        Fusion,
-        Pod,
-        PodCount,
-        Resources,
+        CHECKPOINT_INTERVAL_S, MAX_MEMBERS, MAX_PODS, Fusion, Pod, PodCount, Resources,
         is_profile_name,
     )
     from podracer_core.sections.search import (
-        AlgorithmShare,
-        Dimension,
-        Search,
-        read_space,
-        search_space,
+        AlgorithmShare, Dimension, Search, read_space, search_space,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -14,7 +14,6 @@ member_states    a member's first state: resumed, copied, perturbed or fused; en
 evaluation_policy   from the budget and the known results to the next orders
 selection   looks, candidates, the target, by phases
 phases      the time of a round by phase
-messages    messages between a pod's services: cohorts, environments, evaluations
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
@@ -35,24 +34,13 @@ if TYPE_CHECKING:
     from podracer_core.training import evaluation_backend, plan, source
     from podracer_core.training.epochs import EpochFusion, FusionTransport
     from podracer_core.training.evaluation_backend import (
-        EvaluationAnswer,
-        EvaluationBackend,
-        EvaluationOrder,
-        InProcessBackend,
-        evaluate_order,
+        EvaluationAnswer, EvaluationBackend, EvaluationOrder, InProcessBackend, evaluate_order,
     )
     from podracer_core.training.evaluation_policy import Budget, EvaluationCosts, EvaluationPolicy
     from podracer_core.training.evaluation_process import ProcessBackend
     from podracer_core.training.member_states import (
-        EnvironmentState,
-        MemberGroups,
-        ParentKind,
-        inherit,
-        member_environment_states,
-        resume,
-        resume_environments,
-        stack_states,
-        unstack_states,
+        EnvironmentState, MemberGroups, ParentKind, inherit, member_environment_states, resume,
+        resume_environments, stack_states, unstack_states,
     )
     from podracer_core.training.phases import TOTAL, Occasions, Phases, processor_seconds
     from podracer_core.training.plan import RoundPlan, Statistic
@@ -60,26 +48,13 @@ if TYPE_CHECKING:
     from podracer_core.training.selection import RoundView, Selection
     from podracer_core.training.session import MemberOutcome, Progress, TrainingSession
     from podracer_core.training.sizes import (
-        fitting_algorithm,
-        fitting_envs,
-        fitting_horizon,
-        require_room,
-        usual_envs_per_member,
+        fitting_algorithm, fitting_envs, fitting_horizon, require_room, usual_envs_per_member,
     )
     from podracer_core.training.snapshots import (
-        Contender,
-        Judgement,
-        Moment,
-        Snapshot,
-        take_snapshot,
+        Contender, Judgement, Moment, Snapshot, take_snapshot,
     )
     from podracer_core.training.source import (
-        MOST_AHEAD,
-        InProcessSource,
-        OverlappingSource,
-        PaceTrial,
-        RolloutSource,
-        WorldBreak,
+        MOST_AHEAD, InProcessSource, OverlappingSource, PaceTrial, RolloutSource, WorldBreak,
         first_breaks,
     )
 else:

@@ -18,24 +18,14 @@ if TYPE_CHECKING:
     from podracer_platform.attachments import pack, transfer, unpack
     from podracer_platform.attachments.cache import FileCache
     from podracer_platform.attachments.limits import (
-        CHUNK_BYTES,
-        MAX_DATA_BYTES,
-        MAX_PACKED_BYTES,
-        mebibytes,
+        CHUNK_BYTES, MAX_DATA_BYTES, MAX_PACKED_BYTES, mebibytes,
     )
     from podracer_platform.attachments.pack import code_files, pack_code
     from podracer_platform.attachments.placement import (
-        FILES_MISSING,
-        PlacedEnvironment,
-        PodSettings,
-        place_environment,
+        FILES_MISSING, PlacedEnvironment, PodSettings, place_environment,
     )
     from podracer_platform.attachments.transfer import (
-        FileReceiver,
-        file_pieces,
-        put_file,
-        receive_artifact,
-        sha256_of,
+        FileReceiver, file_pieces, put_file, receive_artifact, sha256_of,
     )
     from podracer_platform.attachments.unpack import announced_bytes, unpack_code
 else:

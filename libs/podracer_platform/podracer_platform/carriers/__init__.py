@@ -3,7 +3,7 @@
 inline               in messages: always works
 slots, staging       by memory that both have mapped: shared, or CUDA's (cuda_ipc)
 negotiation          which carrier a stream uses
-wire, shared_folder  dtype and shape; where processes of one machine find each other's files
+wire                 dtype and shape
 """
 
 from typing import TYPE_CHECKING
@@ -13,37 +13,18 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_platform.carriers import cuda_ipc, negotiation
     from podracer_platform.carriers.cuda_ipc import (
-        HANDLE_BYTES,
-        CudaIpc,
-        DeviceMemory,
-        RuntimeMemory,
-        device_uuid,
+        HANDLE_BYTES, CudaIpc, DeviceMemory, RuntimeMemory, device_uuid,
     )
     from podracer_platform.carriers.inline import (
-        CHUNK_BYTES,
-        TensorDecoder,
-        TensorEncoder,
-        chunk_messages,
-        decode_tensor,
-        encode_tensor,
+        CHUNK_BYTES, TensorDecoder, TensorEncoder, chunk_messages, decode_tensor, encode_tensor,
     )
     from podracer_platform.carriers.negotiation import (
-        CarrierOffering,
-        Endpoint,
-        Payload,
-        carrier_name,
-        choose,
+        CarrierOffering, Endpoint, Payload, carrier_name, choose,
     )
     from podracer_platform.carriers.slots import SlotReader, SlotTable, SlotWriter
     from podracer_platform.carriers.staging import (
-        ALIGNMENT_BYTES,
-        CARRIER_FAILED,
-        INLINE_BELOW_BYTES,
-        CarrierFailed,
-        Place,
-        SharedMemory,
-        SlotLayout,
-        Staging,
+        ALIGNMENT_BYTES, CARRIER_FAILED, INLINE_BELOW_BYTES, CarrierFailed, Place, SharedMemory,
+        SlotLayout, Staging,
     )
     from podracer_platform.carriers.wire import MAX_TENSORS
 else:

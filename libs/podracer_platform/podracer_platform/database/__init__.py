@@ -16,11 +16,7 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_platform.database.database import (
-        Database,
-        PlainText,
-        UtcTime,
-        newest_revision,
-        open_database,
+        Database, PlainText, UtcTime, newest_revision, open_database,
     )
     from podracer_platform.database.location import make_engine, parse_url
     from podracer_platform.database.standby import wait_for_database

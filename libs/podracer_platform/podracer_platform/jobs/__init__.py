@@ -16,20 +16,11 @@ if TYPE_CHECKING:
     from podracer_platform.jobs.environment import DataSets, NamedDataSet, check_environment
     from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes, counted
     from podracer_platform.jobs.experiment import (
-        EXPERIMENT_LABEL,
-        Experiment,
-        axis_label,
-        load_experiment,
-        parse_experiment,
+        EXPERIMENT_LABEL, Experiment, axis_label, load_experiment, parse_experiment,
     )
     from podracer_platform.jobs.job_file import load_job_file, parse_job
     from podracer_platform.jobs.spec import (
-        JobSpec,
-        check_size,
-        shortened_rounds,
-        validate,
-        validate_competition,
-        validate_spaces,
+        JobSpec, check_size, shortened_rounds, validate, validate_competition, validate_spaces,
     )
     from podracer_platform.jobs.warm_start import Beginnings, Founder, WarmStart
 else:

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from podracer_platform.kubernetes.access import ClusterAccess, in_cluster, read_kubeconfig
     from podracer_platform.kubernetes.active_label import LABEL, REPLICAS, keep_active_label
     from podracer_platform.kubernetes.api import (
-        CALLS,
-        EXPIRED,
-        ClusterApi,
-        Item,
-        Resource,
-        Selector,
-        Watch,
+        CALLS, EXPIRED, ClusterApi, Item, Resource, Selector, Watch,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -33,90 +33,41 @@ if TYPE_CHECKING:
     from podracer_platform.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
     from podracer_platform.rpc.audit import write_audit_log
     from podracer_platform.rpc.auth import (
-        Authorizer,
-        Identity,
-        access_of,
-        bearer,
-        check_projects,
-        current_caller,
-        methods_of,
-        texts,
+        Authorizer, Identity, access_of, bearer, check_projects, current_caller, methods_of, texts,
     )
     from podracer_platform.rpc.backoff import Backoff
     from podracer_platform.rpc.binding import RequestBytes, ServerOptions, prepare_address
     from podracer_platform.rpc.bounds import PAGE_BYTES, check_bounds, page
     from podracer_platform.rpc.channel import (
-        ChannelOptions,
-        open_aio_channel,
-        open_channel,
-        service_config,
+        ChannelOptions, open_aio_channel, open_channel, service_config,
     )
     from podracer_platform.rpc.guard import Context
     from podracer_platform.rpc.health import CHECK, LIVENESS, Health
     from podracer_platform.rpc.limits import (
-        CHUNK_REQUEST_BYTES,
-        MESSAGE_BYTES,
-        REQUEST_BYTES,
-        SERVER_THREADS,
-        SPEC_BYTES,
+        CHUNK_REQUEST_BYTES, MESSAGE_BYTES, REQUEST_BYTES, SERVER_THREADS, SPEC_BYTES,
     )
     from podracer_platform.rpc.probe import health_of, main
     from podracer_platform.rpc.resource_names import (
-        DEFAULT_PROJECT,
-        LABEL,
-        Name,
-        artifact_name,
-        check_label,
-        is_label,
-        is_name,
-        job_name,
-        last_part,
-        leaderboard_name,
-        lease_name,
-        parse,
-        parse_any,
-        pod_name,
-        wrong_field,
+        DEFAULT_PROJECT, LABEL, Name, artifact_name, check_label, is_label, is_name, job_name,
+        last_part, leaderboard_name, lease_name, parse, parse_any, pod_name, wrong_field,
     )
     from podracer_platform.rpc.server import RpcServer, create_server
     from podracer_platform.rpc.sessions import Session, SessionSlots, WorkSession
     from podracer_platform.rpc.shown_tokens import (
-        POD_KEYS,
-        ShownTokens,
-        TokensShownHere,
-        public_key,
+        POD_KEYS, ShownTokens, TokensShownHere, public_key,
     )
     from podracer_platform.rpc.signed_tokens import (
-        CLOCK_TOLERANCE_S,
-        PUBLIC_KEYS,
-        REVOKED,
-        Claims,
-        SignedTokens,
-        sign,
+        CLOCK_TOLERANCE_S, PUBLIC_KEYS, REVOKED, Claims, SignedTokens, sign,
     )
     from podracer_platform.rpc.status import (
-        DETAILS_KEY,
-        DOMAIN,
-        code_of,
-        from_rpc_error,
-        from_status,
-        to_grpc_status,
-        to_status,
+        DETAILS_KEY, DOMAIN, code_of, from_rpc_error, from_status, to_grpc_status, to_status,
         translated_errors,
     )
     from podracer_platform.rpc.streams import Outbox, StreamCall
     from podracer_platform.rpc.tls import CA, CERTIFICATE, KEY, TlsFolder, TlsMaterial, role_name
     from podracer_platform.rpc.tokens import (
-        FILE_ROLES,
-        FileToken,
-        LeaseTokens,
-        Role,
-        TokenFiles,
-        TokenSource,
-        create_secret_file,
-        create_tokens,
-        hash_token,
-        hash_tokens,
+        FILE_ROLES, FileToken, LeaseTokens, Role, TokenFiles, TokenSource, create_secret_file,
+        create_tokens, hash_token, hash_tokens,
     )
     from podracer_platform.rpc.work_queue import WorkQueue
 else:

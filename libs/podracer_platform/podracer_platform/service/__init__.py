@@ -15,25 +15,13 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_platform.service import lifetime, warm_start
     from podracer_platform.service.build import (
-        PROTOCOL,
-        REVISION_VARIABLE,
-        describe_build,
-        is_compatible,
-        own_build,
-        require_same_build,
+        PROTOCOL, REVISION_VARIABLE, describe_build, is_compatible, own_build, require_same_build,
     )
     from podracer_platform.service.lifetime import (
-        PARENT_VARIABLE,
-        exit_with_parent_if_asked,
-        stop_event_on_signals,
-        unless,
+        PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals, unless,
     )
     from podracer_platform.service.process import (
-        ControlSettings,
-        ServiceSettings,
-        announce,
-        main,
-        run_service,
+        ControlSettings, ServiceSettings, announce, main, run_service,
     )
     from podracer_platform.service.recording import TelemetryOptions, telemetry
 else:

@@ -17,53 +17,20 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_platform.telemetry import metrics
     from podracer_platform.telemetry.instruments import (
-        OTHER,
-        Counter,
-        Gauge,
-        Histogram,
-        Metric,
-        Reading,
+        OTHER, Counter, Gauge, Histogram, Metric, Reading,
     )
     from podracer_platform.telemetry.logging import (
-        PrintableStream,
-        configure_logging,
-        printable,
-        redact,
+        PrintableStream, configure_logging, printable, redact,
     )
     from podracer_platform.telemetry.metrics import (
-        CANDIDATES,
-        CHECKPOINT_SIZE,
-        CHECKPOINT_TIME,
-        DATABASE,
-        DELIVERED,
-        EPISODES,
-        EVALUATION,
-        EVALUATOR_QUEUE,
-        FUSION,
-        LEASES,
-        ORDERS,
-        PODS_WANTED,
-        POLICY_ACTIONS,
-        POLICY_BATCH,
-        POLICY_LOADS,
-        POLICY_QUEUE,
-        PROPOSALS,
-        ROLLOUT,
-        SPOOL,
-        WORKER_STEPS,
+        CANDIDATES, CHECKPOINT_SIZE, CHECKPOINT_TIME, DATABASE, DELIVERED, EPISODES, EVALUATION,
+        EVALUATOR_QUEUE, FUSION, LEASES, ORDERS, PODS_WANTED, POLICY_ACTIONS, POLICY_BATCH,
+        POLICY_LOADS, POLICY_QUEUE, PROPOSALS, ROLLOUT, SPOOL, WORKER_STEPS,
     )
     from podracer_platform.telemetry.span_files import ENDING, SpanFiles
     from podracer_platform.telemetry.spans import (
-        NO_SPAN,
-        TRACEPARENT,
-        FinishedSpan,
-        Span,
-        SpanContext,
-        SpanSink,
-        are_recorded,
-        current,
-        record_spans,
-        span,
+        NO_SPAN, TRACEPARENT, FinishedSpan, Span, SpanContext, SpanSink, are_recorded, current,
+        record_spans, span,
     )
 else:
     __all__, __getattr__ = exports(__name__)

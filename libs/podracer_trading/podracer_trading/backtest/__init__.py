@@ -15,33 +15,15 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_trading.backtest.edge import (
-        SIGNIFICANT,
-        Edge,
-        edge_over_holding,
-        expected_maximum,
-        independent_trials,
+        SIGNIFICANT, Edge, edge_over_holding, expected_maximum, independent_trials,
     )
     from podracer_trading.backtest.record import (
-        BacktestRecord,
-        chained,
-        chained_trades_csv,
-        equity_csv,
-        holdings_csv,
-        record_from_messages,
-        record_to_messages,
-        replay,
-        trades_csv,
+        BacktestRecord, chained, chained_trades_csv, equity_csv, holdings_csv, record_from_messages,
+        record_to_messages, replay, trades_csv,
     )
     from podracer_trading.backtest.returns import (
-        DAYS_A_YEAR,
-        Drawdown,
-        Performance,
-        daily_returns,
-        drawdowns,
-        largest_drawdown,
-        monthly_returns,
-        performance,
-        sharpe_ratio,
+        DAYS_A_YEAR, Drawdown, Performance, daily_returns, drawdowns, largest_drawdown,
+        monthly_returns, performance, sharpe_ratio,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from podracer_trading.client.backtest_page import write_backtest
     from podracer_trading.client.backtest_words import backtest_json, backtest_text, validation_text
     from podracer_trading.client.data_import import (
-        ImportRequest,
-        import_market_data,
-        inspection_text,
-        write_market,
+        ImportRequest, import_market_data, inspection_text, write_market,
     )
     from podracer_trading.client.session import BacktestPlan, play_backtest, price_file
     from podracer_trading.client.validation import edge_in_validation

@@ -102,14 +102,7 @@ def backtest(
     all fills (trades.csv)."""
     from podracer_client.local import private_evaluator
     from podracer_client.policies import Trust, bring_files, competing_folders
-    from podracer_trading.client import (
-        BacktestPlan,
-        backtest_json,
-        backtest_text,
-        edge_in_validation,
-        play_backtest,
-        price_file,
-    )
+    from podracer_trading import client
 
     arguments = _arguments(settings, start, end)
     if walk and (ensemble or len(policies) < 2):
@@ -125,27 +118,25 @@ def backtest(
             folders,
             competition,
         ),
-        price_file(data, server.connect) as table,
+        client.price_file(data, server.connect) as table,
         private_evaluator() as evaluator,
     ):
         bring = partial(
             bring_files, evaluator, connect=server.connect, trust=Trust(server.folder, trust)
         )
-        plan = BacktestPlan(
+        plan = client.BacktestPlan(
             arguments, rule, _BASELINES if baselines is None else baselines, index, table
         )
-        found = play_backtest(plan, folders, evaluator, bring, walk=walk)
-        found = replace(found, validation=edge_in_validation(competition, evaluator, bring))
+        found = client.play_backtest(plan, folders, evaluator, bring, walk=walk)
+        found = replace(found, validation=client.edge_in_validation(competition, evaluator, bring))
 
-    # after the play: matplotlib takes a second
-    from podracer_trading.client import write_backtest
-
-    written = write_backtest(found, folder, f"{title}: back-test", figures)
+    # this name is the first that loads matplotlib, which takes a second
+    written = client.write_backtest(found, folder, f"{title}: back-test", figures)
     if json:
-        write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
+        write_json({"event": "backtest", "folder": str(folder), **client.backtest_json(found)})
     else:
         names = ", ".join(path.name for path in written)
-        sys.stdout.write(f"{backtest_text(found)}wrote {names} to {folder}/\n")
+        sys.stdout.write(f"{client.backtest_text(found)}wrote {names} to {folder}/\n")
 
 
 def _arguments(settings: Settings, start: str, end: str) -> dict[str, Any]:

@@ -18,12 +18,7 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_trading.market_data.canonical import (
-        Provenance,
-        append,
-        prepared,
-        read_provenance,
-        unadjusted,
-        write_canonical,
+        Provenance, append, prepared, read_provenance, unadjusted, write_canonical,
     )
     from podracer_trading.market_data.columns import COLUMNS, FIELD, refusal, trading_library
     from podracer_trading.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights

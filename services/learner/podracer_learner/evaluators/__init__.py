@@ -11,10 +11,7 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_learner.evaluators.remote_backend import PolicyStream, RemoteBackend
     from podracer_learner.evaluators.works import (
-        EvaluationTooLong,
-        evaluate_for,
-        inspect_environment_for,
-        require_user_code_allowed,
+        EvaluationTooLong, evaluate_for, inspect_environment_for, require_user_code_allowed,
     )
 else:
     __all__, __getattr__ = exports(__name__)

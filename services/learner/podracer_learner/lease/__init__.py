@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from podracer_learner.lease.control import CommitCall, LeaseControl, lease_work, work_request
     from podracer_learner.lease.guard import FencedStore, LeaseGuard
     from podracer_learner.lease.held_lease import (
-        DRAINING,
-        ROUND_OVER,
-        HeldLease,
-        Interrupted,
-        Renewal,
+        DRAINING, ROUND_OVER, HeldLease, Interrupted, Renewal,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -14,25 +14,14 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_learner.round.access import Commands, LearnerStatus
     from podracer_learner.round.initial_agents import (
-        InitialAgents,
-        ReplayCache,
-        StoredReplays,
-        load_initial_agents,
+        InitialAgents, ReplayCache, StoredReplays, load_initial_agents,
     )
     from podracer_learner.round.reports import (
-        RoundMeter,
-        evaluation_message,
-        member_progress,
-        problem_message,
-        progress_report,
+        RoundMeter, evaluation_message, member_progress, problem_message, progress_report,
         work_span,
     )
     from podracer_learner.round.setup import (
-        RoundSetup,
-        describe_sizes,
-        envs_per_member,
-        require_same_environment,
-        set_up_round,
+        RoundSetup, describe_sizes, envs_per_member, require_same_environment, set_up_round,
     )
     from podracer_learner.round.train import TrainRun
 else:

@@ -14,21 +14,10 @@ if TYPE_CHECKING:
     from podracer_learner.workers.crew import WorkerPlan
     from podracer_learner.workers.discovery import WorkerDirectory, resolve_host
     from podracer_learner.workers.link import (
-        Arrival,
-        LinkOptions,
-        LinkState,
-        Opened,
-        Weights,
-        WorkerLink,
+        Arrival, LinkOptions, LinkState, Opened, Weights, WorkerLink,
     )
     from podracer_learner.workers.partition import (
-        Share,
-        UsualDuration,
-        consecutive,
-        has_quorum,
-        is_worth_moving,
-        remaining_wait_s,
-        shares,
+        Share, UsualDuration, consecutive, has_quorum, is_worth_moving, remaining_wait_s, shares,
     )
     from podracer_learner.workers.rollouts import absent_rows, join_rollouts, moved_to
     from podracer_learner.workers.source import RemoteSource

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from podracer_orchestrator.artifacts.artifacts import Found
     from podracer_orchestrator.artifacts.retention import RetentionTask
     from podracer_orchestrator.artifacts.uploads import (
-        IDLE_S,
-        SLOWEST_BYTES_PER_S,
-        Uploads,
-        in_time,
+        IDLE_S, SLOWEST_BYTES_PER_S, Uploads, in_time,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from podracer_orchestrator.board.client import LeaderboardClient
     from podracer_orchestrator.board.delivery import Delivery, _together
     from podracer_orchestrator.board.requests import (
-        CohortProposer,
-        EnsembleMaker,
-        ToPropose,
-        to_propose,
+        CohortProposer, EnsembleMaker, ToPropose, to_propose,
     )
 else:
     __all__, __getattr__ = exports(__name__)

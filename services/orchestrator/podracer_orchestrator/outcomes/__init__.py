@@ -7,13 +7,7 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_orchestrator.outcomes import (
-        broken_worlds,
-        ending,
-        ensembles,
-        finals,
-        lease_ends,
-        objective,
-        post_training,
+        broken_worlds, ending, ensembles, finals, lease_ends, objective, post_training,
     )
     from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
     from podracer_orchestrator.outcomes.lease_ends import work_of

@@ -2,7 +2,7 @@
 second.
 
 curves, comparison, hyperparameters, lineage, pods    one figure each
-axes, palette, rendering                              shared parts; SVG and PNG
+axes, rendering                                       shared parts; SVG and PNG
 """
 
 from typing import TYPE_CHECKING
@@ -12,26 +12,16 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy
     from podracer_client.report.figures.comparison import (
-        MAX_GROUPS,
-        draw_multiples,
-        draw_overlay,
-        draw_spread,
+        MAX_GROUPS, draw_multiples, draw_overlay, draw_spread,
     )
     from podracer_client.report.figures.curves import MAX_LINES, draw_curves
     from podracer_client.report.figures.hyperparameters import (
-        MAX_NAMES,
-        draw_hyperparameters,
-        drawn_names,
+        MAX_NAMES, draw_hyperparameters, drawn_names,
     )
     from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
     from podracer_client.report.figures.pods import MAX_PODS, draw_pods
     from podracer_client.report.figures.rendering import (
-        FigurePlan,
-        Rendered,
-        figure_element,
-        render,
-        render_figures,
-        write_figures,
+        FigurePlan, Rendered, figure_element, render, render_figures, write_figures,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from podracer_core.environments.classic_control.acrobot import Acrobot
     from podracer_core.environments.classic_control.cartpole import CartPole
     from podracer_core.environments.classic_control.mountain_car import (
-        MountainCar,
-        MountainCarContinuous,
+        MountainCar, MountainCarContinuous,
     )
     from podracer_core.environments.classic_control.pendulum import Pendulum
 else:

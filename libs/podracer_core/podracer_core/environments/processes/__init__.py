@@ -15,8 +15,7 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_core.environments.processes import checker, child_output
     from podracer_core.environments.processes.batched_inspection import (
-        check_attributes,
-        inspect_batched,
+        check_attributes, inspect_batched,
     )
     from podracer_core.environments.processes.batched_rows import BatchedRows
     from podracer_core.environments.processes.checker import problem_of_kind
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
     from podracer_core.environments.processes.preprocess_child import hint
     from podracer_core.environments.processes.row_codec import action_reader, observation_writer
     from podracer_core.environments.processes.row_processes import (
-        MOST_ISOLATED,
-        RowProcesses,
-        core_count,
+        MOST_ISOLATED, RowProcesses, core_count,
     )
     from podracer_core.environments.processes.rows import episode_seed
 else:
