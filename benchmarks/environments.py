@@ -163,7 +163,7 @@ def main() -> None:
     }
     targets = _targets(speeds)
     if options.write:
-        _write_page(setting, rows, speeds, targets)
+        _write_page(setting, rows, speeds)
     finish("environments", figures, targets)
 
 
@@ -205,24 +205,11 @@ def _page_table(rows: list[Row], speeds: Speeds) -> list[list[object]]:
     return table
 
 
-def _write_page(
-    setting: str, rows: list[Row], speeds: Speeds, targets: Mapping[str, Target]
-) -> None:
+def _write_page(setting: str, rows: list[Row], speeds: Speeds) -> None:
     """Put the figures between the marks of the page."""
-    reached = [
-        [name, "not measured", f"≥ {number_text(t.target)}", "–"]
-        if t.value is None
-        else [name, t.value, f"≥ {number_text(t.target)}", "yes" if t.met else "no"]
-        for name, t in targets.items()
-    ]
-    tables = [
-        (PAGE_COLUMNS, _page_table(rows, speeds)),
-        (("target", "value", "to reach", "met"), reached),
-    ]
     lines = [f"{time.strftime('%Y-%m-%d')}, {setting}.", ""]
-    for header, cells in tables:
-        table = [header, ["---"] * len(header), *cells]
-        lines += [*(f"| {' | '.join(map(number_text, line))} |" for line in table), ""]
+    table = [PAGE_COLUMNS, ["---"] * len(PAGE_COLUMNS), *_page_table(rows, speeds)]
+    lines += [*(f"| {' | '.join(map(number_text, line))} |" for line in table), ""]
     before, rest = PAGE.read_text().split(f"{BEGIN}\n")
     _, after = rest.split(END)
     PAGE.write_text(f"{before}{BEGIN}\n{chr(10).join(lines)}{END}{after}")
