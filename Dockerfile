@@ -7,7 +7,7 @@
 #   REVISION     hash of the commit that is built
 #   REPOSITORY   where its sources are
 #
-# The layers of an image, rarest change first: base, torch, the other dependencies, the core library, the service. What
+# The layers of an image, rarest change first: base, torch, the other dependencies, the libraries, the service. What
 # is installed, each layer's lock in deploy/images says alone, with a hash for every wheel but torch's (`make locks`), so
 # that a new version of ours is a few megabytes.
 
@@ -90,7 +90,7 @@ RUN if [ "$VARIANT" = cuda ]; then lock=pod-cuda.lock; else lock=pod.lock; fi \
 
 FROM python AS orchestrator
 COPY --from=orchestrator-dependencies /opt/podracer /opt/podracer
-COPY --from=code /code/podracer_core /opt/podracer/code
+COPY --from=code /code/podracer_core /code/podracer_platform /opt/podracer/code/
 COPY --from=code /code/podracer_client /code/podracer_trading /code/orchestrator /opt/podracer/service/
 ARG REVISION=
 ARG REPOSITORY=
@@ -103,7 +103,7 @@ ENTRYPOINT ["python", "-m", "podracer_orchestrator"]
 
 FROM python AS leaderboard
 COPY --from=leaderboard-dependencies /opt/podracer /opt/podracer
-COPY --from=code /code/podracer_core /opt/podracer/code
+COPY --from=code /code/podracer_core /code/podracer_platform /opt/podracer/code/
 COPY --from=code /code/leaderboard /opt/podracer/service
 ARG REVISION=
 ARG REPOSITORY=
@@ -124,7 +124,7 @@ RUN if [ "$VARIANT" = cuda ]; then \
     fi
 COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
-COPY --from=code /code/podracer_core /code/podracer_trading /opt/podracer/code/
+COPY --from=code /code/podracer_core /code/podracer_platform /code/podracer_trading /opt/podracer/code/
 RUN [ "$VARIANT" != cuda ] || python -c "import sys; from podracer_core.device.toolchain import missing; sys.exit(missing() or 0)"
 # podracer_core/device/__init__.py says why.
 ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PACKAGES = libs/podracer_core libs/podracer_client libs/podracer_trading services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
+PACKAGES = libs/podracer_core libs/podracer_platform libs/podracer_client libs/podracer_trading services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "make: pip failed; all it said: $(VENV)/setup.log" >&2; exit 1; }
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup

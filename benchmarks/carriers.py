@@ -36,19 +36,19 @@ from report import Target, finish, print_table, versions
 
 from podracer.common.v1 import tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.carriers.inline import CHUNK_BYTES, TensorDecoder, TensorEncoder
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, Payload, choose
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.slots import SlotReader, SlotWriter
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.guard import Context
-from podracer_core.rpc.server import create_server
-from podracer_core.rpc.sessions import Session, SessionSlots
-from podracer_core.rpc.streams import StreamCall
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.lifetime import (
+from podracer_platform.carriers.inline import CHUNK_BYTES, TensorDecoder, TensorEncoder
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint, Payload, choose
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.slots import SlotReader, SlotWriter
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.guard import Context
+from podracer_platform.rpc.server import create_server
+from podracer_platform.rpc.sessions import Session, SessionSlots
+from podracer_platform.rpc.streams import StreamCall
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.lifetime import (
     PARENT_VARIABLE,
     exit_with_parent_if_asked,
     stop_event_on_signals,

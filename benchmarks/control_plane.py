@@ -39,11 +39,11 @@ from simulation.curves import Curves
 from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import FileToken
-from podracer_core.storage import open_store
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import FileToken
+from podracer_platform.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 LOADERS = 2

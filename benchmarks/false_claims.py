@@ -39,11 +39,11 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
-from podracer_core.training.messages import result_to_message
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
 from podracer_orchestrator.outcomes.objective import claim_of
 from podracer_orchestrator.tables import JobRow
+from podracer_platform.messages.training import result_to_message
 from podracer_trading.backtest.edge import SIGNIFICANT, Edge, edge_over_holding
 from podracer_trading.backtest.performance import DAYS_A_YEAR, daily_returns, sharpe_ratio
 from podracer_trading.backtesting import play_baseline

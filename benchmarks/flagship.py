@@ -41,8 +41,8 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import NotFound
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import evaluation_seeds
-from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
+from podracer_platform.storage import open_store
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "runs" / "benchmarks" / "flagship.jsonl"

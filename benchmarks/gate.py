@@ -26,9 +26,9 @@ from simulation.control_plane import ControlPlane
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import Role
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import Role
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 

@@ -31,8 +31,8 @@ from report import Target, finish, print_table, spread, versions
 from synthetic.landscapes import LANDSCAPES, Landscape
 from synthetic.pool import Outcome, Setting, run_job
 
-from podracer_core.database import open_database
 from podracer_leaderboard.server import MIGRATIONS
+from podracer_platform.database import open_database
 
 BASELINE = "random"
 GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha")

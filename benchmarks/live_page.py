@@ -30,9 +30,9 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2, job_service_pb2_g
 from podracer_client import Client, Connection
 from podracer_client.web.application import ACT_HEADER
 from podracer_client.web.serving import serve_page
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.server import create_server
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.server import create_server
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 
 JOB, BOARD = "projects/default/jobs/j", "projects/default/leaderboards/j"
 AGENTS, EVALUATIONS = 100, 100_000

@@ -34,7 +34,7 @@ from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_client import PolicyClient
 from podracer_core.checkpoint import pack_policy
-from podracer_core.rpc.tokens import Role, create_tokens
+from podracer_platform.rpc.tokens import Role, create_tokens
 from support.policies import random_policy
 
 HERE = Path(__file__).resolve().parent

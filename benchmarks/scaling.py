@@ -38,10 +38,10 @@ from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_
 from podracer_client.jobs.history import FINAL_STATES
 from podracer_client.jobs.job import Job
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.storage import open_store
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 PODS = (1, 2, 4, 8, 16, 32, 64)

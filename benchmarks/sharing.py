@@ -41,13 +41,13 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.jobs.messages import search_to_message
-from podracer_core.jobs.search import AlgorithmShare, Search
+from podracer_core.evolution.portfolio import configuration
 from podracer_core.random_numbers import COMPARISON, evaluation_seeds
+from podracer_core.sections.search import AlgorithmShare, Search
 from podracer_core.training.member_states import MemberGroups, inherit
 from podracer_core.training.phases import processor_seconds
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.portfolio import configuration
+from podracer_platform.messages.sections import search_to_message
 
 RESULTS = Path(__file__).resolve().parent.parent / "runs" / "benchmarks" / "sharing.jsonl"
 TASKS = {"Pendulum-v1": 12.0, "InvertedDoublePendulum-v5": 12.0}  # CPU seconds of a cohort

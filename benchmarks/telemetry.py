@@ -45,12 +45,12 @@ from podracer_core.algorithms.ppo import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.service.telemetry import TelemetryOptions, telemetry
-from podracer_core.telemetry.spans import span
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource
 from podracer_learner.round.reports import RoundMeter
+from podracer_platform.service.telemetry import TelemetryOptions, telemetry
+from podracer_platform.telemetry.spans import span
 
 OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from podracer_client import PolicyClient
-from podracer_core.jobs.job_file import load_job_file
+from podracer_platform.jobs.job_file import load_job_file
 from podracer_trading.environment.environment import StockTrading
 
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 
 from recorded.replay import FEW, MANY, Draw
 
-from podracer_core.jobs.evolution import Round
-from podracer_core.statistics.shrinkage import posterior_means
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import (
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import (
     MINIMUM_PEERS,
     LineRound,
     fraction_at_stake,
     is_at_bottom,
     peer_scores,
 )
+from podracer_core.sections.evolution import Round
+from podracer_core.statistics.shrinkage import posterior_means
 
 Choice = tuple[int, int]
 """An agent and the look at which it is chosen."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.jobs.messages import search_to_message
-from podracer_core.jobs.search import AlgorithmShare, Search
+from podracer_core.evolution.portfolio import configuration
+from podracer_core.evolution.search_space import shape_of
+from podracer_core.sections.search import AlgorithmShare, Search
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.portfolio import configuration
-from podracer_leaderboard.search_space import shape_of
+from podracer_platform.messages.sections import search_to_message
 
 LOOKS = 27
 """Looks at a curve, evenly over its seconds, beside one at the untrained policy. The rungs of

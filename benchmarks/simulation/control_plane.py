@@ -16,7 +16,7 @@ from podracer_client.jobs.client import Client
 from podracer_client.local.services import inherited_environment
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.servers.connection import Connection
-from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
 
 _COUNTED = Path(__file__).with_name("counted_service.py")
 _READY_S = 60.0

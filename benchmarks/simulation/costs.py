@@ -16,8 +16,8 @@ from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
 from podracer_core.errors import PodracerError
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.storage import open_store
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.storage import open_store
 
 PODS = 8
 ROUNDS, WARM_ROUNDS = 80, 24

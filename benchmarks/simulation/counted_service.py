@@ -38,8 +38,8 @@ def main() -> None:
     event.listen(Engine, "before_cursor_execute", counting(0))
     event.listen(Engine, "commit", counting(1))
     if name == "leaderboard":
-        from podracer_core.rpc.auth import methods_of
         from podracer_leaderboard.server import LeaderboardService
+        from podracer_platform.rpc.auth import methods_of
 
         for method in (path.rpartition("/")[2] for path in methods_of("leaderboard")):
             setattr(

@@ -21,11 +21,11 @@ from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced
 from podracer_core.evaluate.result import EvaluationResult
-from podracer_core.rpc.auth import bearer
-from podracer_core.service.build import own_build
 from podracer_core.storage.layout import CheckpointPlace, checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import ObjectStore
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.service.build import own_build
 
 EVALUATION_FRACTION = 0.1
 """Part of a round that goes into looks; a learner may take a fifth."""

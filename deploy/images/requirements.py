@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_POD = ("torch", "mujoco", "box2d", "telemetry")
+_POD = ("torch", "mujoco", "box2d")
+_POD_LIBRARIES = {"libs/podracer_platform": ("telemetry",), "libs/podracer_trading": ()}
+_CONTROL_LIBRARIES = {"libs/podracer_platform": ("database", "telemetry")}
 IMAGES: Mapping[str, tuple[Mapping[str, Sequence[str]], Sequence[str]]] = {
     # The extras of our packages, by folder, and what else. The command comes with the orchestrator.
     "orchestrator": (
-        {"libs/podracer_core": ("database", "telemetry"), "services/orchestrator": ("kubernetes",)},
+        {**_CONTROL_LIBRARIES, "services/orchestrator": ("kubernetes",)},
         ("psycopg[binary]", "cryptography", "rich", "starlette", "typer", "uvicorn"),
     ),
     "leaderboard": (
-        {"libs/podracer_core": ("database", "telemetry"), "services/leaderboard": ()},
+        {**_CONTROL_LIBRARIES, "libs/podracer_core": ("optuna",), "services/leaderboard": ()},
         ("psycopg[binary]",),
     ),
-    "pod": ({"libs/podracer_core": _POD, "libs/podracer_trading": ()}, ()),
-    "pod-cuda": ({"libs/podracer_core": (*_POD, "mujoco-warp"), "libs/podracer_trading": ()}, ()),
+    "pod": ({"libs/podracer_core": _POD, **_POD_LIBRARIES}, ()),
+    "pod-cuda": ({"libs/podracer_core": (*_POD, "mujoco-warp"), **_POD_LIBRARIES}, ()),
 }
 CUDA = re.compile(r"(cuda|nvidia|triton)\b")  # begins the name of what only a torch with CUDA needs
 _ARCHITECTURES = ("x86_64", "aarch64")

@@ -23,8 +23,8 @@ from chaos.faults import Fault, Faults
 
 from podracer_client.jobs.job import Job
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.storage import open_store
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.storage import open_store
 from support.audit import Audit
 from support.deployment import Deployment
 from support.postgresql import PostgresServer

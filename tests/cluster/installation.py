@@ -23,9 +23,9 @@ from podracer_client.servers import cluster
 from podracer_client.servers.connection import Place
 from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
-from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
-from podracer_core.storage.s3 import S3Settings
+from podracer_platform.storage import open_store
+from podracer_platform.storage.s3 import S3Settings
 from support.audit import Audit
 from support.processes import ROOT
 

@@ -20,7 +20,7 @@ from cluster.installation import ALL, Installation, Pulse
 from cluster.test_cluster import FAULTS as POWER
 from cluster.test_failover import RESTART, WithPostgresql
 
-from podracer_core.jobs.job_file import parse_job
+from podracer_platform.jobs.job_file import parse_job
 from support.endless_job import end_after
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(4 * 3600)]

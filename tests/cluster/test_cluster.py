@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from podracer_client import Job
-from podracer_core.jobs.job_file import parse_job
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
+from podracer_platform.jobs.job_file import parse_job
 from support.endless_job import end_after
 from support.live_page import enter, is_live
 from support.processes import EXAMPLES, ROOT

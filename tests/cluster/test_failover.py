@@ -21,7 +21,7 @@ from cluster.test_cluster import AWAY_S, FAULTS, PATIENCE_S, Scenarios, endless_
 from sqlalchemy import create_engine, text
 
 from podracer_core.errors import PodracerError
-from podracer_core.kubernetes.active_label import LABEL
+from podracer_platform.kubernetes.active_label import LABEL
 
 __all__ = ["power"]
 

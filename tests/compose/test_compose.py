@@ -27,8 +27,8 @@ from podracer_client import Client, Job, PolicyClient
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.checkpoint.policy import POLICY_GROUPS, load_policy
 from podracer_core.errors import PodracerError, Unauthenticated
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.storage import open_store
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.storage import open_store
 from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, run
 from support.red_team import FIND, attack, check_found_nothing
 

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from podracer.common.v1.agent_pb2 import INITIALIZATION_KIND_COPY, CheckpointReference
 from podracer.orchestrator.v1.pod_service_pb2 import TrainWork
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.tournament import Tournament
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.tournament import Tournament
 from support.endless_job import end_running, rows, wait_for_rounds, write_job
 from support.evolution import Arena
 from support.processes import wait_until

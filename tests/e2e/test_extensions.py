@@ -16,7 +16,7 @@ import pytest
 from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2
 from podracer_client import Client
 from podracer_client.jobs.job import Job
-from podracer_core.jobs.job_file import load_job_file
+from podracer_platform.jobs.job_file import load_job_file
 from support.code import make_zip
 from support.commands import run_here
 from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE, Packages

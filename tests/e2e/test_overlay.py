@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from podracer_core.rpc import probe
+from podracer_platform.rpc import probe
 from support.live_page import enter, is_live
 from support.manifests import pod_specs
 from support.overlay_site import OverlaySite

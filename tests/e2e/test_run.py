@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.jobs.job_file import load_job_file
+from podracer_platform.jobs.job_file import load_job_file
 from support.commands import one_evaluator
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

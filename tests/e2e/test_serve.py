@@ -12,8 +12,8 @@ import numpy as np
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer_client import Client, PolicyClient
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.tokens import FileToken
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.tokens import FileToken
 from support.processes import Command, wait_until
 
 JOB = """\

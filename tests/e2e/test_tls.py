@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import PodracerError
-from podracer_core.rpc.channel import open_channel
+from podracer_platform.rpc.channel import open_channel
 from support.deployment import Deployment
 from support.processes import Command, wait_until
 

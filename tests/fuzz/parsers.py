@@ -15,14 +15,14 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["podracer_core", "yaml"]):
-    from podracer_core.attachments.unpack import unpack_code
     from podracer_core.checkpoint.policy import open_packed_policy
     from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-    from podracer_core.jobs.experiment import parse_experiment
-    from podracer_core.jobs.job_file import parse_job
-    from podracer_core.rpc.address import parse_address
     from podracer_core.storage.layout import CheckpointPlace
     from podracer_core.storage.manifest import Manifest
+    from podracer_platform.attachments.unpack import unpack_code
+    from podracer_platform.jobs.experiment import parse_experiment
+    from podracer_platform.jobs.job_file import parse_job
+    from podracer_platform.rpc.address import parse_address
 
 REFUSED = (InvalidInput, DataCorrupted, NotFound)
 

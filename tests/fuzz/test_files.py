@@ -15,15 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from podracer_core.attachments.pack import pack_code
-from podracer_core.attachments.unpack import unpack_code
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.checkpoint.policy import open_packed_policy, pack_policy
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
-from podracer_core.jobs.experiment import parse_experiment
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.storage import ObjectStore, open_store
+from podracer_core.storage import ObjectStore
 from podracer_core.storage.manifest import Manifest
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.attachments.unpack import unpack_code
+from podracer_platform.jobs.experiment import parse_experiment
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.storage import open_store
 
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))

@@ -17,8 +17,8 @@ import torch
 
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.checkpoint.policy import pack_policy
-from podracer_core.storage import open_store
 from podracer_core.storage.manifest import Manifest, ManifestFile
+from podracer_platform.storage import open_store
 
 RUNS = max(1000, int(os.environ.get("PODRACER_FUZZ", "300")) * 2)
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_files
-from podracer_core.jobs.experiment import load_experiment
+from podracer_platform.jobs.experiment import load_experiment
 from support.golden import FOLDER, check_golden, pretty
 from support.processes import EXAMPLES, ROOT
 

@@ -28,7 +28,7 @@ sys.exit(int(os.environ["CODE"])) if "CODE" in os.environ else threading.Event()
 """
 LAUNCHER = """
 import os, sys
-from podracer_core.service import warm_start
+from podracer_platform.service import warm_start
 from podracer_core.errors import Unavailable
 
 if sys.argv[2] == "light":

@@ -28,7 +28,7 @@ SHORT_S = 0.005
 SHARE, LONG_SHARE = 0.2, 0.05
 """Of the calls that are delayed at all, and by up to their longest delay."""
 
-_RPC = "podracer_core.rpc"
+_RPC = "podracer_platform.rpc"
 _STORAGE = "podracer_core.storage"
 _ORCHESTRATOR = "podracer_orchestrator"
 LONGEST_S = {

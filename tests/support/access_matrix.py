@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from google.api import resource_pb2
 from google.protobuf import descriptor_pool
 
-from podracer_core.rpc.auth import access_of, methods_of
-from podracer_core.rpc.limits import REQUEST_BYTES
+from podracer_platform.rpc.auth import access_of, methods_of
+from podracer_platform.rpc.limits import REQUEST_BYTES
 from support.processes import ROOT
 
 SERVERS = ("orchestrator", "leaderboard", "policy", "learner", "worker", "evaluator")

@@ -9,9 +9,9 @@ from sqlalchemy import text
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.checkpoint import load_checkpoint
-from podracer_core.database.location import make_engine, parse_url
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore
+from podracer_platform.database.location import make_engine, parse_url
 
 DELIVERED_S = 30.0
 """A job may end before the leaderboard has heard of its last rounds; it hears of them within this

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
-from podracer_core.rpc.streams import StreamCall
+from podracer_platform.rpc.streams import StreamCall
 from support.random_messages import RandomMessages
 
 ANSWER_S = 30.0

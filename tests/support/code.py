@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.attachments.pack import pack_code
-from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.object_store import ObjectStore
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.attachments.transfer import put_file
 
 LINE = """
 import gymnasium

@@ -9,7 +9,7 @@ from pathlib import Path
 from podracer_client.jobs.client import Client
 from podracer_client.secrets.deployment import create_secrets
 from podracer_client.servers.connection import Connection
-from podracer_core.rpc.tokens import FileToken
+from podracer_platform.rpc.tokens import FileToken
 from support.link import Link
 from support.services import ServiceProcesses
 

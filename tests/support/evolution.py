@@ -10,7 +10,7 @@ from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import Choice, HyperparameterValue, Interval, Range
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Agent,
     Cohort,
@@ -20,14 +20,14 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import LineRound, peer_scores
+from podracer_core.evolution.search_space import SearchSpace, shape_of
+from podracer_core.evolution.updater import LowerBoundUpdater
 from podracer_leaderboard.competition import Competition
-from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.guard import check_cohort
 from podracer_leaderboard.new_agents import stream
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import LineRound, peer_scores
-from podracer_leaderboard.search_space import SearchSpace, shape_of
-from podracer_leaderboard.updater import LowerBoundUpdater
 
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
 GAMMA = Interval(0.9, 0.999, logarithmic=True, near_one=True)

@@ -25,11 +25,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.database import open_database
 from podracer_core.errors import Fenced, InvalidInput, Unavailable
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.tokens import LeaseTokens
-from podracer_core.storage import open_store
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.api import job_changes
@@ -57,6 +53,10 @@ from podracer_orchestrator.tables import (
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works
 from podracer_orchestrator.works.train_results import member_commit
+from podracer_platform.database import open_database
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.tokens import LeaseTokens
+from podracer_platform.storage import open_store
 from support.manual_clock import ManualClock
 from support.new_database import new_database
 

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
-from podracer_core.rpc.status import DETAILS_KEY
+from podracer_platform.rpc.status import DETAILS_KEY
 from support.random_messages import RandomMessages
 
 MOST_CALLS = 300

@@ -9,7 +9,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from podracer_core.database import open_database
+from podracer_platform.database import open_database
 
 
 def new_database(path: Path, migrations: str) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 from podracer_client.jobs.client import Client
 from podracer_client.secrets.cluster import ClusterSecrets
 from podracer_client.servers.connection import Connection
-from podracer_core.kubernetes.access import read_kubeconfig
-from podracer_core.kubernetes.api import ClusterApi
-from podracer_core.rpc.tokens import FileToken
+from podracer_platform.kubernetes.access import read_kubeconfig
+from podracer_platform.kubernetes.api import ClusterApi
+from podracer_platform.rpc.tokens import FileToken
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_cluster import Cluster
 from support.kubernetes_kubelet import Processes, own_address

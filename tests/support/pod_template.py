@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from podracer_core.service.build import own_build
+from podracer_platform.service.build import own_build
 from support.kubernetes_api import NAMESPACE
 from support.kubernetes_store import Store
 

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from podracer_core.errors import DeadlineExpired, PodracerError
-from podracer_core.rpc.bounds import PAGE_BYTES
-from podracer_core.rpc.limits import SPEC_BYTES
+from podracer_platform.rpc.bounds import PAGE_BYTES
+from podracer_platform.rpc.limits import SPEC_BYTES
 from support.random_messages import SURROGATE, RandomMessages, bounded
 
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))

@@ -21,7 +21,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from podracer_core.config import Secret
-from podracer_core.storage.s3 import S3Settings
+from podracer_platform.storage.s3 import S3Settings
 
 ACCESS_KEY, SECRET_KEY = "podracer", "correct-horse-battery"
 START_TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from podracer_core.device import NATIVE_SETTINGS
-from podracer_core.service import warm_start
+from podracer_platform.service import warm_start
 
 WITH_TORCH = ("learner", "worker", "evaluator", "policy")
 

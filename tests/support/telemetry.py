@@ -9,9 +9,9 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.instruments import Metric
-from podracer_core.telemetry.spans import FinishedSpan, SpanSink, record_spans
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.instruments import Metric
+from podracer_platform.telemetry.spans import FinishedSpan, SpanSink, record_spans
 
 
 class KeptSpans(SpanSink):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.spec import validate
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import validate
 from podracer_trading.backtest.performance import daily_returns, sharpe_ratio
 from podracer_trading.environment.environment import StockTrading
 from podracer_trading.environment.statistic import statistic_of

@@ -9,7 +9,7 @@ import pytest
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PreconditionFailed
-from podracer_core.service.build import (
+from podracer_platform.service.build import (
     PROTOCOL,
     REVISION_VARIABLE,
     describe_build,

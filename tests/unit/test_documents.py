@@ -26,12 +26,12 @@ from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.packages import install_advice, package_advice
 from podracer_core.config import other_libraries
-from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.experiment import load_experiment, parse_experiment
-from podracer_core.jobs.objective import EvaluationPlan, Objective
-from podracer_core.jobs.pod import Pod
-from podracer_core.jobs.search import Search
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.sections.evolution import Evolution
+from podracer_core.sections.objective import EvaluationPlan, Objective
+from podracer_core.sections.pod import Pod
+from podracer_core.sections.search import Search
+from podracer_platform.jobs.experiment import load_experiment, parse_experiment
+from podracer_platform.jobs.spec import JobSpec
 from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT

@@ -20,11 +20,11 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.extensions import load_class
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
+from podracer_core.evolution.generator import Generator
 from podracer_core.fusion.fusion import fusion_class
-from podracer_core.jobs.job_file import load_job_file
-from podracer_core.jobs.spec import JobSpec
 from podracer_core.training.policy_evaluation import PolicyEvaluation
-from podracer_leaderboard.generator import Generator
+from podracer_platform.jobs.job_file import load_job_file
+from podracer_platform.jobs.spec import JobSpec
 from support.commands import Result, run_here
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages
 

@@ -24,9 +24,9 @@ objective: {max_env_steps: 1000}
 evolution: {patience: VALUE}
 """
 READ = """
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.spec import validate
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.spec import validate
 
 spec = JobSpec.from_message(parse_job(JOB).to_message())
 validate(spec)
@@ -85,7 +85,7 @@ def test_a_field_of_the_job_file(copy: Path) -> None:
         "  // Rounds without a new best before the job ends. 0: no limit.\n  int32 patience = "
         "1000;\n",
     )
-    section = copy / "libs/podracer_core/podracer_core/jobs/evolution.py"
+    section = copy / "libs/podracer_core/podracer_core/sections/evolution.py"
     insert(section, "    ensemble_size: int = 0\n", "    patience: int = 0\n")
     insert(
         section,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.rpc.resource_names import LABEL, is_label, is_name
+from podracer_platform.rpc.resource_names import LABEL, is_label, is_name
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration

@@ -13,7 +13,7 @@ from typing import Any
 
 from podracer_client.names import job_name, short_name
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.telemetry.span_files import ENDING
+from podracer_platform.telemetry.span_files import ENDING
 
 _JOB = re.compile(r'"job":"([^"]+)"')
 

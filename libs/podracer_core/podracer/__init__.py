@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from podracer_client.job_run import run
     from podracer_core.errors import PodracerError
     from podracer_core.in_process.callbacks import Callback
     from podracer_core.in_process.reporting import Look
     from podracer_core.in_process.result import Policy, Result, load
-    from podracer_core.in_process.tournament import run
     from podracer_core.in_process.training import train
 
 __all__ = ["Callback", "Look", "PodracerError", "Policy", "Result", "load", "run", "train"]
@@ -33,7 +33,7 @@ _HOME = {
     "Policy": "podracer_core.in_process.result",
     "Result": "podracer_core.in_process.result",
     "load": "podracer_core.in_process.result",
-    "run": "podracer_core.in_process.tournament",
+    "run": "podracer_client.job_run",
     "train": "podracer_core.in_process.training",
 }
 
@@ -48,10 +48,13 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOME[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("gymnasium", "numpy", "safetensors", "torch"):
+        if error.name in ("gymnasium", "numpy", "safetensors", "torch"):
+            message = f"{error.name}: pip install 'podracer-core[torch]'"
+        elif error.name == "podracer_client":
+            message = "the command and the services: pip install 'podracer-client[local]'"
+        else:
             raise
-        message = f"podracer.{name} needs {error.name}: pip install 'podracer-core[torch]'"
-        raise ImportError(message, name=error.name) from None
+        raise ImportError(f"podracer.{name} needs {message}", name=error.name) from None
 
 
 def __dir__() -> list[str]:

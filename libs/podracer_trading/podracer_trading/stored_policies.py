@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import (
-    environment_from_message,
-    environment_to_message,
-    file_from_message,
-)
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
 from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluator import Evaluated
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import place_environment
+from podracer_platform.messages.catalogue import (
+    environment_from_message,
+    environment_to_message,
+    file_from_message,
+)
 from podracer_trading.backtest.record import BacktestRecord, record_to_messages
 from podracer_trading.backtesting import (
     BASELINES,

@@ -9,18 +9,10 @@ from pathlib import Path
 
 from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.extensions import GREEDY_EPISODES
-from podracer_core.catalogue.messages import (
-    description_to_message,
-    environment_from_message,
-    environment_to_message,
-    hyperparameter_to_message,
-)
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -33,10 +25,18 @@ from podracer_core.checkpoint import (
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_json
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.storage import open_store
-from podracer_core.training.messages import result_to_message
 from podracer_core.training.phases import processor_seconds
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import FILES_MISSING, place_environment
+from podracer_platform.messages.catalogue import (
+    description_to_message,
+    environment_from_message,
+    environment_to_message,
+    hyperparameter_to_message,
+)
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.messages.training import result_to_message
+from podracer_platform.storage import open_store
 
 _MAX_EPISODES = 100_000
 _MAX_POLICIES = 100

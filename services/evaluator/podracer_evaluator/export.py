@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import (
     Checkpoint,
     export_ensemble,
@@ -31,6 +28,9 @@ from podracer_core.checkpoint.export_formats import SUFFIX_OF, Format
 from podracer_core.environments.video import record_video
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_evaluator.checkpoints import describe
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import place_environment
+from podracer_platform.messages.catalogue import environment_from_message
 
 logger = logging.getLogger(__name__)
 

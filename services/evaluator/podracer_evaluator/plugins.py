@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.attachments.cache import FileCache
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.errors import PreconditionFailed
+from podracer_platform.attachments.cache import FileCache
 
 GROUP = "podracer.backtests"
 """A package gives the function of the entry point `backtest`."""

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import PodSettings, place_environment
-from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.guard import Context
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.sessions import Session, SessionSlots
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build
-from podracer_core.service.lifetime import stop_event_on_signals
-from podracer_core.service.process import announce
-from podracer_core.telemetry.metrics import EPISODES, EVALUATION
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import PodSettings, place_environment
+from podracer_platform.attachments.transfer import FileReceiver
+from podracer_platform.messages.catalogue import environment_from_message
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.guard import Context
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.sessions import Session, SessionSlots
+from podracer_platform.rpc.tokens import TokenFiles
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build
+from podracer_platform.service.lifetime import stop_event_on_signals
+from podracer_platform.service.process import announce
+from podracer_platform.telemetry.metrics import EPISODES, EVALUATION
 
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
@@ -149,7 +149,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Inspect(
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.InspectResponse:
-        from podracer_core.training.messages import inspected
+        from podracer_platform.messages.training import inspected
 
         timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:

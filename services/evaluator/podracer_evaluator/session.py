@@ -16,27 +16,27 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import PlacedEnvironment, place_environment
-from podracer_core.carriers.inline import TensorDecoder
-from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.slots import SlotReader
-from podracer_core.carriers.staging import Staging
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.registry import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.objective import MAX_EPISODES
-from podracer_core.rpc.sessions import WorkSession
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build, require_same_build
-from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
-from podracer_core.telemetry.spans import span
-from podracer_core.training.messages import cohort_from_message, result_to_message
+from podracer_core.sections.objective import MAX_EPISODES
 from podracer_core.training.policy_evaluation import PolicyEvaluation
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import PlacedEnvironment, place_environment
+from podracer_platform.carriers.inline import TensorDecoder
+from podracer_platform.carriers.negotiation import Endpoint, Payload, carrier_name, choose
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.slots import SlotReader
+from podracer_platform.carriers.staging import Staging
+from podracer_platform.messages.catalogue import environment_from_message
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.messages.training import cohort_from_message, result_to_message
+from podracer_platform.rpc.sessions import WorkSession
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build, require_same_build
+from podracer_platform.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
+from podracer_platform.telemetry.spans import span
 
 logger = logging.getLogger(__name__)
 

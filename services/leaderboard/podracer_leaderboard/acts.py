@@ -8,14 +8,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.messages import hyperparameters_from_message
-from podracer_core.database import Database
 from podracer_core.errors import PreconditionFailed
+from podracer_core.evolution.agents import ALIVE, State
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.agents import ALIVE, State
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.new_agents import fork_agent
 from podracer_leaderboard.tables import AgentRow
+from podracer_platform.database import Database
+from podracer_platform.messages.catalogue import hyperparameters_from_message
 
 
 class Acts:

@@ -11,24 +11,24 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.extensions import load_class
 from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import (
+from podracer_core.evolution.agents import Cohort, CohortRequest, Population
+from podracer_core.evolution.generator import ENTRY_POINT_GROUP as GENERATORS
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import SearchSpace
+from podracer_core.evolution.updater import ENTRY_POINT_GROUP as UPDATERS
+from podracer_core.evolution.updater import Updater
+from podracer_core.sections.search import Dimension, Search
+from podracer_platform.jobs.spec import validate_competition
+from podracer_platform.messages.catalogue import space_from_message
+from podracer_platform.messages.sections import (
     evolution_from_message,
     objective_from_message,
     search_from_message,
 )
-from podracer_core.jobs.search import Dimension, Search
-from podracer_core.jobs.spec import validate_competition
-from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import SearchSpace
-from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
-from podracer_leaderboard.updater import Updater
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
-from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, BoardRow, EvaluationRow
+from podracer_platform.database import Database
+from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
 
 MAX_EVALUATIONS = 1000
 

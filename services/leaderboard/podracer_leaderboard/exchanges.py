@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.database import Database
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import evaluations, messages, proposals, submissions
 from podracer_leaderboard.changes import Changes
+from podracer_platform.database import Database
 
 MAX_STEPS = 1000
 

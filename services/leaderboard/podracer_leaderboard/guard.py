@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Agent,
     Cohort,
@@ -24,9 +24,9 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.search_space import SearchSpace, shape_of, weights_shape
 from podracer_leaderboard.competition import Competition
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from podracer_leaderboard.agents import Agent
-from podracer_leaderboard.round_budget import Throughput, member_limit
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, Rungs
-from podracer_leaderboard.search_space import Shape
+from podracer_core.evolution.agents import Agent
+from podracer_core.evolution.round_budget import Throughput, member_limit
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import SAME_TO, Front, LineRound, Rungs
+from podracer_core.evolution.search_space import Shape
 from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
 CURVE_ROUNDS = 8

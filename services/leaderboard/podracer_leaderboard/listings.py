@@ -11,23 +11,23 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.messages import hyperparameters_from_message
-from podracer_core.database import Database
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.bounds import page
-from podracer_leaderboard import messages, store
-from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.elites import (
+from podracer_core.evolution.elites import (
     EliteStatistics,
     LineageStatistics,
     RoundResult,
     elite_statistics,
     lineage_statistics,
 )
-from podracer_leaderboard.search_space import SearchSpace
+from podracer_core.evolution.search_space import SearchSpace
+from podracer_leaderboard import messages, store
+from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, ParentRow, RoundRow
+from podracer_platform.database import Database
+from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.bounds import page
 
 _STATE_NAMES = {number: state for state, number in messages.STATES.items()}
 

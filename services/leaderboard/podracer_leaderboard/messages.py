@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.resource_names import check_label, parse
-from podracer_leaderboard.agents import Action, State
+from podracer_core.evolution.agents import Action, State
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.resource_names import check_label, parse
 
 ACTIONS = {
     Action.CONTINUE: leaderboard_pb2.PROPOSAL_ACTION_CONTINUE,

@@ -14,15 +14,18 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.rpc.resource_names import last_part, parse_any
+from podracer_core.evolution.agents import ALIVE, Action, NewAgent, Start, State
+from podracer_core.evolution.search_space import shape_of
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.agents import ALIVE, Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
-from podracer_leaderboard.search_space import shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
+from podracer_platform.messages.catalogue import (
+    hyperparameter_to_message,
+    hyperparameters_from_message,
+)
+from podracer_platform.rpc.resource_names import last_part, parse_any
 
 _KINDS = {
     Start.FRESH: agent_pb2.INITIALIZATION_KIND_FRESH,

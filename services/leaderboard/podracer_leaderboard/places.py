@@ -13,12 +13,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.evaluations import counted
-from podracer_core.jobs.objective import MIN_EPISODES
+from podracer_core.evolution.updater import Admission, Entry, EvaluationSummary, claims_first
+from podracer_core.sections.objective import MIN_EPISODES
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
-from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, claims_first
+from podracer_platform.jobs.evaluations import counted
 
 FINAL = agent_pb2.EVALUATION_PURPOSE_FINAL
 

@@ -9,16 +9,16 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.telemetry.metrics import PROPOSALS
+from podracer_core.evolution.agents import Action, Agent, Cohort, CohortRequest, State
+from podracer_core.evolution.round_budget import Remaining, cohort_stretch, round_budget
+from podracer_core.evolution.updater import admission_score
 from podracer_leaderboard import guard, messages, store
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, State
 from podracer_leaderboard.competition import Competition, competition_of
 from podracer_leaderboard.judged_rounds import load_limits
 from podracer_leaderboard.new_agents import create_agent, create_founders, stream
-from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
 from podracer_leaderboard.tables import AgentRow, BoardRow, ProposalRow
-from podracer_leaderboard.updater import admission_score
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.telemetry.metrics import PROPOSALS
 
 MAX_PLACES = 1024
 

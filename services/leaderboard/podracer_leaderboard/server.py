@@ -17,20 +17,20 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import (
     LeaderboardServiceServicer,
     add_LeaderboardServiceServicer_to_server,
 )
-from podracer_core.database import Database
-from podracer_core.database.standby import wait_for_database
-from podracer_core.kubernetes.active_label import keep_active_label
-from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.service.lifetime import unless
-from podracer_core.service.process import ControlSettings, announce
 from podracer_leaderboard.acts import Acts
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
 from podracer_leaderboard.exchanges import Exchanges
 from podracer_leaderboard.listings import Listings
+from podracer_platform.database import Database
+from podracer_platform.database.standby import wait_for_database
+from podracer_platform.kubernetes.active_label import keep_active_label
+from podracer_platform.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.tokens import TokenFiles
+from podracer_platform.service.lifetime import unless
+from podracer_platform.service.process import ControlSettings, announce
 
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

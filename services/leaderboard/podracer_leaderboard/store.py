@@ -15,17 +15,17 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.bounds import page
+from podracer_core.evolution.agents import ALIVE, Action, Agent, Population, State
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import Shape, shape_of
+from podracer_core.evolution.updater import Entry, ranked
 from podracer_core.statistics import EXCESS_LEVEL, excess_probability
-from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import Shape, shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
-from podracer_leaderboard.updater import Entry, ranked
+from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_platform.rpc.bounds import page
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little

@@ -10,15 +10,15 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.jobs.evaluations import broken_episodes, counted
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.telemetry.metrics import CANDIDATES
+from podracer_core.evolution.agents import State
+from podracer_core.evolution.updater import Admission
 from podracer_leaderboard import messages, places, store
-from podracer_leaderboard.agents import State
 from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.judged_rounds import record_throughput
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
-from podracer_leaderboard.updater import Admission
+from podracer_platform.jobs.evaluations import broken_episodes, counted
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.telemetry.metrics import CANDIDATES
 
 logger = logging.getLogger(__name__)
 

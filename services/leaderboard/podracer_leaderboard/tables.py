@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
-from podracer_core.database import PlainText, UtcTime
+from podracer_platform.database import PlainText, UtcTime
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

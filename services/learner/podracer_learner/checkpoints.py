@@ -34,9 +34,9 @@ from podracer_core.storage.layout import (
 )
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
-from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
-from podracer_core.telemetry.spans import current, span
 from podracer_core.training.member_states import EnvironmentState
+from podracer_platform.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
+from podracer_platform.telemetry.spans import current, span
 
 _PARALLEL = 8
 

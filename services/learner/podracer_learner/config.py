@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.environments.processes.launcher import landlock_version
-from podracer_core.rpc.address import parse_address
+from podracer_platform.attachments.placement import PodSettings
+from podracer_platform.rpc.address import parse_address
 
 
 @dataclass(frozen=True, kw_only=True)

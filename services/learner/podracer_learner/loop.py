@@ -20,15 +20,9 @@ from podracer_core.errors import (
     PreconditionFailed,
     UserCodeFailed,
 )
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.resource_names import parse
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.layout import job_prefix
 from podracer_core.storage.object_store import ObjectStore
-from podracer_core.storage.spool import Spool, SpoolFolder
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.spans import current, span
 from podracer_core.training.phases import processor_seconds
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.works import (
@@ -49,6 +43,12 @@ from podracer_learner.round.reports import problem_message, work_span
 from podracer_learner.round.setup import RoundSetup, set_up_round
 from podracer_learner.round.train import TrainRun
 from podracer_learner.user_files import UserFiles
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.resource_names import parse
+from podracer_platform.storage.spool import Spool, SpoolFolder
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.spans import current, span
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.shown_tokens import ShownTokens
-from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
 from podracer_learner.workers.discovery import WorkerDirectory
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.shown_tokens import ShownTokens
+from podracer_platform.rpc.tokens import FileToken
 
 
 class Peers:

@@ -18,21 +18,21 @@ from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.catalogue.extensions import evaluator_names
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.guard import Context
-from podracer_core.rpc.limits import SERVER_THREADS
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.service.lifetime import stop_event_on_signals
-from podracer_core.service.process import announce
-from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.config import LearnerConfig
 from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegistry
 from podracer_learner.lease.control import work_request
 from podracer_learner.peers import Peers
 from podracer_learner.round.access import Commands, LearnerStatus
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.guard import Context
+from podracer_platform.rpc.limits import SERVER_THREADS
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.tokens import TokenFiles
+from podracer_platform.service.lifetime import stop_event_on_signals
+from podracer_platform.service.process import announce
+from podracer_platform.storage import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     def FetchPolicy(
         self, request: learner_service_pb2.FetchPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[learner_service_pb2.FetchPolicyResponse]:
-        from podracer_core.carriers.inline import TensorEncoder, chunk_messages  # late: torch
+        from podracer_platform.carriers.inline import TensorEncoder, chunk_messages  # late: torch
 
         agents, version, tensors = self._commands.fetch_policy(request.agent)
         messages, chunks = TensorEncoder().encode(tensors)

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import FILES_MISSING, PlacedEnvironment, place_environment
-from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.background import BackgroundTask
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import (
+    FILES_MISSING,
+    PlacedEnvironment,
+    place_environment,
+)
+from podracer_platform.attachments.transfer import put_file
 
 
 @dataclass(frozen=True, slots=True)

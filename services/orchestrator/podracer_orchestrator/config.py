@@ -9,7 +9,7 @@ from typing import Literal
 
 from podracer_core.config import Seconds
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.service.process import ControlSettings
+from podracer_platform.service.process import ControlSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")

@@ -11,10 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 import grpc
 from sqlalchemy.orm import Session
 
-from podracer_core.database.standby import wait_for_database
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import FileToken, LeaseTokens
-from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator.artifacts.retention import RetentionTask
 from podracer_orchestrator.artifacts.uploads import Uploads
@@ -38,6 +34,10 @@ from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
+from podracer_platform.database.standby import wait_for_database
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import FileToken, LeaseTokens
+from podracer_platform.storage import open_store
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.jobs.evaluations import CONFIRMING
-from podracer_core.rpc.resource_names import job_name, leaderboard_name
-from podracer_core.telemetry.spans import current
 from podracer_orchestrator.stored_messages import description_of, encode, spec_of
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, touch
+from podracer_platform.jobs.evaluations import CONFIRMING
+from podracer_platform.rpc.resource_names import job_name, leaderboard_name
+from podracer_platform.telemetry.spans import current
 
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"

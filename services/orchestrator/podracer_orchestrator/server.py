@@ -9,15 +9,15 @@ from functools import partial
 from podracer.orchestrator.v1.artifact_service_pb2_grpc import add_ArtifactServiceServicer_to_server
 from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
-from podracer_core.kubernetes.active_label import keep_active_label
-from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.service.lifetime import unless
-from podracer_core.service.process import announce
 from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.orchestrator import Orchestrator
+from podracer_platform.kubernetes.active_label import keep_active_label
+from podracer_platform.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.tokens import TokenFiles
+from podracer_platform.service.lifetime import unless
+from podracer_platform.service.process import announce
 
 
 class OrchestratorServer:

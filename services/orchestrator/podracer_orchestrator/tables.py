@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from podracer_core.database import PlainText, UtcTime
+from podracer_platform.database import PlainText, UtcTime
 
 BigKey = BigInteger().with_variant(Integer, "sqlite")
 """SQLite assigns increasing keys only in a column of type INTEGER, which has 64 bits there, too."""

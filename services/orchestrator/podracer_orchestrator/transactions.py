@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from podracer_core.database import Database
+from podracer_platform.database import Database
 
 WORK = "work"
 """There may be work for a waiting pod, or an end of its wait."""

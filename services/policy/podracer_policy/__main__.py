@@ -1,6 +1,6 @@
 """`python -m podracer_policy`."""
 
-from podracer_core.service.process import main
+from podracer_platform.service.process import main
 from podracer_policy.server import PolicyConfig, serve
 
 if __name__ == "__main__":

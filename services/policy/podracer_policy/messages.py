@@ -11,12 +11,13 @@ from torch import Tensor
 
 from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
-from podracer_core.carriers.inline import decode_tensor, encode_tensor
-from podracer_core.catalogue.messages import space_to_message
 from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.rpc import limits
-from podracer_core.serving import ServedPolicies, ServedPolicy
+from podracer_platform.carriers.inline import decode_tensor, encode_tensor
+from podracer_platform.messages.catalogue import space_to_message
+from podracer_platform.rpc import limits
+from podracer_policy.batching import ServedPolicies
+from podracer_policy.policy import ServedPolicy
 
 MAX_ROWS = 1024
 """The most observations of one request."""

@@ -19,14 +19,14 @@ import torch
 from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer_to_server
 from podracer_core.config import Seconds
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.binding import RequestBytes
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.limits import MESSAGE_BYTES
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
-from podracer_core.service.process import ServiceSettings, announce
-from podracer_core.serving import Batcher, ServedPolicies
+from podracer_platform.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.binding import RequestBytes
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.limits import MESSAGE_BYTES
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles
+from podracer_platform.service.process import ServiceSettings, announce
+from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.messages import most_bytes
 from podracer_policy.service import SERVICE, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources

@@ -13,11 +13,11 @@ from podracer.common.v1 import cohort_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer.policy.v1.policy_service_pb2_grpc import PolicyServiceServicer
 from podracer_core.errors import PermissionRefused, PodracerError
-from podracer_core.rpc.auth import current_caller
-from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
-from podracer_core.serving.policy import require_word
-from podracer_core.telemetry.metrics import POLICY_LOADS
+from podracer_platform.rpc.auth import current_caller
+from podracer_platform.telemetry.metrics import POLICY_LOADS
+from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.messages import masks_of, observations_of, policy_message, response_of
+from podracer_policy.policy import ServedPolicy, require_word
 from podracer_policy.sources import received_policy
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

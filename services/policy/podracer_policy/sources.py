@@ -17,7 +17,6 @@ from podracer.common.v1 import file_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer.policy.v1 import policy_service_pb2 as pb
-from podracer_core.attachments.transfer import receive_artifact
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -25,10 +24,11 @@ from podracer_core.checkpoint import (
     open_packed_policy,
 )
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
-from podracer_core.rpc.resource_names import LABEL
-from podracer_core.serving import ServedPolicies, ServedPolicy
-from podracer_core.serving.policy import MAX_POLICIES, require_word
-from podracer_core.telemetry.metrics import POLICY_LOADS
+from podracer_platform.attachments.transfer import receive_artifact
+from podracer_platform.rpc.resource_names import LABEL
+from podracer_platform.telemetry.metrics import POLICY_LOADS
+from podracer_policy.batching import ServedPolicies
+from podracer_policy.policy import MAX_POLICIES, ServedPolicy, require_word
 
 logger = logging.getLogger(__name__)
 

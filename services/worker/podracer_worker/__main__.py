@@ -1,6 +1,6 @@
 """`python -m podracer_worker`."""
 
-from podracer_core.service.process import main
+from podracer_platform.service.process import main
 from podracer_worker.server import WorkerConfig, serve
 
 if __name__ == "__main__":

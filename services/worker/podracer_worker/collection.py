@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.rollout import Rollout
@@ -26,7 +25,7 @@ from podracer_core.training.member_states import (
     stack_states,
     unstack_states,
 )
-from podracer_core.training.source import first_breaks
+from podracer_core.training.source import WorldBreak, first_breaks
 
 STEP_COUNT = "step_count"
 
@@ -110,7 +109,7 @@ class Collection:
         """The largest size of a rollout."""
         return self._collector.rollout_size_bytes(self._plan.horizon)
 
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+    def take_breaks(self) -> list[WorldBreak]:
         """See `RolloutSource.take_breaks`."""
         return first_breaks(self._collector)
 

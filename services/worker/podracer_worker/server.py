@@ -12,20 +12,20 @@ from functools import partial
 import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import PodSettings
-from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.guard import Context
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.sessions import Session, SessionSlots
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build
-from podracer_core.service.lifetime import stop_event_on_signals
-from podracer_core.service.process import announce
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import PodSettings
+from podracer_platform.attachments.transfer import FileReceiver
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.guard import Context
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.sessions import Session, SessionSlots
+from podracer_platform.rpc.tokens import TokenFiles
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build
+from podracer_platform.service.lifetime import stop_event_on_signals
+from podracer_platform.service.process import announce
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,26 @@ from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import PlacedEnvironment, place_environment
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
-from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.slots import SlotWriter
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import description_to_message, environment_from_message
 from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.sessions import WorkSession
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build, require_same_build
-from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
-from podracer_core.telemetry.spans import Span, span
-from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.phases import processor_seconds
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import PlacedEnvironment, place_environment
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
+from podracer_platform.carriers.negotiation import Endpoint, Payload, carrier_name, choose
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.slots import SlotWriter
+from podracer_platform.messages.catalogue import description_to_message, environment_from_message
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.messages.training import break_to_message, cohort_from_message
+from podracer_platform.rpc.sessions import WorkSession
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build, require_same_build
+from podracer_platform.telemetry.metrics import ROLLOUT, WORKER_STEPS
+from podracer_platform.telemetry.spans import Span, span
 from podracer_worker.collection import Collection, CollectionPlan
 
 logger = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class CollectSession(WorkSession):
             environment_state=state,
             duration_s=time.monotonic() - start,
             processor_s=max(0.0, (used_s := processor_seconds()) - self._told_s),
-            breaks=collection.take_breaks(),
+            breaks=map(break_to_message, collection.take_breaks()),
         )
         self._told_s = used_s
         responses = [worker_service_pb2.CollectResponse(rollout=batch)]

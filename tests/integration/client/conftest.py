@@ -23,12 +23,12 @@ from podracer.orchestrator.v1 import (
 from podracer_client.jobs.client import Client
 from podracer_client.servers.connection import Connection
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.tls import TlsFolder
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.limits import CHUNK_REQUEST_BYTES
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.tls import TlsFolder
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 
 FINAL = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 CHECKPOINT = {"manifest.json": b'{"files": []}', "actor.safetensors": bytes(range(256)) * 4096}

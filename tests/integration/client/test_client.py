@@ -12,7 +12,7 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
 from podracer_core.errors import InvalidInput, NotFound, Unauthenticated
-from podracer_core.jobs.job_file import parse_job
+from podracer_platform.jobs.job_file import parse_job
 
 if TYPE_CHECKING:
     from conftest import ControlPlane

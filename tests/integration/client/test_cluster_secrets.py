@@ -16,9 +16,9 @@ from podracer_client.secrets import cluster as cluster_secrets
 from podracer_client.secrets.cluster import ClusterSecrets, keep
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import PermissionRefused
-from podracer_core.kubernetes.access import read_kubeconfig
-from podracer_core.kubernetes.api import ClusterApi
-from podracer_core.rpc.tokens import FileToken, TokenFiles, hash_tokens
+from podracer_platform.kubernetes.access import read_kubeconfig
+from podracer_platform.kubernetes.api import ClusterApi
+from podracer_platform.rpc.tokens import FileToken, TokenFiles, hash_tokens
 from support.commands import run_here
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_store import ApiError, Store

@@ -19,7 +19,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
-from podracer_core.rpc.tls import TlsFolder
+from podracer_platform.rpc.tls import TlsFolder
 from support.commands import run_here
 from support.processes import wait_until
 from tests.integration.client.conftest import ControlPlane, start_server

@@ -23,7 +23,7 @@ from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_job
 from podracer_client.local import foreground
 from podracer_client.local import run_experiment as run_module
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.jobs.experiment import parse_experiment
+from podracer_platform.jobs.experiment import parse_experiment
 
 if TYPE_CHECKING:
     from conftest import ControlPlane

@@ -20,8 +20,8 @@ from podracer_client.names import short_name
 from podracer_client.sharing.card import write_share
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.jobs.job_file import parse_job
 from podracer_core.storage.manifest import Manifest, ManifestFile
+from podracer_platform.jobs.job_file import parse_job
 from support.commands import run_here
 from support.processes import wait_until
 from tests.integration.client.test_reports import EVALUATIONS, JOB, leaderboard_is_there, populate

@@ -43,9 +43,9 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import DeadlineExpired, InvalidInput, NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import result_to_json
-from podracer_core.storage import open_store
 from podracer_core.storage.manifest import Manifest
-from podracer_core.training.messages import result_to_message
+from podracer_platform.messages.training import result_to_message
+from podracer_platform.storage import open_store
 from support.code import write_files
 from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv

@@ -18,9 +18,9 @@ from podracer_client.local.services import resting_services
 from podracer_client.report.request import environment_rows, request_rows
 from podracer_client.servers.connection import FILE_NAME
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.tokens import FileToken
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.tokens import FileToken
 from support.processes import wait_until
 
 JOB = """

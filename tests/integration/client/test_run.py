@@ -20,7 +20,7 @@ from podracer_client.local import foreground
 from podracer_client.local import run as run_module
 from podracer_client.processes.process import ProcessNews
 from podracer_core.errors import Unavailable
-from podracer_core.jobs.job_file import parse_job
+from podracer_platform.jobs.job_file import parse_job
 
 if TYPE_CHECKING:
     from conftest import ControlPlane

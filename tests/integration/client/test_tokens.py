@@ -11,11 +11,11 @@ import pytest
 
 from podracer_client.secrets.cluster import ClusterSecrets
 from podracer_core.errors import PermissionRefused, Unauthenticated
-from podracer_core.kubernetes.access import read_kubeconfig
-from podracer_core.kubernetes.api import ClusterApi
-from podracer_core.rpc.auth import Authorizer, Identity, bearer, methods_of
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
-from podracer_core.rpc.tokens import TokenFiles
+from podracer_platform.kubernetes.access import read_kubeconfig
+from podracer_platform.kubernetes.api import ClusterApi
+from podracer_platform.rpc.auth import Authorizer, Identity, bearer, methods_of
+from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
+from podracer_platform.rpc.tokens import TokenFiles
 from support.commands import run_here
 from support.documents import blocks
 from support.kubernetes_api import Api

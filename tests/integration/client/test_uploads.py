@@ -22,8 +22,8 @@ from podracer_client.policies.environment import bring_files
 from podracer_client.policies.trust import Trust
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.job_file import load_job_file
 from podracer_core.storage.manifest import Manifest
+from podracer_platform.jobs.job_file import load_job_file
 from support.code import LINE, stored, write_files
 
 JOB = """

@@ -25,9 +25,9 @@ from podracer_client.jobs.history import Agent, Objective
 from podracer_client.local.services import resting_services
 from podracer_client.web.serving import serve_page
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.errors import Exhausted, InvalidInput, NotFound
-from podracer_core.jobs.experiment import parse_experiment
+from podracer_platform.jobs.experiment import parse_experiment
+from podracer_platform.messages.catalogue import hyperparameter_to_message
 from support.live_page import enter
 from support.processes import wait_until
 

@@ -17,12 +17,12 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
 
 from podracer_client.secrets.deployment import create_secrets
-from podracer_core.database import Database, open_database
-from podracer_core.database.standby import wait_for_database
-from podracer_core.database.tenure import NOT_ACTIVE, TABLE
 from podracer_core.errors import Unavailable
 from podracer_leaderboard.tables import Tables
 from podracer_orchestrator.tables import Base, SettingRow
+from podracer_platform.database import Database, open_database
+from podracer_platform.database.standby import wait_for_database
+from podracer_platform.database.tenure import NOT_ACTIVE, TABLE
 from support.postgresql import PostgresServer
 
 ORCHESTRATOR, LEADERBOARD = "podracer_orchestrator.migrations", "podracer_leaderboard.migrations"
@@ -120,7 +120,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Signals that this process would have been given."""
     signals: list[int] = []
     monkeypatch.setattr(
-        "podracer_core.database.tenure.os.kill", lambda _, number: signals.append(number)
+        "podracer_platform.database.tenure.os.kill", lambda _, number: signals.append(number)
     )
     return signals
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.rpc.tokens import create_tokens
+from podracer_platform.rpc.tokens import create_tokens
 from support.deployment import Deployment
 from support.s3_server import S3Server
 

@@ -20,8 +20,8 @@ from urllib3 import PoolManager
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.config import Secret
 from podracer_core.errors import PermissionRefused, PreconditionFailed
-from podracer_core.storage import open_store
-from podracer_core.storage.s3 import S3Settings
+from podracer_platform.storage import open_store
+from podracer_platform.storage.s3 import S3Settings
 from support.processes import ROOT
 from support.s3_server import ACCESS_KEY, PROGRAMS, SECRET_KEY, S3Server
 

@@ -20,16 +20,11 @@ import torch
 
 from podracer.common.v1 import cohort_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed, Unavailable
 from podracer_core.fusion.built_in import Mean
 from podracer_core.fusion.fuse import FusionTable
 from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.server import RpcServer
-from podracer_core.rpc.tokens import FileToken, create_tokens
-from podracer_core.service.build import own_build
 from podracer_learner.config import LearnerConfig
 from podracer_learner.fusion.follower import FollowOptions, FusionFollower, RoundOver
 from podracer_learner.fusion.follower_registry import FollowerRegistry
@@ -37,6 +32,11 @@ from podracer_learner.fusion.lead import FusionLead, LeadOptions
 from podracer_learner.fusion.stream import contribution_requests
 from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.server import create_learner_server
+from podracer_platform.carriers.inline import TensorEncoder
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.server import RpcServer
+from podracer_platform.rpc.tokens import FileToken, create_tokens
+from podracer_platform.service.build import own_build
 from support.fusion import make_contribution, make_state, mean_of, same
 
 FENCE = 41

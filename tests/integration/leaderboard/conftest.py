@@ -15,10 +15,10 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
-from podracer_core.database import open_database
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
+from podracer_platform.database import open_database
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
 from support.new_database import new_database
 
 BOARD, JOB = "projects/p/leaderboards/j", "projects/p/jobs/j"

@@ -8,9 +8,9 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed
-from podracer_core.rpc.tokens import Role
+from podracer_platform.messages.catalogue import hyperparameter_to_message
+from podracer_platform.rpc.tokens import Role
 
 SCHEDULERS = {
     "tournament": evolution_pb2.SCHEDULER_TOURNAMENT,

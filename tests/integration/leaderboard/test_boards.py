@@ -16,8 +16,8 @@ from podracer_core.errors import (
     PermissionRefused,
     Unauthenticated,
 )
-from podracer_core.rpc.tokens import Role
 from podracer_leaderboard import boards
+from podracer_platform.rpc.tokens import Role
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]

@@ -15,10 +15,10 @@ from podracer.common.v1 import evolution_pb2 as evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.agents import Cohort, CohortRequest, Population
+from podracer_core.evolution.agents import Cohort, CohortRequest, Population
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.tournament import Tournament
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.tournament import Tournament
 
 CONTINUE = pb.PROPOSAL_ACTION_CONTINUE
 EXPLOIT = pb.PROPOSAL_ACTION_EXPLOIT

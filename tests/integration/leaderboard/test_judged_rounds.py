@@ -13,13 +13,13 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.database import Database, open_database
-from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.agents import Agent, State
+from podracer_core.evolution.agents import Agent, State
+from podracer_core.evolution.rules import Rules
+from podracer_core.sections.evolution import Round
 from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_rungs
-from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
+from podracer_platform.database import Database, open_database
 
 CONTINUE = pb.PROPOSAL_ACTION_CONTINUE
 Curve = Callable[[int], float]

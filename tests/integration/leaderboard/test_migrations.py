@@ -12,9 +12,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
 import podracer_leaderboard.migrations
-from podracer_core.database import newest_revision, open_database
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import Tables
+from podracer_platform.database import newest_revision, open_database
 
 FOLDER = Path(podracer_leaderboard.migrations.__path__[0])
 

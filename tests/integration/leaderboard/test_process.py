@@ -17,8 +17,8 @@ import pytest
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
 
 pytestmark = pytest.mark.processes
 

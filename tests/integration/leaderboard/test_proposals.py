@@ -13,8 +13,8 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_platform.messages.catalogue import hyperparameter_to_message
 
 
 def canonical(message: Any) -> bytes:

@@ -28,15 +28,16 @@ from podracer.orchestrator.v1 import (
 )
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PodracerError, PreconditionFailed, Unavailable
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_core.rpc.auth import Authorizer, bearer
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
-from podracer_core.storage import ObjectStore, open_store
+from podracer_core.storage import ObjectStore
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import OrchestratorServer, create_server
+from podracer_platform.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_platform.rpc.auth import Authorizer, bearer
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.storage import open_store
 from support.new_database import new_database
 
 

@@ -14,10 +14,10 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Exhausted, Fenced, InvalidInput, PermissionRefused
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.bounds import PAGE_BYTES
-from podracer_core.rpc.limits import SPEC_BYTES
 from podracer_orchestrator.pool import pods
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.bounds import PAGE_BYTES
+from podracer_platform.rpc.limits import SPEC_BYTES
 
 ONE_AGENT = job_pb2.PodShape(members=1, max_count=4)
 

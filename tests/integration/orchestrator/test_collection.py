@@ -14,9 +14,9 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.auth import bearer
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile
+from podracer_platform.rpc.auth import bearer
 
 ONE = job_pb2.PodShape(members=1, max_count=2)
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)

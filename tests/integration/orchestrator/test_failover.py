@@ -13,7 +13,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.probe import probe
+from podracer_platform.rpc.probe import probe
 from support.processes import wait_until
 
 

@@ -12,11 +12,11 @@ from google.protobuf import field_mask_pb2
 from podracer.common.v1 import cohort_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.database import open_database
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_core.rpc.auth import bearer
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 from podracer_orchestrator.leases import followers
+from podracer_platform.database import open_database
+from podracer_platform.rpc.auth import bearer
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 

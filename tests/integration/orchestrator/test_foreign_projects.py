@@ -19,17 +19,17 @@ from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2, pod_service_pb2
 from podracer.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
-from podracer_core.database import open_database
 from podracer_core.errors import DeadlineExpired, PermissionRefused, PodracerError
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.serving import Batcher, ServedPolicies
-from podracer_core.serving.policy import ServedPolicy
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, PodState
+from podracer_platform.database import open_database
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_policy.batching import Batcher, ServedPolicies
+from podracer_policy.policy import ServedPolicy
 from podracer_policy.server import PolicyConfig, create_policy_server
 from support.new_database import new_database
 from support.policies import random_policy

@@ -24,7 +24,7 @@ from cluster.kubectl import Kubectl
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.kubernetes.api import ClusterApi
+from podracer_platform.kubernetes.api import ClusterApi
 from support.pod_template import template_object
 
 pytestmark = pytest.mark.cluster

@@ -16,7 +16,7 @@ import pytest
 from podracer.common.v1 import cohort_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2, pod_service_pb2
-from podracer_core.rpc.auth import bearer
+from podracer_platform.rpc.auth import bearer
 from support.random_messages import RandomMessages
 from support.random_requests import COUNT, Requests
 

@@ -14,7 +14,6 @@ from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -23,6 +22,7 @@ from podracer_core.errors import (
     PermissionRefused,
     PreconditionFailed,
 )
+from podracer_platform.messages.catalogue import space_to_message
 
 USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEnv")
 

@@ -21,7 +21,7 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unauthenticated,
 )
-from podracer_core.rpc.auth import bearer
+from podracer_platform.rpc.auth import bearer
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 

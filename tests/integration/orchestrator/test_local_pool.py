@@ -19,14 +19,14 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
-from podracer_core.service import warm_start
 from podracer_orchestrator.pool import machine, reconciler
+from podracer_platform.service import warm_start
 
 pytestmark = pytest.mark.processes
 
 POD_PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
-from podracer_core.service.lifetime import exit_with_parent_if_asked
+from podracer_platform.service.lifetime import exit_with_parent_if_asked
 
 exit_with_parent_if_asked()
 folder = pathlib.Path(os.environ["FAKE_PODS"])

@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, text
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.jobs import submission
 from podracer_orchestrator.tables import Base
+from podracer_platform.rpc.tokens import LeaseTokens
 from support.old_database import at_revision, insert, revisions
 
 

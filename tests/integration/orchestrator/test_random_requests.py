@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2, pod_service_pb2
-from podracer_core.rpc.auth import bearer
+from podracer_platform.rpc.auth import bearer
 from support.random_requests import COUNT, Requests
 
 SHAPE = {

@@ -9,11 +9,11 @@ import tempfile
 
 import pytest
 
-from podracer_core.rpc.probe import probe
-from podracer_core.rpc.tokens import create_tokens
-from podracer_core.service.process import run_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import serve
+from podracer_platform.rpc.probe import probe
+from podracer_platform.rpc.tokens import create_tokens
+from podracer_platform.service.process import run_service
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def fail(environment, monkeypatch, capsys):
         for name, value in {**environment, **changes}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["podracer_orchestrator"])
-        monkeypatch.setattr("podracer_core.service.process.configure_logging", lambda *_: None)
+        monkeypatch.setattr("podracer_platform.service.process.configure_logging", lambda *_: None)
         assert run_service("orchestrator", OrchestratorConfig, serve) == 2
         captured = capsys.readouterr()
         assert captured.out == ""

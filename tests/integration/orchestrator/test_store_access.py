@@ -15,11 +15,12 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PermissionRefused, PodracerError
-from podracer_core.rpc.auth import bearer
-from podracer_core.storage import ObjectStore, open_store
+from podracer_core.storage import ObjectStore
 from podracer_core.storage.layout import job_prefix
 from podracer_core.storage.manifest import verify
-from podracer_core.storage.s3 import S3Settings
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.storage import open_store
+from podracer_platform.storage.s3 import S3Settings
 from support.s3_server import PROGRAMS, S3Server, each_program
 
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)

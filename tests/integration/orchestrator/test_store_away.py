@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.rpc.probe import probe
-from podracer_core.rpc.tokens import create_tokens
+from podracer_platform.rpc.probe import probe
+from podracer_platform.rpc.tokens import create_tokens
 from support.processes import wait_until
 from support.s3_server import S3Server
 

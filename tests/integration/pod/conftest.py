@@ -23,19 +23,20 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.catalogue.messages import (
+from podracer_core.errors import Fenced
+from podracer_core.storage import ObjectStore
+from podracer_core.storage.layout import job_prefix, written_pattern
+from podracer_platform.messages.catalogue import (
     description_to_message,
     environment_to_message,
     hyperparameter_to_message,
 )
-from podracer_core.errors import Fenced
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.auth import Authorizer, current_caller
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
-from podracer_core.storage import ObjectStore, open_store
-from podracer_core.storage.layout import job_prefix, written_pattern
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.auth import Authorizer, current_caller
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
+from podracer_platform.storage import open_store
 from support.code import store_code
 from support.services import Service, ServiceProcesses
 

@@ -24,23 +24,23 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.attachments.cache import FileCache
-from podracer_core.carriers.inline import TensorEncoder
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.staging import CarrierFailed, SharedMemory
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.server import create_server
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
-from podracer_core.service.build import own_build
-from podracer_core.training.messages import cohort_from_message
 from podracer_learner.evaluators.remote_backend import PolicyStream, RemoteBackend
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.link import Arrival, LinkOptions, Weights, WorkerLink
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.carriers.inline import TensorEncoder
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.staging import CarrierFailed, SharedMemory
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.server import create_server
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.service.build import own_build
 
 pytestmark = pytest.mark.processes
 
@@ -211,10 +211,10 @@ import time
 from pathlib import Path
 import grpc
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.tokens import FileToken
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.tokens import FileToken
 
 address, token, shm, opening, attach = sys.argv[1:]
 offering = CarrierOffering(Endpoint(SharedFolder(Path(shm)), sends=False))

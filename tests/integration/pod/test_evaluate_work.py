@@ -17,8 +17,8 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import POLICY_GROUPS, evaluate_checkpoints, load_checkpoint
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.storage import open_store
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.storage import open_store
 from support.processes import wait_until
 
 pytestmark = pytest.mark.processes

@@ -20,10 +20,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.attachments.pack import pack_code
-from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
@@ -46,9 +43,12 @@ from podracer_core.errors import (
 )
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import result_to_json
-from podracer_core.service.build import own_build
-from podracer_core.storage import open_store
-from podracer_core.training.messages import cohort_from_message
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.carriers.inline import TensorEncoder
+from podracer_platform.messages.catalogue import environment_to_message
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.service.build import own_build
+from podracer_platform.storage import open_store
 from support.code import bring_file
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]

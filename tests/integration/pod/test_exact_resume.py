@@ -12,9 +12,9 @@ import torch
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.checkpoint import Checkpoint, load_checkpoint
-from podracer_core.storage import open_store
+from podracer_platform.messages.catalogue import hyperparameter_to_message
+from podracer_platform.storage import open_store
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 

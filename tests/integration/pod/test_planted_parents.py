@@ -20,19 +20,20 @@ from podracer_core.algorithms.algorithm import (
     algorithm_class,
     perturb_actor,
 )
-from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.replay_parts import to_parts
-from podracer_core.catalogue.messages import environment_from_message, hyperparameter_to_message
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.storage import ObjectStore, open_store
-from podracer_core.training.messages import cohort_from_message
+from podracer_core.storage import ObjectStore
 from podracer_learner.checkpoints import stored_transitions
 from podracer_learner.config import LearnerConfig
 from podracer_learner.round.initial_agents import ReplayCache
 from podracer_learner.round.setup import RoundSetup, set_up_round
 from podracer_learner.user_files import UserFiles
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.messages.catalogue import environment_from_message, hyperparameter_to_message
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.storage import open_store
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 Work = pod_service_pb2.TrainWork

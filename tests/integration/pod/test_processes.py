@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.rpc.tokens import create_tokens
+from podracer_platform.rpc.tokens import create_tokens
 
 ROLES = ["worker", "evaluator", "learner"]
 LEARNER = {

@@ -25,16 +25,16 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2 as worker_pb2
 from podracer.worker.v1 import worker_service_pb2_grpc
 from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
-from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.checkpoint import pack_policy, save_checkpoint
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.service.build import own_build
-from podracer_core.storage import open_store
-from podracer_core.training.messages import cohort_from_message
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.messages.catalogue import environment_to_message
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.service.build import own_build
+from podracer_platform.storage import open_store
 from support.bombardment import ANSWER_S, Target, Turn, Watch, open_stream, until
 from support.code import LINE, bring_file, make_zip, stored
 from support.policies import trained_policies

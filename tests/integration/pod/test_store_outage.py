@@ -12,8 +12,9 @@ import pytest
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
-from podracer_core.rpc.probe import probe
-from podracer_core.storage import ObjectStore, open_store
+from podracer_core.storage import ObjectStore
+from podracer_platform.rpc.probe import probe
+from podracer_platform.storage import open_store
 from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
 pytestmark = pytest.mark.processes

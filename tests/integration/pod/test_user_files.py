@@ -23,10 +23,8 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_client.local import machine
-from podracer_core.attachments.pack import pack_code
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.environments.processes import launcher
 from podracer_core.environments.processes.box import missing
@@ -37,9 +35,11 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unauthenticated,
 )
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.tokens import FileToken
-from podracer_core.storage import open_store
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.messages.catalogue import environment_to_message, file_to_message
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.tokens import FileToken
+from podracer_platform.storage import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
 from support.processes import wait_until
 

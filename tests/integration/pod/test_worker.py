@@ -20,10 +20,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.algorithm import algorithm_class
-from podracer_core.attachments.pack import pack_code
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import (
@@ -35,9 +32,12 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.rpc.channel import open_channel
-from podracer_core.service.build import own_build
-from podracer_core.training.messages import cohort_from_message
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_platform.messages.catalogue import environment_to_message
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.service.build import own_build
 from support.code import bring_file
 
 pytestmark = pytest.mark.processes

@@ -20,28 +20,28 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
-from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.carriers.negotiation import Endpoint
-from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import PreconditionFailed, Unavailable
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.channel import ChannelOptions
-from podracer_core.rpc.server import create_server
-from podracer_core.rpc.shown_tokens import ShownTokens
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build
-from podracer_core.training.messages import cohort_from_message
 from podracer_learner.round.setup import require_same_environment
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers import crew, link, shares
 from podracer_learner.workers.crew import WorkerPlan
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.source import RemoteSource
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.carriers.negotiation import Endpoint
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.messages.training import cohort_from_message
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.channel import ChannelOptions
+from podracer_platform.rpc.server import create_server
+from podracer_platform.rpc.shown_tokens import ShownTokens
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build
 from podracer_worker.collection import Collection
 from podracer_worker.server import WorkerConfig, create_worker_server
 

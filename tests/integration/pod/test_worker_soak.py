@@ -16,7 +16,7 @@ import pytest
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
-from podracer_core.storage import open_store
+from podracer_platform.storage import open_store
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 

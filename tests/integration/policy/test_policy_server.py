@@ -17,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_client import PolicyClient
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.checkpoint import load_ensemble_policy, load_policy, pack_policy
 from podracer_core.environments.spaces import from_gymnasium, observation_array_space
 from podracer_core.errors import (
@@ -30,6 +29,7 @@ from podracer_core.errors import (
     Unauthenticated,
 )
 from podracer_core.in_process.result import Policy
+from podracer_platform.messages.catalogue import space_from_message
 from support.policies import random_policy, with_origin, with_original_space
 from support.processes import wait_until
 

@@ -20,8 +20,8 @@ import pytest
 
 from podracer_core import errors
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError, UserCodeFailed
-from podracer_core.rpc.auth import Authorizer, current_caller
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_platform.rpc.auth import Authorizer, current_caller
+from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles
 
 SERVICE = "podracer.test.Echo"
 METHODS = ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")

@@ -24,10 +24,10 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
+from podracer_platform.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.channel import ChannelOptions, open_aio_channel, open_channel
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -193,7 +193,7 @@ async def test_calls_that_come_at_once_wait_for_the_server(
     """More than gRPC itself lets wait: the loop is busy while they come."""
     burst = f"""
 import asyncio
-from podracer_core.rpc.channel import open_aio_channel
+from podracer_platform.rpc.channel import open_aio_channel
 async def main():
     async with open_aio_channel({server.address!r}, "pod-token") as channel:
         call = channel.unary_unary({world.unary_name!r})

@@ -15,12 +15,12 @@ from podracer.orchestrator.v1 import artifact_service_pb2_grpc as artifacts_grpc
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as jobs
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
-from podracer_core.rpc import audit
-from podracer_core.rpc.aio_server import create_aio_server
-from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
-from podracer_core.rpc.tokens import TokenFiles, hash_token
+from podracer_platform.rpc import audit
+from podracer_platform.rpc.aio_server import create_aio_server
+from podracer_platform.rpc.auth import Authorizer, methods_of
+from podracer_platform.rpc.channel import open_aio_channel
+from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
+from podracer_platform.rpc.tokens import TokenFiles, hash_token
 
 SECRET = "what was sent"
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.aio_server import create_aio_server
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.channel import open_aio_channel, open_channel
-from podracer_core.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.aio_server import create_aio_server
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.channel import open_aio_channel, open_channel
+from podracer_platform.rpc.server import RpcServer, create_server
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ import pytest_asyncio
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import Exhausted, InvalidInput, PodracerError, Unavailable
-from podracer_core.rpc import limits
-from podracer_core.rpc.admission import Admission
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_core.rpc.auth import Authorizer, bearer
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.channel import open_aio_channel, open_channel
-from podracer_core.rpc.health import CHECK
-from podracer_core.rpc.probe import probe
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_platform.rpc import limits
+from podracer_platform.rpc.admission import Admission
+from podracer_platform.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_platform.rpc.auth import Authorizer, bearer
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.channel import open_aio_channel, open_channel
+from podracer_platform.rpc.health import CHECK
+from podracer_platform.rpc.probe import probe
+from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles
 from tests.support.raw_http2 import RawConnection
 
 MOST_BYTES = 5 << 20

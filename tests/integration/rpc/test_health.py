@@ -12,15 +12,15 @@ import pytest
 
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.rpc import aio_server
-from podracer_core.rpc.aio_server import Readiness, create_aio_server
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.health import LIVENESS
-from podracer_core.rpc.probe import main, probe
-from podracer_core.rpc.server import create_server
-from podracer_core.rpc.tls import TlsFolder
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_platform.rpc import aio_server
+from podracer_platform.rpc.aio_server import Readiness, create_aio_server
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.health import LIVENESS
+from podracer_platform.rpc.probe import main, probe
+from podracer_platform.rpc.server import create_server
+from podracer_platform.rpc.tls import TlsFolder
+from podracer_platform.rpc.tokens import Role, TokenFiles
 
 SERVICE = "podracer.test.Quiet"
 
@@ -158,7 +158,7 @@ def test_the_probe_says_in_one_line_what_is_wrong(
 
 def test_the_probe_is_a_command(authorizer: Authorizer) -> None:
     with create_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
-        command = [sys.executable, "-m", "podracer_core.rpc.probe", server.health_address]
+        command = [sys.executable, "-m", "podracer_platform.rpc.probe", server.health_address]
         found = subprocess.run(
             [*command, "liveness"], capture_output=True, text=True, timeout=60, check=False
         )

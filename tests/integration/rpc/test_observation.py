@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import NotFound, PodracerError
-from podracer_core.rpc.aio_server import create_aio_server
-from podracer_core.rpc.channel import open_aio_channel, open_channel
-from podracer_core.rpc.server import create_server
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.spans import FinishedSpan, span
+from podracer_platform.rpc.aio_server import create_aio_server
+from podracer_platform.rpc.channel import open_aio_channel, open_channel
+from podracer_platform.rpc.server import create_server
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.spans import FinishedSpan, span
 from support.processes import wait_until
 from support.telemetry import CountedMetrics, KeptSpans, counted_metrics, kept_spans
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.rpc.channel import open_channel
+from podracer_platform.rpc.channel import open_channel
 
 pytestmark = pytest.mark.processes
 
 SERVER = """
 import asyncio, signal, sys
 from pathlib import Path
-from podracer_core.service.lifetime import exit_with_parent_if_asked, stop_event_on_signals
-from podracer_core.rpc import aio_server, server
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.tokens import TokenFiles
+from podracer_platform.service.lifetime import exit_with_parent_if_asked, stop_event_on_signals
+from podracer_platform.rpc import aio_server, server
+from podracer_platform.rpc.auth import Authorizer
+from podracer_platform.rpc.tokens import TokenFiles
 
 exit_with_parent_if_asked()
 authorizer = Authorizer({}, TokenFiles(Path(sys.argv[1])))

@@ -19,7 +19,6 @@ import pytest
 from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 
-from podracer_core.database import open_database
 from podracer_core.errors import (
     Exhausted,
     InvalidInput,
@@ -27,12 +26,6 @@ from podracer_core.errors import (
     PodracerError,
     Unauthenticated,
 )
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
-from podracer_core.rpc.tokens import LeaseTokens, Role
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.serving import Batcher, ServedPolicies
 from podracer_evaluator.server import EvaluatorConfig, create_evaluator_server
 from podracer_leaderboard.server import MIGRATIONS as BOARDS
 from podracer_leaderboard.server import LeaderboardConfig, create_leaderboard_server
@@ -42,6 +35,13 @@ from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.server import create_learner_server
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import create_server
+from podracer_platform.database import open_database
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.channel import ChannelOptions, open_channel
+from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
+from podracer_platform.rpc.tokens import LeaseTokens, Role
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.server import PolicyConfig, create_policy_server
 from podracer_worker.server import WorkerConfig, create_worker_server
 from support.access_matrix import PAGE, SERVERS, TABLE, matrix

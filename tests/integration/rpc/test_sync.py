@@ -27,12 +27,12 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.status import translated_errors
-from podracer_core.rpc.streams import StreamCall
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.channel import ChannelOptions, open_channel
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.status import translated_errors
+from podracer_platform.rpc.streams import StreamCall
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -14,12 +14,12 @@ import pytest
 
 from podracer_client.secrets.deployment import HOSTS, ROLES, create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
-from podracer_core.rpc import limits
-from podracer_core.rpc.aio_server import create_aio_server
-from podracer_core.rpc.binding import ServerOptions
-from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
-from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, TlsFolder
+from podracer_platform.rpc import limits
+from podracer_platform.rpc.aio_server import create_aio_server
+from podracer_platform.rpc.binding import ServerOptions
+from podracer_platform.rpc.channel import ChannelOptions, open_aio_channel, open_channel
+from podracer_platform.rpc.server import RpcServer, create_server
+from podracer_platform.rpc.tls import CA, CERTIFICATE, KEY, TlsFolder
 
 
 @pytest.fixture

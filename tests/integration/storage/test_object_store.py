@@ -29,8 +29,9 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.storage import ObjectStore, open_store
-from podracer_core.storage.s3 import S3Settings, S3Store
+from podracer_core.storage import ObjectStore
+from podracer_platform.storage import open_store
+from podracer_platform.storage.s3 import S3Settings, S3Store
 from support.s3_server import PROGRAMS, S3Server, each_program
 
 

@@ -20,8 +20,9 @@ from minio import Minio
 
 from podracer_core.config import Secret
 from podracer_core.errors import PermissionRefused, Unavailable
-from podracer_core.storage import ObjectStore, open_store
-from podracer_core.storage.s3 import S3Settings
+from podracer_core.storage import ObjectStore
+from podracer_platform.storage import open_store
+from podracer_platform.storage.s3 import S3Settings
 from support.s3_server import ACCESS_KEY, PROGRAMS, SECRET_KEY, S3Server, each_program
 
 LASTING = each_program(*(name for name, program in PROGRAMS.items() if program.keeps))

@@ -18,7 +18,7 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import derive_key
-from podracer_core.training.messages import inspected
+from podracer_platform.messages.training import inspected
 from podracer_trading.environment.environment import StockTrading
 from podracer_trading.info import STOCK_TRADING, StockTradingConfig
 from support.stock_market import days_of, market_rows, split_shares, write_csv

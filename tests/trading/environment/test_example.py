@@ -7,7 +7,7 @@ import shutil
 from dataclasses import fields
 from pathlib import Path
 
-from podracer_core.jobs.job_file import load_job_file
+from podracer_platform.jobs.job_file import load_job_file
 from podracer_trading.environment.environment import StockTrading
 from podracer_trading.info import StockTradingConfig
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from podracer_core.attachments.cache import FileCache
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import (
     DataCorrupted,
@@ -25,6 +24,7 @@ from podracer_core.errors import (
     PermissionRefused,
     Unavailable,
 )
+from podracer_platform.attachments.cache import FileCache
 from support.code import make_zip, stored
 
 MIB = 1 << 20
@@ -311,7 +311,7 @@ def test_several_threads_with_one_file(cache: FileCache, root: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from podracer_core.attachments.cache import FileCache
+from podracer_platform.attachments.cache import FileCache
 sys.path.insert(0, sys.argv[2])
 from support.code import make_zip, stored
 def slowly():
@@ -323,7 +323,7 @@ FileCache(Path(sys.argv[1]), 10 << 20).add(stored(b"x" * 2000), slowly())
 HOLDER = """
 import sys, time
 from pathlib import Path
-from podracer_core.attachments.cache import FileCache
+from podracer_platform.attachments.cache import FileCache
 sys.path.insert(0, sys.argv[2])
 from support.code import stored
 held = FileCache(Path(sys.argv[1]), 10 << 20).hold(stored(b"a" * (6 << 20)))
@@ -333,7 +333,7 @@ time.sleep(60)
 HAMMER = """
 import random, sys
 from pathlib import Path
-from podracer_core.attachments.cache import FileCache
+from podracer_platform.attachments.cache import FileCache
 from podracer_core.errors import Exhausted
 sys.path.insert(0, sys.argv[2])
 from support.code import stored

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.attachments import pack
-from podracer_core.attachments.pack import code_files, pack_code
 from podracer_core.errors import InvalidInput
+from podracer_platform.attachments import pack
+from podracer_platform.attachments.pack import code_files, pack_code
 from support.code import write_files
 
 FILES = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.placement import place_environment
 from support.code import make_zip, stored
 
 PACKED = make_zip(("my_pkg/__init__.py", b""))

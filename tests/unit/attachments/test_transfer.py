@@ -11,10 +11,10 @@ import pytest
 
 from podracer.common.v1 import file_pb2
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.attachments import transfer
-from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.transfer import FileReceiver, put_file
 from podracer_core.errors import DataCorrupted, Exhausted, InvalidInput
+from podracer_platform.attachments import transfer
+from podracer_platform.attachments.cache import FileCache
+from podracer_platform.attachments.transfer import FileReceiver, put_file
 from support.code import stored
 
 DATA = bytes(range(256)) * 10_000  # 2.5 MB: three pieces

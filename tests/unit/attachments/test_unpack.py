@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.attachments import unpack
-from podracer_core.attachments.pack import pack_code
-from podracer_core.attachments.unpack import announced_bytes, unpack_code
 from podracer_core.errors import InvalidInput
+from podracer_platform.attachments import unpack
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.attachments.unpack import announced_bytes, unpack_code
 from support.code import make_zip, write_files
 
 LARGE = bytes(1 << 20)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.spec import validate
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import validate
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from podracer.common.v1 import tensor_pb2
-from podracer_core.carriers import cuda_ipc
-from podracer_core.carriers.cuda_ipc import (
+from podracer_core.errors import InvalidInput
+from podracer_platform.carriers import cuda_ipc
+from podracer_platform.carriers.cuda_ipc import (
     HANDLE_BYTES,
     CudaIpc,
     DeviceMemory,
     RuntimeMemory,
     device_uuid,
 )
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
-from podracer_core.carriers.slots import SlotReader, SlotWriter
-from podracer_core.carriers.staging import CarrierFailed, SlotLayout
-from podracer_core.errors import InvalidInput
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_platform.carriers.slots import SlotReader, SlotWriter
+from podracer_platform.carriers.staging import CarrierFailed, SlotLayout
 
 LAYOUT = SlotLayout(1 << 16, 2)
 CPU = torch.device("cpu")
@@ -129,10 +129,10 @@ def test_a_machine_without_a_gpu_says_so() -> None:
 EXPORTER = """
 import sys
 import torch
-from podracer_core.carriers.cuda_ipc import CudaIpc, RuntimeMemory
-from podracer_core.carriers.inline import TensorEncoder
-from podracer_core.carriers.slots import SlotWriter
-from podracer_core.carriers.staging import SlotLayout
+from podracer_platform.carriers.cuda_ipc import CudaIpc, RuntimeMemory
+from podracer_platform.carriers.inline import TensorEncoder
+from podracer_platform.carriers.slots import SlotWriter
+from podracer_platform.carriers.staging import SlotLayout
 from podracer.common.v1 import tensor_pb2
 writer = SlotWriter(CudaIpc.export(SlotLayout(1 << 20, 2), torch.device("cuda", 0), RuntimeMemory()))
 encoder = TensorEncoder(slots=writer)

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from podracer.common.v1 import tensor_pb2
-from podracer_core.carriers.inline import (
+from podracer_core.errors import InvalidInput
+from podracer_platform.carriers.inline import (
     CHUNK_BYTES,
     TensorDecoder,
     TensorEncoder,
     decode_tensor,
     encode_tensor,
 )
-from podracer_core.carriers.wire import MAX_TENSORS
-from podracer_core.errors import InvalidInput
+from podracer_platform.carriers.wire import MAX_TENSORS
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16,

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from podracer.common.v1 import tensor_pb2
-from podracer_core.carriers import negotiation
-from podracer_core.carriers.cuda_ipc import DeviceMemory
-from podracer_core.carriers.negotiation import (
+from podracer_core.errors import Exhausted, InvalidInput
+from podracer_platform.carriers import negotiation
+from podracer_platform.carriers.cuda_ipc import DeviceMemory
+from podracer_platform.carriers.negotiation import (
     CarrierOffering,
     Endpoint,
     Payload,
     carrier_name,
     choose,
 )
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.staging import CarrierFailed, Place, Staging
-from podracer_core.errors import Exhausted, InvalidInput
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.staging import CarrierFailed, Place, Staging
 
 INLINE = tensor_pb2.CARRIER_KIND_INLINE
 SHARED_MEMORY = tensor_pb2.CARRIER_KIND_SHARED_MEMORY
@@ -217,7 +217,7 @@ class TestCudaIpc:
             return f"GPU-{device.index}" if device.type == "cuda" else ""
 
         monkeypatch.setattr(negotiation, "device_uuid", uuid)
-        monkeypatch.setattr("podracer_core.carriers.cuda_ipc.device_uuid", uuid)
+        monkeypatch.setattr("podracer_platform.carriers.cuda_ipc.device_uuid", uuid)
 
     def gpu(self, folder: Path, index: int, *, full: bool = False) -> Endpoint:
         return endpoint(

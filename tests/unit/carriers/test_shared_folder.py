@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.carriers.shared_folder import NONCE, SEGMENT, SharedFolder
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
+from podracer_platform.carriers.shared_folder import NONCE, SEGMENT, SharedFolder
 
 MAKER = """
 import sys
 from pathlib import Path
-from podracer_core.carriers.shared_folder import NONCE, SEGMENT, SharedFolder
+from podracer_platform.carriers.shared_folder import NONCE, SEGMENT, SharedFolder
 folder = SharedFolder(Path(sys.argv[1]))
 kept = [folder.create(kind, 4096) for kind in (NONCE, SEGMENT)]
 print(*(file.name for file in kept), flush=True)

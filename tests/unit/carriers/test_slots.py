@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from podracer.common.v1 import tensor_pb2
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
-from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.slots import SlotReader, SlotTable, SlotWriter
-from podracer_core.carriers.staging import (
+from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.carriers.slots import SlotReader, SlotTable, SlotWriter
+from podracer_platform.carriers.staging import (
     ALIGNMENT_BYTES,
     INLINE_BELOW_BYTES,
     CarrierFailed,
@@ -23,7 +24,6 @@ from podracer_core.carriers.staging import (
     SharedMemory,
     SlotLayout,
 )
-from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16,

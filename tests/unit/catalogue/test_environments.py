@@ -28,8 +28,8 @@ from podracer_core.environments.classic_control_info import BUILT_IN as CLASSIC_
 from podracer_core.environments.registry import runs_on
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.environment import check_environment
+from podracer_core.sections.checks import Checks
+from podracer_platform.jobs.environment import check_environment
 from support.installed import Install, install
 
 __all__ = ["install"]

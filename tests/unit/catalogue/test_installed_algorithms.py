@@ -17,11 +17,11 @@ from podracer_core.catalogue.algorithms import (
 )
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.spec import validate
-from podracer_core.training.messages import cohort_from_message
+from podracer_core.evolution.search_space import shape_of
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.search_space import shape_of
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import validate
+from podracer_platform.messages.training import cohort_from_message
 from support.installed import CATALOGUE, Install, install
 
 __all__ = ["install"]

@@ -10,15 +10,6 @@ import pytest
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.messages import (
-    description_to_message,
-    environment_from_message,
-    environment_to_message,
-    hyperparameter_from_message,
-    hyperparameter_to_message,
-    space_from_message,
-    space_to_message,
-)
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     BoxSpace,
@@ -30,6 +21,15 @@ from podracer_core.catalogue.spaces import (
     TupleSpace,
 )
 from podracer_core.errors import InvalidInput
+from podracer_platform.messages.catalogue import (
+    description_to_message,
+    environment_from_message,
+    environment_to_message,
+    hyperparameter_from_message,
+    hyperparameter_to_message,
+    space_from_message,
+    space_to_message,
+)
 
 CODE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "code.zip")
 TABLE = StoredFile("projects/p/artifacts/b/content", "0b" * 32, 0, "prices.csv")

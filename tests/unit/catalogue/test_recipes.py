@@ -13,8 +13,8 @@ from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.catalogue.recipes import RECIPES, Recipe, find_recipe
 from podracer_core.in_process.environments import find_source
 from podracer_core.in_process.order import Order
-from podracer_core.jobs.search import Dimension, Search
-from podracer_core.jobs.spec import validate_spaces
+from podracer_core.sections.search import Dimension, Search
+from podracer_platform.jobs.spec import validate_spaces
 
 DOCS = Path(__file__).parents[3] / "docs"
 CELLS = [(kind, device, cell) for kind, row in RECIPES.items() for device, cell in row.items()]

@@ -35,8 +35,8 @@ from podracer_core.checkpoint.policy import random_observations
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.in_process.result import Policy
-from podracer_core.serving import ServedPolicy
 from podracer_core.storage.folder import FolderStore
+from podracer_policy.policy import ServedPolicy
 from support.policies import random_policy, with_origin, with_original_space
 
 Space = gymnasium.Space[Any]

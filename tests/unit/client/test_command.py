@@ -31,7 +31,7 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.telemetry.logging import PrintableStream
+from podracer_platform.telemetry.logging import PrintableStream
 from support.commands import run_here
 
 COMMANDS = (

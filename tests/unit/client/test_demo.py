@@ -15,7 +15,7 @@ from podracer_client.display.summary import JobSummary
 from podracer_client.local import run
 from podracer_client.policies import recording
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.jobs.job_file import load_job_file, parse_job
+from podracer_platform.jobs.job_file import load_job_file, parse_job
 from support.commands import Result, run_here
 from support.processes import EXAMPLES
 

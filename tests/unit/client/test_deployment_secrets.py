@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from podracer_client.secrets.deployment import create_secrets
-from podracer_core.rpc.tls import TlsFolder
-from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
+from podracer_platform.rpc.tls import TlsFolder
+from podracer_platform.rpc.tokens import FileToken, Role, TokenFiles
 
 GIVEN = {
     "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem "

@@ -26,7 +26,7 @@ from podracer_core.catalogue.environments import (
 )
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.job_file import parse_job
+from podracer_platform.jobs.job_file import parse_job
 from support.installed import Install, install
 
 __all__ = ["install"]

@@ -10,8 +10,8 @@ import pytest
 
 from podracer_client.command import init
 from podracer_core.catalogue.environments import known_environments
-from podracer_core.jobs.experiment import load_experiment
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.jobs.experiment import load_experiment
+from podracer_platform.jobs.spec import JobSpec
 from support.commands import Result, run_here
 
 

@@ -24,10 +24,10 @@ from podracer_client.report.families import (
 from podracer_client.report.pods import job_steps, pod_histories, throughput
 from podracer_client.report.request import request_rows, searched_names
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.jobs.continuous import Continuous, Retrain
-from podracer_core.jobs.objective import Objective
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.warm_start import Founder
+from podracer_core.sections.objective import Objective
+from podracer_platform.jobs.continuous import Continuous, Retrain
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.warm_start import Founder
 from support.reports import empty_report, made_up_report
 
 ORIGIN = Timestamp(seconds=1000, nanos=500_000_000)

@@ -15,8 +15,8 @@ from podracer_client.jobs.client import Client
 from podracer_client.jobs.following import Follower
 from podracer_client.names import is_checkpoint_name, job_name, leaderboard_name
 from podracer_client.policies.folders import checkpoint_folder
-from podracer_core.attachments.transfer import receive_artifact
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound, Unavailable
+from podracer_platform.attachments.transfer import receive_artifact
 
 Response = artifact_service_pb2.DownloadResponse
 

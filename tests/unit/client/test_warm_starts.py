@@ -19,10 +19,10 @@ from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.job_file import load_job_file, parse_job
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.warm_start import WarmStart
 from podracer_core.storage.folder import FolderStore
+from podracer_platform.jobs.job_file import load_job_file, parse_job
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.warm_start import WarmStart
 
 SPEC = parse_job(
     "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: "

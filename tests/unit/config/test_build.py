@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 from podracer_core.config import ByteSize, Seconds, build
-from podracer_core.config.yaml_text import parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_platform.yaml_text import parse_yaml
 
 
 @dataclass(frozen=True)

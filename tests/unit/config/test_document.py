@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.config.yaml_text import MAX_FILE_BYTES, load_yaml, parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_platform.yaml_text import MAX_FILE_BYTES, load_yaml, parse_yaml
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from podracer_core.catalogue.environments import find_environment
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.environments.processes.preprocess_child import hint
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_core.jobs.job_file import parse_job
+from podracer_platform.jobs.job_file import parse_job
 
 
 @pytest.mark.parametrize(

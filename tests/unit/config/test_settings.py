@@ -9,8 +9,9 @@ from typing import Literal
 
 import pytest
 
-from podracer_core.config import ByteSize, Seconds, Secret, load_settings
+from podracer_core.config import ByteSize, Seconds, Secret
 from podracer_core.errors import InvalidInput
+from podracer_platform.settings import load_settings
 
 
 class Colour(enum.Enum):

@@ -1,4 +1,4 @@
-"""podracer_core.database on real SQLite files: durable, one writer, one process, migrated."""
+"""podracer_platform.database on real SQLite files: durable, one writer, one process, migrated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from podracer_core.database import Database, UtcTime, open_database
-from podracer_core.database.location import parse_url
 from podracer_core.errors import DataCorrupted, InvalidInput
+from podracer_platform.database import Database, UtcTime, open_database
+from podracer_platform.database.location import parse_url
 
 FIRST = """
 '''first'''
@@ -149,7 +149,7 @@ async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) ->
         import asyncio, sys
         sys.path.insert(0, {str(package.parent)!r})
         from sqlalchemy import text
-        from podracer_core.database import open_database
+        from podracer_platform.database import open_database
         async def main():
             database = open_database({url!r}, "some_migrations")
             for number in range(10**6):
@@ -215,7 +215,7 @@ async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path
     script = f"""
         import sys
         sys.path.insert(0, {str(package.parent)!r})
-        from podracer_core.database import open_database
+        from podracer_platform.database import open_database
         open_database({url!r}, "some_migrations")
         print("alembic" in sys.modules, "torch" in sys.modules)
     """

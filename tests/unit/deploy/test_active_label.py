@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import Unavailable
-from podracer_core.kubernetes import active_label
-from podracer_core.kubernetes.access import read_kubeconfig
-from podracer_core.kubernetes.active_label import LABEL, keep_active_label
+from podracer_platform.kubernetes import active_label
+from podracer_platform.kubernetes.access import read_kubeconfig
+from podracer_platform.kubernetes.active_label import LABEL, keep_active_label
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_store import Store
 from support.manifests import of_kind, rendered

@@ -16,13 +16,13 @@ import pytest
 import yaml
 
 from podracer_client.secrets.deployment import HOSTS, ROLES
-from podracer_core.config import load_settings
 from podracer_core.device import NATIVE_SETTINGS
-from podracer_core.storage.s3 import S3Settings
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_leaderboard.server import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_platform.settings import load_settings
+from podracer_platform.storage.s3 import S3Settings
 from podracer_policy.server import PolicyConfig
 from podracer_worker.server import WorkerConfig
 from support.processes import ROOT

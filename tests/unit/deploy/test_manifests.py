@@ -13,7 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from podracer_core.kubernetes.active_label import LABEL, REPLICAS
+from podracer_platform.kubernetes.active_label import LABEL, REPLICAS
 from support.manifests import (
     K8S,
     NAMESPACE,

@@ -9,11 +9,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from podracer_core.config import load_settings
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_platform.settings import load_settings
 from podracer_worker.server import WorkerConfig
 from support.manifests import OVERLAYS, environment, of_kind, pod_template, rendered
 from support.render_manifests import FUSED, SPLIT, make_job

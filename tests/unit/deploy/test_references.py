@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from podracer_core.attachments.placement import PodSettings
-from podracer_core.config import load_settings
-from podracer_core.kubernetes.active_label import LABEL
-from podracer_core.rpc.tokens import FileToken, TokenFiles
-from podracer_core.storage.s3 import S3Settings
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_leaderboard.server import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_platform.attachments.placement import PodSettings
+from podracer_platform.kubernetes.active_label import LABEL
+from podracer_platform.rpc.tokens import FileToken, TokenFiles
+from podracer_platform.settings import load_settings
+from podracer_platform.storage.s3 import S3Settings
 from podracer_policy.server import PolicyConfig
 from podracer_worker.server import WorkerConfig
 from support.kubernetes_store import Store

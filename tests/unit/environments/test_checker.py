@@ -14,10 +14,10 @@ import torch
 from gymnasium import spaces
 
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
-from podracer_core.catalogue.messages import environment_from_message, environment_to_message
 from podracer_core.environments.inspection import Inspection, inspect_environment
 from podracer_core.environments.processes import checker
 from podracer_core.errors import InvalidInput
+from podracer_platform.messages.catalogue import environment_from_message, environment_to_message
 
 Result = tuple[Any, Any, Any, Any, dict[str, Any]]
 

@@ -13,7 +13,6 @@ import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
 from podracer_core.catalogue.environments.find import installed_environments
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
@@ -22,7 +21,8 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_core.training.messages import inspected
+from podracer_platform.messages.catalogue import space_from_message
+from podracer_platform.messages.training import inspected
 
 FOLDER = str(Path(__file__).parent)
 

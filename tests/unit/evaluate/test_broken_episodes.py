@@ -25,7 +25,7 @@ from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.evaluate.result import result_from_json, result_to_json
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import uniform
-from podracer_core.training.messages import result_from_message, result_to_message
+from podracer_platform.messages.training import result_from_message, result_to_message
 
 
 class Dice(TorchEnvironment):

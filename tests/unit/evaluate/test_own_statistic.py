@@ -11,7 +11,7 @@ from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_json, result_to_json
-from podracer_core.training.messages import result_from_message, result_to_message
+from podracer_platform.messages.training import result_from_message, result_to_message
 
 OWN = EpisodeStatistic(1.5, -0.5, 3.0, {"sharpe_ratio": 1.5, "max_drawdown": -0.25})
 RESULT = EvaluationResult((12.0,), (50,), (7,), statistic=OWN)

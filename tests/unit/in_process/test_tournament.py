@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import podracer
+from podracer_client import tournament
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.in_process import tournament
 from tests.unit.in_process.tiny import FAST
 
 COMMAND = """

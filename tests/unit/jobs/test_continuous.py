@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.continuous import Continuous, Retrain
-from podracer_core.jobs.environment import NamedDataSet
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.warm_start import Founder, WarmStart
+from podracer_platform.jobs.continuous import Continuous, Retrain
+from podracer_platform.jobs.environment import NamedDataSet
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.warm_start import Founder, WarmStart
 
 TRADER = """name: trader
 environment: {id: StockTrading-v0, kwargs: {evaluation_split: validation}}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
-from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.environment import check_environment
+from podracer_core.sections.checks import Checks
+from podracer_platform.jobs.environment import check_environment
 
 
 def _problems(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.evolution import Evolution
+from podracer_core.sections.checks import Checks
+from podracer_core.sections.evolution import Evolution
 
 
 def _problems(**keys: Any) -> list[tuple[str, str]]:

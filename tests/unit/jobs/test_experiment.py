@@ -8,10 +8,10 @@ import pytest
 
 from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.experiment import Experiment, load_experiment, parse_experiment
-from podracer_core.jobs.pod import PodCount
-from podracer_core.jobs.search import AlgorithmShare, Dimension
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.sections.pod import PodCount
+from podracer_core.sections.search import AlgorithmShare, Dimension
+from podracer_platform.jobs.experiment import Experiment, load_experiment, parse_experiment
+from podracer_platform.jobs.spec import JobSpec
 
 BASE = """\
 name: grid

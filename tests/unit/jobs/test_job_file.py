@@ -9,12 +9,12 @@ import pytest
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evolution import Evolution, Round
-from podracer_core.jobs.job_file import load_job_file, parse_job
-from podracer_core.jobs.objective import EvaluationPlan, Objective
-from podracer_core.jobs.pod import Pod, PodCount, Resources
-from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.sections.evolution import Evolution, Round
+from podracer_core.sections.objective import EvaluationPlan, Objective
+from podracer_core.sections.pod import Pod, PodCount, Resources
+from podracer_core.sections.search import AlgorithmShare, Dimension, Search
+from podracer_platform.jobs.job_file import load_job_file, parse_job
+from podracer_platform.jobs.spec import JobSpec
 
 JOB = """\
 name: pendulum

@@ -14,13 +14,13 @@ from podracer_core.catalogue import ranges
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.continuous import Continuous, Retrain
-from podracer_core.jobs.evolution import Evolution, Round
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.objective import EvaluationPlan, Objective
-from podracer_core.jobs.pod import Fusion, Pod, PodCount, Resources
-from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.sections.evolution import Evolution, Round
+from podracer_core.sections.objective import EvaluationPlan, Objective
+from podracer_core.sections.pod import Fusion, Pod, PodCount, Resources
+from podracer_core.sections.search import AlgorithmShare, Dimension, Search
+from podracer_platform.jobs.continuous import Continuous, Retrain
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
 
 FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
 # fmt: off

@@ -6,10 +6,10 @@ import pytest
 
 from podracer_core.catalogue.extensions import fusion_names
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import pod_from_message, pod_to_message
-from podracer_core.jobs.pod import Fusion, Pod
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.sections.pod import Fusion, Pod
+from podracer_platform.jobs.job_file import parse_job
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.messages.sections import pod_from_message, pod_to_message
 
 JOB = "name: j\nenvironment: CartPole-v1\nobjective: {target_return: 475}\n"
 

@@ -19,11 +19,11 @@ from podracer_core.catalogue.spaces import (
     Space,
 )
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evolution import Evolution, Round
-from podracer_core.jobs.objective import EvaluationPlan, Objective
-from podracer_core.jobs.pod import Pod, PodCount, Resources
-from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate, validate_spaces
+from podracer_core.sections.evolution import Evolution, Round
+from podracer_core.sections.objective import EvaluationPlan, Objective
+from podracer_core.sections.pod import Pod, PodCount, Resources
+from podracer_core.sections.search import AlgorithmShare, Dimension, Search
+from podracer_platform.jobs.spec import JobSpec, shortened_rounds, validate, validate_spaces
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 

@@ -12,11 +12,11 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval
 from podracer_core.errors import InvalidInput
+from podracer_core.evolution.generational import Generational
+from podracer_core.evolution.random_search import RandomSearch
+from podracer_core.evolution.tournament import Tournament
+from podracer_core.evolution.updater import LowerBoundUpdater, MeanUpdater
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.generational import Generational
-from podracer_leaderboard.random_search import RandomSearch
-from podracer_leaderboard.tournament import Tournament
-from podracer_leaderboard.updater import LowerBoundUpdater, MeanUpdater
 
 Spec = leaderboard_pb2.LeaderboardSpec
 Dimension = evolution_pb2.Dimension

@@ -18,7 +18,7 @@ from podracer_core.catalogue.ranges import (
     Interval,
     Range,
 )
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Agent,
     Cohort,
@@ -28,10 +28,10 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
-from podracer_leaderboard.elite_sampling import Elites, cholesky, sample_around, shrink
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import SearchSpace, shape_of
-from podracer_leaderboard.tournament import Tournament
+from podracer_core.evolution.elite_sampling import Elites, cholesky, sample_around, shrink
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import SearchSpace, shape_of
+from podracer_core.evolution.tournament import Tournament
 
 RATE, GAMMA = Interval(1e-4, 1e-2, logarithmic=True), Interval(0.9, 0.999)
 RANGES: Mapping[str, Range] = {"learning_rate": RATE, "gamma": GAMMA}

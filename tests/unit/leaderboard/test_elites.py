@@ -7,7 +7,7 @@ import math
 import pytest
 
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
-from podracer_leaderboard.elites import RoundResult, elite_statistics, lineage_statistics
+from podracer_core.evolution.elites import RoundResult, elite_statistics, lineage_statistics
 
 RANGES: dict[str, Range] = {
     "learning_rate": Interval(1e-4, 1e-2, logarithmic=True),

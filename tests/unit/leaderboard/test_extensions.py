@@ -10,11 +10,11 @@ import pytest
 from podracer_core.catalogue import extensions
 from podracer_core.catalogue.extensions import load_class
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.generator import ENTRY_POINT_GROUP, Generator
-from podracer_leaderboard.tournament import Tournament
-from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
-from podracer_leaderboard.updater import LowerBoundUpdater, MeanUpdater, Updater
+from podracer_core.evolution.agents import Cohort, CohortRequest, Population
+from podracer_core.evolution.generator import ENTRY_POINT_GROUP, Generator
+from podracer_core.evolution.tournament import Tournament
+from podracer_core.evolution.updater import ENTRY_POINT_GROUP as UPDATERS
+from podracer_core.evolution.updater import LowerBoundUpdater, MeanUpdater, Updater
 
 
 class Idle(Generator):

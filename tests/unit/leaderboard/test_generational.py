@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from podracer_leaderboard.agents import Agent, NewAgent, State
-from podracer_leaderboard.generational import Generational
-from podracer_leaderboard.rules import Rules
+from podracer_core.evolution.agents import Agent, NewAgent, State
+from podracer_core.evolution.generational import Generational
+from podracer_core.evolution.rules import Rules
 from support.evolution import WIDE, Arena, inherited
 
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)

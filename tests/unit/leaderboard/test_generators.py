@@ -11,16 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
-from podracer_leaderboard.elite_sampling import Elites
-from podracer_leaderboard.generational import Generational
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.halving import Halving
-from podracer_leaderboard.optuna_search import Search
-from podracer_leaderboard.random_search import RandomSearch
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import shape_of
-from podracer_leaderboard.tournament import Tournament
+from podracer_core.evolution.agents import (
+    Action,
+    Agent,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Start,
+    State,
+)
+from podracer_core.evolution.elite_sampling import Elites
+from podracer_core.evolution.generational import Generational
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.halving import Halving
+from podracer_core.evolution.optuna_search import Search
+from podracer_core.evolution.random_search import RandomSearch
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import shape_of
+from podracer_core.evolution.tournament import Tournament
 from support.evolution import NARROW, WIDE, Arena, inherited, make_agent, make_population
 
 GENERATORS = [Tournament, Generational, RandomSearch, Elites, Search, Halving]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard import guard
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Cohort,
     CohortRequest,
@@ -23,12 +22,13 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import shape_of
+from podracer_core.evolution.tournament import Tournament
+from podracer_core.evolution.updater import LowerBoundUpdater
+from podracer_leaderboard import guard
 from podracer_leaderboard.competition import Competition
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import shape_of
-from podracer_leaderboard.tournament import Tournament
-from podracer_leaderboard.updater import LowerBoundUpdater
 from support.evolution import WIDE, make_agent, make_population
 
 RULES = Rules(population=8, leaderboard_size=4, generator="theirs")

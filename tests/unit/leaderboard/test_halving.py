@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from podracer_core.jobs.evolution import Evolution, Round
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Population, State
-from podracer_leaderboard.halving import AsynchronousHalving, Halving
-from podracer_leaderboard.portfolio import DIMENSIONS, configuration, coordinate
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import LineRound
+from podracer_core.evolution.agents import Action, Agent, Cohort, CohortRequest, Population, State
+from podracer_core.evolution.halving import AsynchronousHalving, Halving
+from podracer_core.evolution.portfolio import DIMENSIONS, configuration, coordinate
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import LineRound
+from podracer_core.sections.evolution import Evolution, Round
 from support.evolution import NARROW, WIDE, Arena, inherited
 from support.evolution import make_agent as agent
 from support.evolution import make_population as population

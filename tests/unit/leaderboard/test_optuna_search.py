@@ -22,8 +22,7 @@ from podracer_core.catalogue.ranges import (
     Interval,
     Range,
 )
-from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Agent,
     CohortRequest,
@@ -32,9 +31,10 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
-from podracer_leaderboard.optuna_search import Search, Suggestions, make_sampler
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import SearchSpace, shape_of
+from podracer_core.evolution.optuna_search import Search, Suggestions, make_sampler
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import SearchSpace, shape_of
+from podracer_core.sections.evolution import Round
 
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round=Round(env_steps=1000))
 RATE = Interval(1e-4, 1e-2, logarithmic=True)
@@ -151,7 +151,7 @@ def test_nothing_is_printed(
 
 
 def test_optuna_is_only_imported_when_something_is_suggested() -> None:
-    code = "import podracer_leaderboard.optuna_search, sys; sys.exit('optuna' in sys.modules)"
+    code = "import podracer_core.evolution.optuna_search, sys; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from podracer_leaderboard.round_budget import Throughput, member_limit
+from podracer_core.evolution.round_budget import Throughput, member_limit
 
 # Environment steps of the whole cohort for each device second, by cohort size.
 # DESIGN §5: CartPole, two cores

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_leaderboard.updater import Entry, admission_score, admit, claims_first, ranked
+from podracer_core.evolution.updater import Entry, admission_score, admit, claims_first, ranked
 
 
 def entry(

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.round_budget import (
+from podracer_core.evolution.round_budget import (
     Remaining,
     RoundBudget,
     agent_stretch,
     cohort_stretch,
     round_budget,
 )
-from podracer_leaderboard.rules import Rules
+from podracer_core.evolution.rules import Rules
+from podracer_core.sections.evolution import Round
 
 BY_STEPS = Rules(round=Round(env_steps=1000))
 BY_TIME = Rules(round=Round(seconds=15.0))

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import (
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import (
     Front,
     LineRound,
     fraction_at_stake,
@@ -16,6 +15,7 @@ from podracer_leaderboard.rungs import (
     peer_scores,
     shrunken,
 )
+from podracer_core.sections.evolution import Round
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 

@@ -13,7 +13,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.hyperparameters import Scope
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
+from podracer_core.evolution.search_space import SearchSpace, shape_of, weights_shape
 
 PPO = find_algorithm("ppo")
 SCOPES: tuple[Scope, ...] = ("member", "cohort", "network")

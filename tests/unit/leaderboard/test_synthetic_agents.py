@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from podracer_core.database import Database, open_database
 from podracer_leaderboard.server import MIGRATIONS
+from podracer_platform.database import Database, open_database
 from support.new_database import new_database
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))

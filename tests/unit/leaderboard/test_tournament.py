@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_core.catalogue.ranges import Choice, Interval, Range
-from podracer_core.jobs.evolution import Round
-from podracer_leaderboard.agents import (
+from podracer_core.evolution.agents import (
     Action,
     Agent,
     Cohort,
@@ -24,10 +23,11 @@ from podracer_leaderboard.agents import (
     Start,
     State,
 )
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import LineRound
-from podracer_leaderboard.search_space import SearchSpace, shape_of
-from podracer_leaderboard.tournament import Tournament
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.rungs import LineRound
+from podracer_core.evolution.search_space import SearchSpace, shape_of
+from podracer_core.evolution.tournament import Tournament
+from podracer_core.sections.evolution import Round
 from support.evolution import make_agent as agent
 from support.evolution import make_population as population
 

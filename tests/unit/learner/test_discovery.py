@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.channel import ChannelOptions
 from podracer_learner.workers.discovery import WorkerDirectory, resolve_host
+from podracer_platform.rpc.channel import ChannelOptions
 
 OPTIONS = ChannelOptions(allow_insecure=True)
 

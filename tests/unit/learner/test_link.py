@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from podracer_core.attachments.placement import FILES_MISSING
-from podracer_core.carriers.staging import CarrierFailed
 from podracer_core.errors import Exhausted, PodracerError, PreconditionFailed, Unavailable
 from podracer_learner.workers import link as link_module
 from podracer_learner.workers.link import LinkState, Opened, WorkerLink
+from podracer_platform.attachments.placement import FILES_MISSING
+from podracer_platform.carriers.staging import CarrierFailed
 
 Script = deque[Any]
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.kubernetes.access import ClusterAccess, in_cluster, read_kubeconfig
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from podracer_orchestrator.pool.kubernetes.profiles import read_profiles
 from podracer_orchestrator.pool.kubernetes.template import place, read_template
+from podracer_platform.kubernetes.access import ClusterAccess, in_cluster, read_kubeconfig
 from support.kubernetes_store import validate
 from support.pod_template import RUN_DIR, pod_template, template_object
 

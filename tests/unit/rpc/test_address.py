@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.address import parse_address
+from podracer_platform.rpc.address import parse_address
 
 
 @pytest.mark.parametrize(

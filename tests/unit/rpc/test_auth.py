@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
-from podracer_core.rpc.auth import Authorizer, Identity, bearer, current_caller
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
+from podracer_platform.rpc.auth import Authorizer, Identity, bearer, current_caller
+from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
 LEASES = LeaseTokens(b"s" * 32)
 LEASE_WORK, RENEW = "/podracer.T/LeaseWork", "/podracer.T/RenewLease"

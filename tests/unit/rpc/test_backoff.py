@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from podracer_core.rpc.backoff import Backoff
+from podracer_platform.rpc.backoff import Backoff
 
 
 def test_ceilings_double_up_to_the_maximum() -> None:

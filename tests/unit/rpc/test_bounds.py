@@ -20,8 +20,8 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod
 from podracer.policy.v1 import policy_service_pb2 as policy
 from podracer.worker.v1 import worker_service_pb2 as worker
 from podracer_core.errors import InvalidInput, UserCodeFailed, plain
-from podracer_core.rpc.bounds import PAGE_BYTES, check_bounds, page
-from podracer_core.rpc.status import from_status, to_status
+from podracer_platform.rpc.bounds import PAGE_BYTES, check_bounds, page
+from podracer_platform.rpc.status import from_status, to_status
 
 Evaluation = agent_pb2.Evaluation
 REQUESTS = [

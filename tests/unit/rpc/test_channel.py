@@ -9,7 +9,12 @@ import grpc
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel, service_config
+from podracer_platform.rpc.channel import (
+    ChannelOptions,
+    open_aio_channel,
+    open_channel,
+    service_config,
+)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7:80", "dns:///example.org:80", "0.0.0.0:80"])

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.service import lifetime
+from podracer_platform.service import lifetime
 
 
 def test_nothing_happens_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

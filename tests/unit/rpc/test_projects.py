@@ -11,8 +11,8 @@ from podracer.orchestrator.v1 import artifact_service_pb2 as artifacts
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as jobs
 from podracer_core.errors import PermissionRefused
-from podracer_core.rpc.auth import Identity, check_projects
-from podracer_core.rpc.tokens import Role
+from podracer_platform.rpc.auth import Identity, check_projects
+from podracer_platform.rpc.tokens import Role
 
 OWN = Identity(Role.CLIENT, projects=frozenset({"own", "second"}))
 JOB = "projects/other/jobs/j"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc import resource_names as names
+from podracer_platform.rpc import resource_names as names
 
 
 def test_names_are_taken_apart():

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import AsyncMock
 
-from podracer_core.rpc.sessions import Session, SessionSlots
+from podracer_platform.rpc.sessions import Session, SessionSlots
 
 
 class Idle(Session):

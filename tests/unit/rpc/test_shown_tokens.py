@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import Unauthenticated
-from podracer_core.rpc import auth
-from podracer_core.rpc.auth import Authorizer, bearer, methods_of
-from podracer_core.rpc.shown_tokens import POD_KEYS, ShownTokens, TokensShownHere, public_key
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
+from podracer_platform.rpc import auth
+from podracer_platform.rpc.auth import Authorizer, bearer, methods_of
+from podracer_platform.rpc.shown_tokens import POD_KEYS, ShownTokens, TokensShownHere, public_key
+from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
 COLLECT = "/podracer.worker.v1.WorkerService/Collect"
 EVALUATE = "/podracer.evaluator.v1.EvaluatorService/Evaluate"

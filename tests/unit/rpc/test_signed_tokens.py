@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import PermissionRefused, Unauthenticated, Unavailable
-from podracer_core.rpc.auth import Authorizer, Identity, bearer, methods_of
-from podracer_core.rpc.signed_tokens import (
+from podracer_platform.rpc.auth import Authorizer, Identity, bearer, methods_of
+from podracer_platform.rpc.signed_tokens import (
     CLOCK_TOLERANCE_S,
     PUBLIC_KEYS,
     REVOKED,
@@ -20,8 +20,8 @@ from podracer_core.rpc.signed_tokens import (
     SignedTokens,
     sign,
 )
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
-from podracer_core.telemetry.logging import redact
+from podracer_platform.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_platform.telemetry.logging import redact
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 CLAIMS = Claims("7f", "ci", "client", 1000, ("a", "b"), ("orchestrator",))

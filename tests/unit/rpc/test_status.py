@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2
 
 from podracer_core import errors
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError, UserCodeFailed
-from podracer_core.rpc.status import (
+from podracer_platform.rpc.status import (
     DOMAIN,
     code_of,
     from_rpc_error,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
-from podracer_core.rpc.streams import Outbox, StreamCall
+from podracer_platform.rpc.streams import Outbox, StreamCall
 
 
 class FakeCall:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
-from podracer_core.rpc.tokens import (
+from podracer_platform.rpc.tokens import (
     FileToken,
     LeaseTokens,
     Role,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.work_queue import WorkQueue
+from podracer_platform.rpc.work_queue import WorkQueue
 
 
 def in_background(work: WorkQueue, stop: threading.Event) -> threading.Thread:

@@ -23,8 +23,8 @@ from podracer_core.errors import (
     NotFound,
     Unavailable,
 )
-from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
-from podracer_core.serving.batching import MAX_NAMES
+from podracer_policy.batching import MAX_NAMES, Batcher, ServedPolicies
+from podracer_policy.policy import ServedPolicy
 from support.policies import random_policy
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)

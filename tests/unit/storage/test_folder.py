@@ -16,8 +16,8 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_core.storage import open_store
 from podracer_core.storage.folder import DRAFTS, FolderStore
+from podracer_platform.storage import open_store
 
 
 def test_an_interrupted_put_leaves_the_former_object_and_no_draft(

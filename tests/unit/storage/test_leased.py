@@ -7,8 +7,8 @@ import pytest
 
 from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse, StoreKeys
 from podracer_core.errors import Fenced, Unavailable
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.storage.leased import LeaseAccess
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.storage.leased import LeaseAccess
 
 
 class Orchestrator:

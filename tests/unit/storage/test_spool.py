@@ -20,7 +20,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_core.storage.folder import FolderStore
-from podracer_core.storage.spool import Spool, SpoolFolder
+from podracer_platform.storage.spool import Spool, SpoolFolder
 
 
 class AwayStore(FolderStore):
@@ -203,7 +203,7 @@ def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_pa
     living = SpoolFolder(tmp_path, 1000)
     (living.path / "1").write_bytes(b"x")
     code = (
-        "import os, sys; from pathlib import Path; from podracer_core.storage.spool import "
+        "import os, sys; from pathlib import Path; from podracer_platform.storage.spool import "
         "SpoolFolder\nfolder = SpoolFolder(Path(sys.argv[1]), 1); (folder.path / "
         "'1').write_bytes(b'x'); os._exit(9)"
     )

@@ -89,9 +89,7 @@ def test_equal_seeds_give_equal_delays_and_others_others(stress: ModuleType) -> 
 
 @pytest.mark.parametrize(("seed", "is_delayed"), [("1", True), ("", False)])
 def test_a_process_has_delays_where_a_seed_is_set(seed: str, is_delayed: bool) -> None:
-    program = (
-        "from podracer_core.storage.spool import Spool; print(hasattr(Spool.put, '__wrapped__'))"
-    )
+    program = "from podracer_platform.storage.spool import Spool; print(hasattr(Spool.put, '__wrapped__'))"
     variables = os.environ | {"PYTHONPATH": str(FOLDER), "STRESS_SEED": seed}
     told = subprocess.run(
         [sys.executable, "-P", "-c", program],

@@ -11,8 +11,8 @@ import pytest
 
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput
-from podracer_core.telemetry.logging import configure_logging, redact
-from podracer_core.telemetry.spans import span
+from podracer_platform.telemetry.logging import configure_logging, redact
+from podracer_platform.telemetry.spans import span
 from support.telemetry import KeptSpans
 
 

@@ -7,9 +7,9 @@ import urllib.request
 
 import pytest
 
-from podracer_core.service.telemetry import TelemetryOptions, telemetry
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.instruments import OTHER, Counter, Gauge, Histogram
+from podracer_platform.service.telemetry import TelemetryOptions, telemetry
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.instruments import OTHER, Counter, Gauge, Histogram
 from support.telemetry import CountedMetrics
 
 

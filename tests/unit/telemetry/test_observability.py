@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from podracer_core.telemetry import metrics
+from podracer_platform.telemetry import metrics
 
 ROOT = Path(__file__).parents[3]
 OBSERVABILITY = ROOT / "deploy" / "observability"

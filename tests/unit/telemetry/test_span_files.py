@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.telemetry.span_files import ENDING, SpanFiles
-from podracer_core.telemetry.spans import FinishedSpan, SpanContext
+from podracer_platform.telemetry.span_files import ENDING, SpanFiles
+from podracer_platform.telemetry.spans import FinishedSpan, SpanContext
 
 
 def finished(number: int, **attributes: str) -> FinishedSpan:

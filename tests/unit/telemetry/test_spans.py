@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from podracer_core.telemetry.spans import (
+from podracer_platform.telemetry.spans import (
     NO_SPAN,
     SpanContext,
     are_recorded,

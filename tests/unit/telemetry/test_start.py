@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.service.telemetry import TelemetryOptions, telemetry
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.spans import are_recorded, span
+from podracer_platform.service.telemetry import TelemetryOptions, telemetry
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.spans import are_recorded, span
 from support.otlp_collector import otlp_collector
 from support.processes import wait_until
 
@@ -28,9 +28,9 @@ def test_files_alone_need_no_sdk(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from podracer_core.service.telemetry import TelemetryOptions, telemetry\n"
-        "import podracer_core.service.process\n"
-        "from podracer_core.telemetry.spans import span\n"
+        "from podracer_platform.service.telemetry import TelemetryOptions, telemetry\n"
+        "import podracer_platform.service.process\n"
+        "from podracer_platform.telemetry.spans import span\n"
         f"with telemetry('learner', TelemetryOptions(trace_dir=Path({str(tmp_path)!r})), {{}}):\n"
         "    span('x', begins=True).end()\n"
         "sys.exit('opentelemetry' in sys.modules)\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from podracer.common.v1 import cohort_pb2
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.pod import MAX_MEMBERS
-from podracer_core.training.messages import cohort_from_message
+from podracer_core.sections.pod import MAX_MEMBERS
+from podracer_platform.messages.catalogue import hyperparameter_to_message
+from podracer_platform.messages.training import cohort_from_message
 
 
 def message(*members: dict[str, HyperparameterValue]) -> cohort_pb2.CohortSpec:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from random import Random
 from statistics import median
 
-from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population
-from podracer_leaderboard.breeding import Breeding, Vacancy
-from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.seating import seat
+from podracer_core.evolution.agents import Agent, Cohort, CohortRequest, NewAgent, Population
+from podracer_core.evolution.breeding import Breeding, Vacancy
+from podracer_core.evolution.generator import Generator
+from podracer_core.evolution.seating import seat
 
 MINIMUM_PEERS = 4
 """With fewer scores no agent is stopped."""

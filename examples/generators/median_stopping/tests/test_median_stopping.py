@@ -10,9 +10,9 @@ from median_stopping.generator import MedianStopping
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import Interval
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Population, State
-from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.search_space import SearchSpace, shape_of
+from podracer_core.evolution.agents import Action, Agent, Cohort, CohortRequest, Population, State
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import SearchSpace, shape_of
 
 SPACE = SearchSpace(
     {"ppo": 1.0}, {"ppo": {"learning_rate": Interval(1e-4, 1e-2, logarithmic=True)}}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer_client.names import DEFAULT_PROJECT
-from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES, mebibytes
-from podracer_core.attachments.pack import pack_code
-from podracer_core.attachments.transfer import file_pieces, sha256_of
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES, mebibytes
+from podracer_platform.attachments.pack import pack_code
+from podracer_platform.attachments.transfer import file_pieces, sha256_of
+from podracer_platform.jobs.spec import JobSpec
 
 __all__ = ["upload_bytes", "upload_file", "upload_files"]
 

@@ -19,7 +19,7 @@ def main() -> None:
     try:
         from podracer_client.command.application import application, exit_code, failure_text
         from podracer_core.errors import PodracerError
-        from podracer_core.telemetry.logging import PrintableStream
+        from podracer_platform.telemetry.logging import PrintableStream
 
         with (
             redirect_stdout(PrintableStream(sys.stdout)),

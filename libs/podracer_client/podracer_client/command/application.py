@@ -60,7 +60,7 @@ application = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from podracer_core.service.build import describe_build
+        from podracer_platform.service.build import describe_build
 
         typer.echo(f"podracer {describe_build()}")
         raise typer.Exit

@@ -83,8 +83,8 @@ def set_servers(
 ) -> None:
     """Add a context of servers at addresses, or replace the one of that name, and use it from now
     on."""
-    from podracer_core.rpc.address import parse_address
-    from podracer_core.rpc.tokens import FileToken
+    from podracer_platform.rpc.address import parse_address
+    from podracer_platform.rpc.tokens import FileToken
 
     for each in filter(None, (address, leaderboard)):
         parse_address(each)

@@ -97,7 +97,7 @@ def init(
 def _check(text: str, file: Path) -> str:
     """A line about data that the job lacks before it can run; empty if none. Raises InvalidInput
     for bad options."""
-    from podracer_core.jobs.experiment import parse_experiment
+    from podracer_platform.jobs.experiment import parse_experiment
 
     try:
         parse_experiment(text, str(file), file.absolute().parent)

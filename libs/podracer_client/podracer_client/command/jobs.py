@@ -47,7 +47,7 @@ def jobs(
             for job in client.jobs([_state(text) for text in state or ()], matching=matching)
         ]
     if experiment:
-        from podracer_core.jobs.experiment import EXPERIMENT_LABEL
+        from podracer_platform.jobs.experiment import EXPERIMENT_LABEL
 
         found = [
             message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment

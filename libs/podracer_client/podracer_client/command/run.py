@@ -27,7 +27,7 @@ from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from podracer_client.local.services import ServiceOptions
-    from podracer_core.jobs.experiment import Experiment
+    from podracer_platform.jobs.experiment import Experiment
 
 JOB = """\
 name: demo
@@ -53,7 +53,7 @@ def run(
 ) -> None:
     """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same
     state folder."""
-    from podracer_core.jobs.experiment import load_experiment
+    from podracer_platform.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)  # before anything is made or started
     _refuse_continuous(experiment, job_file)
@@ -151,8 +151,8 @@ def demo(
     from podracer_client.display.summary import TARGET_MISSED
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
-    from podracer_core.jobs.job_file import parse_job
-    from podracer_core.rpc.resource_names import last_part
+    from podracer_platform.jobs.job_file import parse_job
+    from podracer_platform.rpc.resource_names import last_part
 
     display = choose_display(plain=plain, json=False)
     again = ["demo", "--dir", str(folder)]

@@ -66,9 +66,9 @@ def secrets(
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
         from podracer_client.secrets.cluster import ClusterSecrets, keep
-        from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
-        from podracer_core.kubernetes.api import ClusterApi
-        from podracer_core.telemetry.logging import configure_logging
+        from podracer_platform.kubernetes.access import in_cluster, read_kubeconfig
+        from podracer_platform.kubernetes.api import ClusterApi
+        from podracer_platform.telemetry.logging import configure_logging
 
         configure_logging("secrets")
         stop = threading.Event()
@@ -105,7 +105,7 @@ def token(
 ) -> None:
     """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer
     TOKEN`. The commands issue signed tokens: each has a name, a role and an end."""
-    from podracer_core.rpc.tokens import FileToken
+    from podracer_platform.rpc.tokens import FileToken
 
     if context.invoked_subcommand:
         return

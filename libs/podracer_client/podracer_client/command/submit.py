@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from podracer_client.jobs.client import Client
     from podracer_client.jobs.job import Job
-    from podracer_core.jobs.experiment import Experiment
+    from podracer_platform.jobs.experiment import Experiment
 
 _SUBMISSION_LENGTH = 16
 
@@ -57,7 +57,7 @@ def submit(
     json: Json = False,
 ) -> None:
     """Submit a job, or all jobs of a matrix, to a server and print their names."""
-    from podracer_core.jobs.experiment import load_experiment
+    from podracer_platform.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)
     _check_submission(submission)

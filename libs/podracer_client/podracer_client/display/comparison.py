@@ -20,7 +20,7 @@ from podracer_client.display.summary import missed_target, result_word
 from podracer_client.jobs.history import History
 from podracer_client.jobs.score import score_name
 from podracer_client.names import enum_word, seconds, short_name
-from podracer_core.jobs.experiment import axis_label
+from podracer_platform.jobs.experiment import axis_label
 
 JobType = TypeVar("JobType")
 

@@ -12,7 +12,7 @@ from podracer_client.display.summary import result_word
 from podracer_client.jobs.history import COUNTS, agent_hyperparameters
 from podracer_client.jobs.score import best_score
 from podracer_client.names import enum_word, seconds, time_json
-from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
+from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:

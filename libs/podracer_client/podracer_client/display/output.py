@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from podracer_core.telemetry.logging import printable
+from podracer_platform.telemetry.logging import printable
 
 if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2

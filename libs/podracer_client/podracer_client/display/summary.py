@@ -16,9 +16,9 @@ from podracer_client.display.output import count_text, duration_text, evaluation
 from podracer_client.jobs.history import History
 from podracer_client.jobs.score import best_score, score, score_name, statistic
 from podracer_client.names import enum_word, seconds, short_name
-from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.config import format_seconds
-from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes
+from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes
+from podracer_platform.messages.catalogue import arguments_from_message
 
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""

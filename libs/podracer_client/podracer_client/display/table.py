@@ -19,7 +19,7 @@ from podracer_client.display.output import count_text, duration_text, return_tex
 from podracer_client.display.summary import JobSummary
 from podracer_client.jobs.history import History, Pod
 from podracer_client.jobs.score import best_first
-from podracer_core.telemetry.logging import printable
+from podracer_platform.telemetry.logging import printable
 
 _REFRESHES_PER_S = 4
 _AGENT_ROWS = 12

@@ -16,7 +16,7 @@ from podracer_client.servers.stubs import Servers, pages
 from podracer_core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from podracer_core.jobs.spec import JobSpec
+    from podracer_platform.jobs.spec import JobSpec
 
 
 class Client(Servers):
@@ -71,7 +71,7 @@ class Client(Servers):
         a taken `job_id`."""
         # late: reading needs none of it
         from podracer_client.jobs.warm_starts import look_up_founders
-        from podracer_core.jobs.job_file import load_job_file
+        from podracer_platform.jobs.job_file import load_job_file
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
         spec = look_up_founders(self, spec)

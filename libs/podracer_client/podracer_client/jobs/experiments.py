@@ -12,8 +12,8 @@ from podracer.orchestrator.v1 import job_service_pb2
 from podracer_client.jobs.job import Job
 from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
-from podracer_core.jobs.environment import DataSets
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.jobs.environment import DataSets
+from podracer_platform.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client

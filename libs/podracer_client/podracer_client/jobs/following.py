@@ -30,7 +30,7 @@ from podracer_core.errors import (
     PodracerError,
     Unavailable,
 )
-from podracer_core.rpc.backoff import Backoff
+from podracer_platform.rpc.backoff import Backoff
 
 EVERYTHING = ("board", "agents", "evaluations")
 _FIRST_DELAY_S = 0.05

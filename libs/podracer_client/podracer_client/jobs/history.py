@@ -20,10 +20,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.jobs.score import best_score, score_name
 from podracer_client.names import enum_word, moment, seconds, short_name, time_text
-from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evaluations import broken_episodes
+from podracer_platform.jobs.evaluations import broken_episodes
+from podracer_platform.messages.catalogue import hyperparameter_from_message
 
 Item = TypeVar("Item")
 

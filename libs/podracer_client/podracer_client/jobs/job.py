@@ -121,7 +121,7 @@ class Job:
 
         Raises InvalidInput for an invalid number, PreconditionFailed if the job has ended.
         """
-        from podracer_core.jobs.pod import MAX_PODS
+        from podracer_core.sections.pod import MAX_PODS
 
         request = job_service_pb2.UpdateJobRequest(name=self.name)
         for field, option, count in (("min_count", "min", least), ("max_count", "max", most)):
@@ -224,7 +224,7 @@ class Job:
 
 
 def _hyperparameter(name: str, value: HyperparameterValue) -> agent_pb2.HyperparameterValue:
-    from podracer_core.catalogue.messages import hyperparameter_to_message
+    from podracer_platform.messages.catalogue import hyperparameter_to_message
 
     try:
         return hyperparameter_to_message(value)

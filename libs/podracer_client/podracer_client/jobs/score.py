@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import described_environment
-from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.statistics.shrinkage import posterior_means
+from podracer_platform.messages.catalogue import arguments_from_message
 
 __all__ = ["best_first", "best_score", "corrected_means", "score", "score_name", "statistic"]
 

@@ -16,13 +16,13 @@ from podracer_client.artifacts.uploads import upload_bytes
 from podracer_client.jobs.job import find_job
 from podracer_client.names import DEFAULT_PROJECT, refused
 from podracer_client.servers.stubs import Servers
-from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.warm_start import Founder, WarmStart
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.layout import REPLAY_FOLDER
 from podracer_core.storage.manifest import read_file, read_manifest
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.warm_start import Founder, WarmStart
+from podracer_platform.messages.catalogue import hyperparameters_from_message
 
 __all__ = ["look_up_founders"]
 

@@ -32,8 +32,8 @@ from podracer_client.processes.process import (
 from podracer_client.processes.run_folder import RunFolder
 from podracer_client.servers.connection import DEFAULT_FOLDER, Connection
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
-from podracer_core.rpc.address import parse_address
-from podracer_core.rpc.binding import prepare_address
+from podracer_platform.rpc.address import parse_address
+from podracer_platform.rpc.binding import prepare_address
 
 News = TypeVar("News")
 

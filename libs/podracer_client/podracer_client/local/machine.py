@@ -254,7 +254,7 @@ def _store(url: str) -> Iterator[Finding]:
             "for an S3 store of your own; a folder does without",
         )
         return
-    from podracer_core.storage import open_store
+    from podracer_platform.storage import open_store
 
     try:
         open_store(url, create=False).check()

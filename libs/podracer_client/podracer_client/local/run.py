@@ -22,7 +22,7 @@ from podracer_client.processes.process import INTERRUPTED
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.environments.processes.box import missing
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.jobs.spec import JobSpec
 
 UNFINISHED = (
     job_pb2.JOB_STATE_VALIDATING,

@@ -20,8 +20,8 @@ from podracer_client.local.run import UNFINISHED
 from podracer_client.local.services import ServiceOptions
 from podracer_client.processes.process import INTERRUPTED
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.experiment import Experiment
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.jobs.experiment import Experiment
+from podracer_platform.jobs.spec import JobSpec
 
 _SUSPEND_S = 1.5
 _DRAIN_S = 2.5

@@ -21,8 +21,8 @@ from podracer_client.processes.process import INTERRUPTED, ManagedProcess, Proce
 from podracer_client.processes.run_folder import RunFolder
 from podracer_client.servers.connection import DEFAULT_FOLDER, Connection, ConnectionFile
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc.channel import open_channel
+from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client

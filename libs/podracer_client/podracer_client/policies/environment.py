@@ -15,13 +15,13 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.jobs.client import Client
 from podracer_client.local.services import Connect
 from podracer_client.policies.trust import Trust
-from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.messages import environment_to_message
-from podracer_core.config.yaml_text import parse_yaml
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
+from podracer_platform.attachments.transfer import put_file
+from podracer_platform.messages.catalogue import environment_to_message
+from podracer_platform.yaml_text import parse_yaml
 
 __all__ = [
     "bring_files",

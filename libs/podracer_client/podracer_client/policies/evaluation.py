@@ -24,7 +24,7 @@ from podracer_client.jobs.score import score_name
 from podracer_client.names import short_name
 from podracer_client.policies.folders import StoredPolicy
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evaluations import broken_episodes
+from podracer_platform.jobs.evaluations import broken_episodes
 
 __all__ = [
     "EnsembleEvaluation",

@@ -27,7 +27,7 @@ from podracer_client.names import (
 from podracer_client.policies.hub import PREFIX, fetched_policy
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.evaluations import CONFIRMING
+from podracer_platform.jobs.evaluations import CONFIRMING
 
 __all__ = [
     "MANIFEST",

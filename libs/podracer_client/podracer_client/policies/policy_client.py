@@ -23,8 +23,8 @@ from podracer_client.servers.connection import (
 )
 from podracer_core.catalogue.observations import named_values
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.tls import TlsFolder
+from podracer_platform.rpc.channel import ChannelOptions, open_channel
+from podracer_platform.rpc.tls import TlsFolder
 
 __all__ = ["PolicyAnswer", "PolicyClient"]
 

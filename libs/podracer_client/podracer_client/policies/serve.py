@@ -37,9 +37,9 @@ from podracer_client.processes.process import (
 )
 from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.binding import prepare_address
-from podracer_core.rpc.resource_names import is_label
-from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+from podracer_platform.rpc.binding import prepare_address
+from podracer_platform.rpc.resource_names import is_label
+from podracer_platform.rpc.tokens import FileToken, Role, create_tokens
 
 __all__ = ["ServeOptions", "Wanted", "keep_serving", "wanted_policies"]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podracer_core.rpc.address import Address, parse_address
+from podracer_platform.rpc.address import Address, parse_address
 
 if TYPE_CHECKING:
     import psutil

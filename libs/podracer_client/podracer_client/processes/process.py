@@ -17,8 +17,8 @@ from types import FrameType
 from typing import IO, Any, Self
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.service.lifetime import PARENT_VARIABLE
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.service.lifetime import PARENT_VARIABLE
 
 LISTENING = "listening on "
 """The line on stdout, followed by the address, of a service that serves."""
@@ -73,7 +73,8 @@ class ManagedProcess:
     """Starts a process, waits for its address, starts it again when it dies, stops it.
 
     A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a
-    child that asked for it (`podracer_core.service.lifetime`) to the *thread* that started it."""
+    child that asked for it (`podracer_platform.service.lifetime`) to the *thread* that started
+    it."""
 
     def __init__(
         self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None

@@ -11,7 +11,7 @@ from podracer_client.jobs.client import Client
 from podracer_client.jobs.history import History
 from podracer_client.report.pods import job_steps
 from podracer_core.errors import NotFound
-from podracer_core.jobs.experiment import EXPERIMENT_LABEL, axis_label
+from podracer_platform.jobs.experiment import EXPERIMENT_LABEL, axis_label
 
 AXIS_PREFIX = axis_label("")
 

@@ -12,15 +12,15 @@ from podracer_client.display.output import duration_text
 from podracer_client.jobs.history import History
 from podracer_client.jobs.score import score_name
 from podracer_core.catalogue import spaces
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.continuous import Continuous, Retrain
-from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.objective import Objective
-from podracer_core.jobs.pod import Fusion, Pod
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.warm_start import Beginnings, WarmStart
+from podracer_core.sections.evolution import Evolution
+from podracer_core.sections.objective import Objective
+from podracer_core.sections.pod import Fusion, Pod
+from podracer_platform.jobs.continuous import Continuous, Retrain
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.jobs.warm_start import Beginnings, WarmStart
+from podracer_platform.messages.catalogue import space_from_message
 
 __all__ = ["environment_rows", "request_rows", "searched_names"]
 

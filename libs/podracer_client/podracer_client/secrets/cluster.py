@@ -29,11 +29,11 @@ from cryptography import x509
 
 from podracer_client.secrets.deployment import Authority, role_secrets
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
-from podracer_core.kubernetes.api import ClusterApi
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.shown_tokens import POD_KEYS
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
-from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
+from podracer_platform.kubernetes.api import ClusterApi
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.shown_tokens import POD_KEYS
+from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
+from podracer_platform.rpc.tls import CA, CERTIFICATE, KEY
 
 __all__ = ["ClusterSecrets", "keep"]
 

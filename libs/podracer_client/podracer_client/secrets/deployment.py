@@ -19,11 +19,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.resource_names import check_label, parse
-from podracer_core.rpc.shown_tokens import POD_KEYS, public_key
-from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED, Claims, sign
-from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
-from podracer_core.rpc.tokens import (
+from podracer_platform.rpc.resource_names import check_label, parse
+from podracer_platform.rpc.shown_tokens import POD_KEYS, public_key
+from podracer_platform.rpc.signed_tokens import PUBLIC_KEYS, REVOKED, Claims, sign
+from podracer_platform.rpc.tls import CA, CERTIFICATE, KEY, role_name
+from podracer_platform.rpc.tokens import (
     FILE_ROLES,
     FileToken,
     Role,

@@ -18,14 +18,14 @@ from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.servers.connection import Connection, Place
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.rpc.tls import TlsMaterial
+from podracer_platform.rpc.tls import TlsMaterial
 
 TOKENS, CERTIFICATES = "podracer-tokens-client", "podracer-tls-client"
 _READY_TIMEOUT_S = 90.0
 """kubectl itself waits a minute for a pod that is starting."""
 _STOP_S = 2.0
 _END_WITH_PARENT = (
-    "import os, sys; from podracer_core.service.lifetime import exit_with_parent_if_asked; "
+    "import os, sys; from podracer_platform.service.lifetime import exit_with_parent_if_asked; "
     "exit_with_parent_if_asked(); "
     "os.execvp(sys.argv[1], sys.argv[1:])"
 )

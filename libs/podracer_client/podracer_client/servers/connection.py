@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.tokens import FileToken, TokenSource
+from podracer_platform.rpc.tokens import FileToken, TokenSource
 
 if TYPE_CHECKING:
-    from podracer_core.rpc.tls import TlsMaterial
+    from podracer_platform.rpc.tls import TlsMaterial
 
 CONTEXT_VARIABLE = "PODRACER_CONTEXT"
 ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"

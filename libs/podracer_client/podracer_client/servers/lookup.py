@@ -21,7 +21,7 @@ from podracer_client.servers.connection import (
     token_source,
 )
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.tokens import FileToken, TokenSource
+from podracer_platform.rpc.tokens import FileToken, TokenSource
 
 __all__ = ["find_connection"]
 

@@ -21,8 +21,8 @@ from podracer.orchestrator.v1 import (
 from podracer_client.names import job_name
 from podracer_client.servers.connection import Connection
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.tls import TlsFolder
+from podracer_platform.rpc.channel import ChannelOptions, open_channel
+from podracer_platform.rpc.tls import TlsFolder
 
 __all__ = ["PAGE_SIZE", "Servers", "pages"]
 
@@ -151,7 +151,7 @@ class Servers:
         Raises NotFound, AlreadyExists if `target` is not empty, DataCorrupted.
         """
         # late: most callers download nothing
-        from podracer_core.attachments.transfer import receive_artifact
+        from podracer_platform.attachments.transfer import receive_artifact
 
         request = artifact_service_pb2.DownloadRequest(name=artifact)
         return receive_artifact(

@@ -18,7 +18,7 @@ from podracer_client.policies.folders import MANIFEST
 from podracer_client.policies.recording import film
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import Exhausted, InvalidInput, NotFound
-from podracer_core.jobs.experiment import parse_experiment
+from podracer_platform.jobs.experiment import parse_experiment
 
 KEPT = 16
 

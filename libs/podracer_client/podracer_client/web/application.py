@@ -38,7 +38,7 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from podracer_core.rpc.tokens import TokenSource
+from podracer_platform.rpc.tokens import TokenSource
 
 ACT_HEADER = "x-podracer-web"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

@@ -21,7 +21,7 @@ from podracer_client.names import DEFAULT_PROJECT, enum_word, short_name, time_j
 from podracer_client.web.feed import Feed
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.errors import DeadlineExpired, NotFound, PodracerError, Unavailable
-from podracer_core.rpc.backoff import Backoff
+from podracer_platform.rpc.backoff import Backoff
 
 _OF_AGENTS = tuple(field.name for field in fields(Agent) if field.name not in ("best", "latest"))
 _FIGURES = (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.address import Address, parse_address
-from podracer_core.rpc.tokens import FileToken, TokenSource
+from podracer_platform.rpc.address import Address, parse_address
+from podracer_platform.rpc.tokens import FileToken, TokenSource
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client

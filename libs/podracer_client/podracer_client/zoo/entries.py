@@ -8,8 +8,8 @@ from pathlib import Path
 
 from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import NotFound
-from podracer_core.jobs.job_file import load_job_file
-from podracer_core.jobs.spec import JobSpec
+from podracer_platform.jobs.job_file import load_job_file
+from podracer_platform.jobs.spec import JobSpec
 
 FOLDER = Path(__file__).parent
 SHORT_S = 900.0

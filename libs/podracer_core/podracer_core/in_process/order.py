@@ -16,10 +16,10 @@ from podracer_core.checkpoint import Checkpoint
 from podracer_core.config.other_libraries import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
-from podracer_core.jobs.checks import MAX_COUNT, Checks
-from podracer_core.jobs.objective import MAX_EPISODES
-from podracer_core.jobs.pod import MAX_MEMBERS
-from podracer_core.jobs.search import AlgorithmShare, Search, search_space
+from podracer_core.sections.checks import MAX_COUNT, Checks
+from podracer_core.sections.objective import MAX_EPISODES
+from podracer_core.sections.pod import MAX_MEMBERS
+from podracer_core.sections.search import AlgorithmShare, Search, search_space
 from podracer_core.training.plan import Statistic
 
 _COUNTS = (

@@ -6,12 +6,11 @@ import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse, StoreKeys
 from podracer_core.errors import InvalidInput, NotFound
 
 CHUNK_BYTES = 1 << 20
@@ -29,7 +28,25 @@ class ObjectInfo:
     modified: datetime
 
 
-Ask: TypeAlias = Callable[[str, str], GetStoreAccessResponse]
+@dataclass(frozen=True, slots=True)
+class StoreKeys:
+    """Keys of a session with an S3 server."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """How the holder of a lease reaches objects for a time: with keys, or by the URL of one."""
+
+    validity_s: float
+    keys: StoreKeys | None = None
+    url: str = field(default="", repr=False)
+
+
+Ask: TypeAlias = Callable[[str, str], StoreAccess]
 """Asks for the URL of an object, by method and key, or for keys if the key is empty."""
 
 

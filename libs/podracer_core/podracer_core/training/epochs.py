@@ -9,7 +9,6 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.sharing import Sharing
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.telemetry.metrics import FUSION
 
 
 class FusionTransport(ABC):
@@ -79,10 +78,7 @@ class EpochFusion:
             return None
         growth = self.sharing.growth()
         samples = int(growth.transitions.sum())
-        with FUSION.timed():
-            fused = self._transport.exchange(
-                Contribution(self._rank, self.epoch + 1, samples, growth)
-            )
+        fused = self._transport.exchange(Contribution(self._rank, self.epoch + 1, samples, growth))
         self._passed = self._counted()
         if fused is None:
             if self._transport.closes(last):

@@ -10,10 +10,8 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-
-from podracer_core.telemetry.spans import NO_SPAN, are_recorded, span
 
 _FIRST = 3
 _PAUSE_S = 5.0
@@ -79,8 +77,13 @@ class Phases:
     The times of all iterations add up; selected ones (`Occasions`) are also recorded as spans.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        span: Callable[..., AbstractContextManager[object]] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`span`: begins a span with a name and attributes; None: no spans are recorded."""
+        self._span, self._clock = span, clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._occasions = Occasions()
         self._iteration, self._is_sampled = 0, False
@@ -88,12 +91,12 @@ class Phases:
     def next_iteration(self) -> None:
         """Begin another iteration."""
         self._iteration += 1
-        self._is_sampled = are_recorded() and self._occasions.is_next()
+        self._is_sampled = self._span is not None and self._occasions.is_next()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A context manager around a phase."""
-        own = span(name, sampled=True, iteration=self._iteration) if self._is_sampled else NO_SPAN
+        own = self._begin(name, sampled=True, iteration=self._iteration)
         began_at = self._clock()
         try:
             with own:
@@ -103,7 +106,12 @@ class Phases:
 
     def part(self, name: str) -> AbstractContextManager[object]:
         """A part of a phase: only a span, where its phase is one."""
-        return span(name) if self._is_sampled else NO_SPAN
+        return self._begin(name)
+
+    def _begin(self, name: str, **attributes: object) -> AbstractContextManager[object]:
+        if self._span is None or not self._is_sampled:
+            return nullcontext()
+        return self._span(name, **attributes)
 
     @property
     def seconds(self) -> Mapping[str, float]:

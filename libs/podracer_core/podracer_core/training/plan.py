@@ -9,7 +9,7 @@ from typing import Literal
 
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan
+from podracer_core.sections.objective import EVALUATION_FRACTION, EvaluationPlan
 from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_level
 
 Statistic = Literal["mean", "lower_bound"]

@@ -135,6 +135,7 @@ class TrainingSession:
         interrupted: Callable[[], bool] = lambda: False,
         told_to_end: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
+        phases: Phases | None = None,
     ) -> None:
         """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default
         now; `used_before`: `processor_clock` then. On a GPU, use is in seconds of `clock`.
@@ -142,10 +143,10 @@ class TrainingSession:
         `base_env_steps`: each member's before the round, for evaluation episodes that differ from
         those of earlier rounds. `interrupted` ends the round without evaluations, `told_to_end`
         with those that end soon. `fusion`: with other learners, whose steps count here once they
-        are fused."""
+        are fused. `phases`: such as record spans."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
-        self.phases = Phases()
+        self.phases = phases or Phases()
         algorithm.observe = self.phases.part
         self._time = RoundTime(
             plan.duration_s, lambda: self.elapsed_s, lambda: told_to_end() or interrupted()

@@ -8,10 +8,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 
-from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
@@ -28,6 +28,16 @@ _ROLLOUTS = 12
 _SETTLING = 2  # the first rollouts are slow for reasons of their own
 _WORTHWHILE = 0.25
 _GAIN = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class WorldBreak:
+    """The first break of a kind: see `Break`; `member`: the agent whose environment broke."""
+
+    member: int
+    numbers: bool
+    text: str
+    traceback: str
 
 
 class RolloutSource(ABC):
@@ -58,7 +68,7 @@ class RolloutSource(ABC):
         """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is
         `halted` and has no rollout yet."""
 
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+    def take_breaks(self) -> list[WorldBreak]:
         """What has broken since the last call; of each kind at least the first."""
         return []
 
@@ -71,11 +81,11 @@ class RolloutSource(ABC):
         """Release resources; closing twice is harmless."""
 
 
-def first_breaks(collector: Collector) -> list[agent_pb2.WorldBreak]:
+def first_breaks(collector: Collector) -> list[WorldBreak]:
     """The first break of each kind in a collector's environments since the last call."""
     kinds = {each.numbers: each for each in reversed(collector.environment.take_breaks())}
     return [
-        agent_pb2.WorldBreak(
+        WorldBreak(
             member=each.row // collector.num_envs,
             numbers=each.numbers,
             text=plain(each.text)[:MOST_LETTERS],
@@ -97,7 +107,7 @@ class InProcessSource(RolloutSource):
             self._algorithm.horizon, policy_version=self._algorithm.version
         )
 
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+    def take_breaks(self) -> list[WorldBreak]:
         return first_breaks(self._collector)
 
     def environment_states(self) -> list[EnvironmentState] | None:

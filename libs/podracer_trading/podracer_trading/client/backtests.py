@@ -15,13 +15,13 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.policies.evaluation import sources
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.messages import (
+from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
+from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
+from podracer_platform.messages.catalogue import (
     environment_from_message,
     environment_to_message,
     file_to_message,
 )
-from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
-from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 from podracer_trading.backtest.edge import Edge
 from podracer_trading.backtest.performance import Performance, daily_returns, sharpe_ratio
 from podracer_trading.backtest.record import (

@@ -14,7 +14,7 @@ from podracer_client.artifacts.data_sets import download_data_set, store_data_se
 from podracer_client.display.output import columns
 from podracer_client.jobs.client import Client
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_core.rpc.resource_names import is_label
+from podracer_platform.rpc.resource_names import is_label
 from podracer_trading.market_data import COLUMNS
 from podracer_trading.market_data.canonical import (
     Provenance,

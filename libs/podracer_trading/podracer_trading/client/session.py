@@ -18,10 +18,10 @@ from podracer_client.artifacts.data_sets import fetch_data_set
 from podracer_client.jobs.client import Client
 from podracer_client.names import refused
 from podracer_client.policies.environment import trained_environment, with_arguments
-from podracer_core.attachments.transfer import put_file, sha256_of
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_platform.attachments.transfer import put_file, sha256_of
 from podracer_trading.backtest.record import chained
 from podracer_trading.client.backtests import POLICY, Account, Backtest, run_backtest
 

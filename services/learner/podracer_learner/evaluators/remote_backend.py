@@ -12,10 +12,6 @@ from torch import Tensor
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_core.carriers.inline import TensorEncoder, chunk_messages
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
-from podracer_core.carriers.slots import SlotWriter
-from podracer_core.carriers.staging import CARRIER_FAILED, CarrierFailed
 from podracer_core.errors import (
     DeadlineExpired,
     Exhausted,
@@ -24,21 +20,25 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.streams import StreamCall
-from podracer_core.service.build import own_build
-from podracer_core.telemetry.metrics import ORDERS
-from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
 from podracer_core.training.evaluation_backend import (
     EvaluationAnswer,
     EvaluationBackend,
     EvaluationOrder,
 )
-from podracer_core.training.messages import result_from_message
 from podracer_core.training.phases import Occasions
 from podracer_learner.background import BackgroundTask
 from podracer_learner.user_files import FetchedFiles, wants_files
+from podracer_platform.carriers.inline import TensorEncoder, chunk_messages
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
+from podracer_platform.carriers.slots import SlotWriter
+from podracer_platform.carriers.staging import CARRIER_FAILED, CarrierFailed
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.messages.training import result_from_message
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.streams import StreamCall
+from podracer_platform.service.build import own_build
+from podracer_platform.telemetry.metrics import ORDERS
+from podracer_platform.telemetry.spans import NO_SPAN, Span, current, span
 
 logger = logging.getLogger(__name__)
 

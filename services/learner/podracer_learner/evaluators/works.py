@@ -14,7 +14,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.extensions import GREEDY_EPISODES
-from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -31,10 +30,6 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.status import translated_errors
-from podracer_core.training.messages import inspected, result_from_message, result_to_message
 from podracer_core.training.phases import processor_seconds
 from podracer_learner.background import BackgroundTask, pause
 from podracer_learner.checkpoints import read_references
@@ -42,6 +37,11 @@ from podracer_learner.config import LearnerConfig
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
+from podracer_platform.messages.catalogue import environment_from_message
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.messages.training import inspected, result_from_message, result_to_message
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.status import translated_errors
 
 logger = logging.getLogger(__name__)
 

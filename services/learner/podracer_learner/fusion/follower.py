@@ -11,7 +11,6 @@ import grpc
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import (
     DeadlineExpired,
     Exhausted,
@@ -21,11 +20,8 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.streams import StreamCall
-from podracer_core.service.build import own_build
-from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion, FusionTransport
+from podracer_core.training.phases import Phases
 from podracer_core.training.session import TrainingSession
 from podracer_learner.background import pause
 from podracer_learner.fusion.follower_registry import NOT_A_LEAD
@@ -35,6 +31,12 @@ from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.access import LearnerStatus
 from podracer_learner.round.reports import RoundMeter
 from podracer_learner.round.setup import RoundSetup
+from podracer_platform.carriers.inline import TensorEncoder
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.streams import StreamCall
+from podracer_platform.service.build import own_build
+from podracer_platform.telemetry.metrics import FUSION
+from podracer_platform.telemetry.spans import are_recorded, current, span
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,10 @@ class FusionFollower(FusionTransport):
 
     def exchange(self, contribution: Contribution) -> Fused | None:
         """See `FusionTransport`."""
+        with FUSION.timed():
+            return self._exchange(contribution)
+
+    def _exchange(self, contribution: Contribution) -> Fused | None:
         self._send(contribution)
         while True:
             try:
@@ -231,7 +237,13 @@ def follow(
         work.train.fusion.interval_updates,
     )
     session = TrainingSession(
-        algorithm, setup.source, None, setup.plan, began_at=held.received_at, fusion=fusion
+        algorithm,
+        setup.source,
+        None,
+        setup.plan,
+        began_at=held.received_at,
+        fusion=fusion,
+        phases=Phases(span if are_recorded() else None),
     )
     meter, reported_at = RoundMeter(session, algorithm, setup.source), 0.0
     try:

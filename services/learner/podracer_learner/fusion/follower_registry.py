@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from podracer.learner.v1 import learner_service_pb2
 from podracer_core.errors import PreconditionFailed
-from podracer_core.rpc.guard import Context
-from podracer_core.rpc.sessions import SessionSlots
+from podracer_platform.rpc.guard import Context
+from podracer_platform.rpc.sessions import SessionSlots
 
 if TYPE_CHECKING:
     from podracer_learner.fusion.lead import FusionLead

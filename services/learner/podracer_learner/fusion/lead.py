@@ -16,10 +16,11 @@ from podracer_core.errors import Fenced, InvalidInput
 from podracer_core.fusion.fuse import LEAD, FusionTable
 from podracer_core.fusion.fusion import FusionOptions, fusion_class
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.pod import Fusion
-from podracer_core.rpc.streams import Outbox
+from podracer_core.sections.pod import Fusion
 from podracer_core.training.epochs import EpochFusion, FusionTransport
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.streams import Outbox
+from podracer_platform.telemetry.metrics import FUSION
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,12 @@ class FusionLead(FusionTransport):
             return self._table.brought
 
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """See `FusionTransport`. Waits for the contributions of all joined learners, or until the
+        """See `FusionTransport`."""
+        with FUSION.timed():
+            return self._exchange(contribution)
+
+    def _exchange(self, contribution: Contribution) -> Fused | None:
+        """Waits for the contributions of all joined learners, or until the
         deadline.
 
         Once the round's time is up, the wait is at most as long as this learner's own epoch:

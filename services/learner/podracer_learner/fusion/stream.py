@@ -10,12 +10,12 @@ from torch import Tensor
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
-from podracer_core.rpc.sessions import Session
-from podracer_core.service.build import require_same_build
 from podracer_learner.fusion.lead import Answer, Ended, FusionLead
+from podracer_platform.carriers.inline import TensorDecoder, TensorEncoder, chunk_messages
+from podracer_platform.rpc.sessions import Session
+from podracer_platform.service.build import require_same_build
 
 Value = TypeVar("Value")
 

@@ -24,11 +24,13 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from podracer_core.rpc.auth import bearer
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.status import translated_errors
-from podracer_core.service.build import own_build
+from podracer_core.storage.object_store import StoreAccess, StoreKeys
 from podracer_learner.lease.guard import LeaseGuard
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.auth import bearer
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.status import translated_errors
+from podracer_platform.service.build import own_build
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +132,7 @@ class LeaseControl:
         """The orders, now and at each change, until the lease ends or the call is cancelled."""
         return self._send(self._stub.WatchLease, pod_service_pb2.WatchLeaseRequest(), None)
 
-    def store_access(self, method: str, key: str) -> pod_service_pb2.GetStoreAccessResponse:
+    def store_access(self, method: str, key: str) -> StoreAccess:
         """Keys for the object store, or the URL of an object; the caller repeats it."""
         request = pod_service_pb2.GetStoreAccessRequest(lease=self._name, fence=self._fence)
         if key:
@@ -138,7 +140,14 @@ class LeaseControl:
         response: pod_service_pb2.GetStoreAccessResponse = self._stub.GetStoreAccess(
             request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S
         )
-        return response
+        keys = response.keys
+        return StoreAccess(
+            seconds_from_duration(response.validity),
+            StoreKeys(keys.access_key, keys.secret_key, keys.session_token)
+            if response.HasField("keys")
+            else None,
+            response.url,
+        )
 
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         """Commit checkpoints. Raises Fenced if the lease is not held."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from podracer_core.errors import Fenced, Unavailable
-from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectInfo, ObjectStore
 from podracer_learner.background import pause
+from podracer_platform.rpc.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Fenced, PodracerError, Unavailable
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.bounds import page
 from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.lease.control import LeaseControl, OrderCall
 from podracer_learner.lease.guard import LeaseGuard
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.bounds import page
 
 logger = logging.getLogger(__name__)
 

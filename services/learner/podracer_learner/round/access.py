@@ -13,8 +13,8 @@ from podracer.common.v1 import agent_pb2
 from podracer.learner.v1 import learner_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, NotFound, PreconditionFailed
-from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.service.build import own_build
+from podracer_platform.rpc.work_queue import WorkQueue
+from podracer_platform.service.build import own_build
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Exhausted, Unavailable
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.status import translated_errors
+from podracer_core.sections.pod import CHECKPOINT_INTERVAL_S
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
@@ -21,6 +18,9 @@ from podracer_learner.lease.control import CommitCall
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import member_progress
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.status import translated_errors
 
 logger = logging.getLogger(__name__)
 

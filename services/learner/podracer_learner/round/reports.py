@@ -14,16 +14,16 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import MOST_LETTERS, DataCorrupted, PodracerError, UserCodeFailed, plain
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.spans import Span, span
-from podracer_core.training.messages import result_to_message
 from podracer_core.training.session import Progress, TrainingSession
 from podracer_core.training.snapshots import Judgement
-from podracer_core.training.source import RolloutSource
+from podracer_core.training.source import RolloutSource, WorldBreak
 from podracer_learner.checkpoints import base_env_steps
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.access import LearnerStatus
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.messages.training import break_to_message, result_to_message
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.spans import Span, span
 
 if TYPE_CHECKING:
     from podracer_learner.round.setup import RoundSetup
@@ -162,7 +162,7 @@ class RoundReports:
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # of snapshots
         self._reported_at = time.monotonic()
         self._pace = deque([(session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
-        self._breaks: dict[bool, agent_pb2.WorldBreak] = {}
+        self._breaks: dict[bool, WorldBreak] = {}
         self.all_failed = False
 
     def report(self, interval_s: float = 0.0) -> None:
@@ -187,7 +187,7 @@ class RoundReports:
         """The first break of each kind since the round began."""
         for each in self._setup.source.take_breaks():
             self._breaks.setdefault(each.numbers, each)
-        return list(self._breaks.values())
+        return [break_to_message(each) for each in self._breaks.values()]
 
     def deliver(self) -> None:
         """Hand new evaluations to the renewal."""

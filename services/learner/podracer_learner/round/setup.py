@@ -17,11 +17,9 @@ from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
-from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
 from podracer_core.environments.processes.row_processes import core_count
@@ -38,17 +36,11 @@ from podracer_core.environments.spaces import (
     to_gymnasium,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.jobs.messages import (
-    evaluation_plan_from_message,
-    objective_from_message,
-    seconds_from_duration,
-)
-from podracer_core.jobs.objective import EVALUATION_FRACTION
+from podracer_core.sections.objective import EVALUATION_FRACTION
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.member_states import resume_environments
-from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.sizes import fitting_algorithm, fitting_envs, usual_envs_per_member
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
@@ -60,6 +52,14 @@ from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, lo
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers.crew import WorkerPlan
 from podracer_learner.workers.source import RemoteSource
+from podracer_platform.carriers.negotiation import Endpoint
+from podracer_platform.messages.catalogue import environment_from_message, space_from_message
+from podracer_platform.messages.sections import (
+    evaluation_plan_from_message,
+    objective_from_message,
+    seconds_from_duration,
+)
+from podracer_platform.messages.training import cohort_from_message
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,8 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Unavailable
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion
-from podracer_core.training.phases import TOTAL
+from podracer_core.training.phases import TOTAL, Phases
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, base_env_steps
@@ -25,6 +23,8 @@ from podracer_learner.round.checkpoint_committer import HURRY_S, CheckpointCommi
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import RoundReports
 from podracer_learner.round.setup import RoundSetup
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.telemetry.spans import are_recorded, current, span
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class TrainRun:
             interrupted=self._interrupted,
             told_to_end=self._told_to_end,
             fusion=fusion,
+            phases=Phases(span if are_recorded() else None),
         )
         self._checkpoints = CheckpointCommitter(
             held, writer, replays, self._session, config.store_patience, self._interrupted

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
-from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import Unavailable
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.discovery import WorkerDirectory, WorkerDiscovery
@@ -30,6 +29,7 @@ from podracer_learner.workers.shares import (
     is_worth_moving,
     shares,
 )
+from podracer_platform.carriers.negotiation import Endpoint
 
 logger = logging.getLogger(__name__)
 

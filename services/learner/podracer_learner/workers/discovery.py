@@ -13,11 +13,11 @@ import grpc
 from podracer.worker.v1 import worker_service_pb2
 from podracer.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 from podracer_core.errors import PodracerError, PreconditionFailed
-from podracer_core.rpc.address import Address, parse_address
-from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.shown_tokens import ShownTokens
-from podracer_core.rpc.status import translated_errors
-from podracer_core.service.build import require_same_build
+from podracer_platform.rpc.address import Address, parse_address
+from podracer_platform.rpc.channel import ChannelOptions, open_channel
+from podracer_platform.rpc.shown_tokens import ShownTokens
+from podracer_platform.rpc.status import translated_errors
+from podracer_platform.service.build import require_same_build
 
 logger = logging.getLogger(__name__)
 

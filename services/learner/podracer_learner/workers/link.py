@@ -15,13 +15,9 @@ from enum import Enum, auto
 import grpc
 from torch import Tensor
 
-from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
+from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.carriers.inline import TensorDecoder
-from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
-from podracer_core.carriers.slots import SlotReader
-from podracer_core.carriers.staging import CarrierFailed
 from podracer_core.errors import (
     DataCorrupted,
     DeadlineExpired,
@@ -31,13 +27,19 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.streams import StreamCall
-from podracer_core.telemetry.spans import current
+from podracer_core.training.source import WorldBreak
 from podracer_learner.background import BackgroundTask
 from podracer_learner.user_files import FetchedFiles, wants_files
 from podracer_learner.workers.rollouts import Weights
 from podracer_learner.workers.shares import Part, RolloutTimes
+from podracer_platform.carriers.inline import TensorDecoder
+from podracer_platform.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
+from podracer_platform.carriers.slots import SlotReader
+from podracer_platform.carriers.staging import CarrierFailed
+from podracer_platform.messages.training import break_from_message
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.streams import StreamCall
+from podracer_platform.telemetry.spans import current
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class Arrival:
     live_environments: int
     received_at: float
     processor_s: float
-    breaks: Sequence[agent_pb2.WorldBreak] = ()
+    breaks: Sequence[WorldBreak] = ()
 
 
 class CollectStream:
@@ -168,7 +170,7 @@ class _Decoder:
             batch.live_environments,
             time.monotonic(),
             batch.processor_s,
-            batch.breaks,
+            [break_from_message(each) for each in batch.breaks],
         )
 
 

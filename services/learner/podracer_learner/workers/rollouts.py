@@ -12,11 +12,11 @@ from torch import Tensor
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.carriers.inline import TensorEncoder, chunk_messages
 from podracer_core.device.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
 from podracer_core.training.member_states import EnvironmentState
 from podracer_learner.workers.shares import Part
+from podracer_platform.carriers.inline import TensorEncoder, chunk_messages
 
 CollectRequest = worker_service_pb2.CollectRequest
 

@@ -11,22 +11,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import agent_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.errors import TimeUp
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.address import parse_address
-from podracer_core.service.build import own_build
 from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
-from podracer_core.training.source import MOST_AHEAD, PaceTrial, RolloutSource
+from podracer_core.training.source import MOST_AHEAD, PaceTrial, RolloutSource, WorldBreak
 from podracer_learner.workers.crew import WorkerCrew, WorkerPlan
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.link import Arrival, WorkerLink
 from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
 from podracer_learner.workers.shares import Part, Share, remaining_wait_s
+from podracer_platform.carriers.inline import TensorEncoder, encode_tensor
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.address import parse_address
+from podracer_platform.service.build import own_build
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class RemoteSource(RolloutSource):
         self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
         self._threads = torch.get_num_threads()
         self._greatest_lag, self._live_environments = 0, 0
-        self._breaks: list[agent_pb2.WorldBreak] = []
+        self._breaks: list[WorldBreak] = []
         self._crew = WorkerCrew(plan, directory, self._opening)
 
     @property
@@ -121,7 +120,7 @@ class RemoteSource(RolloutSource):
         first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
         return replace(rollout, first_step=first_step)
 
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+    def take_breaks(self) -> list[WorldBreak]:
         breaks, self._breaks = self._breaks, []
         return breaks
 

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2_grpc
-from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_core.errors import (
     AlreadyExists,
     DataCorrupted,
@@ -29,7 +28,6 @@ from podracer_core.errors import (
     NotFound,
     PodracerError,
 )
-from podracer_core.rpc import resource_names as names
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
@@ -43,6 +41,8 @@ from podracer_orchestrator.jobs.quotas import Quotas, require
 from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
+from podracer_platform.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
+from podracer_platform.rpc import resource_names as names
 
 MAX_UPLOAD_BYTES = MAX_DATA_BYTES
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -13,8 +13,6 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.resource_names import Name, job_name
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
@@ -45,6 +43,8 @@ from podracer_orchestrator.transactions import (
     touch,
 )
 from podracer_orchestrator.works import checkpoints
+from podracer_platform.rpc import resource_names as names
+from podracer_platform.rpc.resource_names import Name, job_name
 
 POLICY_KINDS = ("agent", "checkpoint", "best checkpoint")
 

@@ -14,11 +14,6 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.auth import current_caller
-from podracer_core.rpc.bounds import page
-from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.api.job_changes import find_policy
@@ -39,6 +34,11 @@ from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
 from podracer_orchestrator.tables import JobRow
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc import resource_names as names
+from podracer_platform.rpc.auth import current_caller
+from podracer_platform.rpc.bounds import page
+from podracer_platform.telemetry.spans import current
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1

@@ -10,8 +10,6 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.resource_names import job_name, leaderboard_name, wrong_field
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
@@ -41,6 +39,8 @@ from podracer_orchestrator.tables import (
     WorkKind,
 )
 from podracer_orchestrator.works.checkpoints import unjudged_policy
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.resource_names import job_name, leaderboard_name, wrong_field
 
 BASIC_ARGUMENTS_BYTES = 1024
 

@@ -11,10 +11,6 @@ import grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused, PreconditionFailed
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.auth import current_caller
-from podracer_core.service.build import is_compatible, own_build
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities
@@ -25,6 +21,10 @@ from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
 from podracer_orchestrator.works.train_results import member_commit
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.rpc import resource_names as names
+from podracer_platform.rpc.auth import current_caller
+from podracer_platform.service.build import is_compatible, own_build
 
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import NotFound
-from podracer_core.rpc.bounds import page
 from podracer_orchestrator import events
 from podracer_orchestrator.api.messages import event_message, job_message, pod_messages
 from podracer_orchestrator.clock import Clock
@@ -24,6 +23,7 @@ from podracer_orchestrator.jobs.state import FINAL_STATES
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic, project_topic
+from podracer_platform.rpc.bounds import page
 
 _FINAL = frozenset(job_pb2.JobState.Value(f"JOB_STATE_{state}") for state in FINAL_STATES)
 EVENTS_AT_ONCE = 200

@@ -10,8 +10,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed
-from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.resource_names import Name
 from podracer_core.storage.layout import of_project
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.artifacts import versions
@@ -20,6 +18,8 @@ from podracer_orchestrator.jobs import job_files, jobs
 from podracer_orchestrator.stored_messages import final_policy
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 from podracer_orchestrator.works import checkpoints
+from podracer_platform.rpc import resource_names as names
+from podracer_platform.rpc.resource_names import Name
 
 CHECKPOINT = "CHECKPOINT"
 KINDS = ("checkpoint", "best checkpoint", "artifact")

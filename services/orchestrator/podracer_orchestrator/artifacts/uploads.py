@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from podracer_core.attachments.limits import MAX_DATA_BYTES
 from podracer_core.errors import Exhausted
+from podracer_platform.attachments.limits import MAX_DATA_BYTES
 
 Message = TypeVar("Message")
 

@@ -11,10 +11,7 @@ from collections.abc import AsyncIterator
 from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import PodracerError, PreconditionFailed
-from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
@@ -26,6 +23,9 @@ from podracer_orchestrator.jobs.quotas import FORKED
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.transactions import WORK, Transactions, touch
+from podracer_platform.messages.catalogue import hyperparameters_from_message
+from podracer_platform.rpc import resource_names as names
+from podracer_platform.rpc.resource_names import last_part
 
 _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAITING)
 

@@ -23,11 +23,6 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
-from podracer_core.rpc.resource_names import last_part
-from podracer_core.telemetry.metrics import DELIVERED
-from podracer_core.telemetry.spans import span
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.clock import Clock
@@ -36,6 +31,11 @@ from podracer_orchestrator.jobs.state import LIVE_STATES, TRAINING_STATES, JobSt
 from podracer_orchestrator.outcomes import broken_worlds, objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions, due_topic, touch
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.limits import CHUNK_REQUEST_BYTES
+from podracer_platform.rpc.resource_names import last_part
+from podracer_platform.telemetry.metrics import DELIVERED
+from podracer_platform.telemetry.spans import span
 
 logger = logging.getLogger(__name__)
 

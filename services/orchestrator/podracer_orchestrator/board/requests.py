@@ -15,9 +15,6 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.telemetry.spans import span
 from podracer_orchestrator import outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
@@ -31,6 +28,9 @@ from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
 from podracer_orchestrator.works import works
 from podracer_orchestrator.works.works import Change
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.telemetry.spans import span
 
 Found = TypeVar("Found")
 

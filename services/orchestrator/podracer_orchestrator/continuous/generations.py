@@ -16,10 +16,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import search_from_message, seconds_from_duration
-from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator import events
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import contests, promotions
@@ -44,6 +41,9 @@ from podracer_orchestrator.transactions import (
     job_topic,
     touch,
 )
+from podracer_platform.messages.catalogue import space_from_message
+from podracer_platform.messages.sections import search_from_message, seconds_from_duration
+from podracer_platform.rpc.resource_names import job_name
 
 logger = logging.getLogger(__name__)
 

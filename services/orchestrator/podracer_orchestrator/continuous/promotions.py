@@ -14,8 +14,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.jobs.continuous import Continuous
-from podracer_core.rpc.resource_names import last_part
 from podracer_core.storage.layout import of_project
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import jobs
@@ -30,6 +28,8 @@ from podracer_orchestrator.stored_messages import (
 )
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
 from podracer_orchestrator.works import evaluation_works
+from podracer_platform.jobs.continuous import Continuous
+from podracer_platform.rpc.resource_names import last_part
 
 MAX_REASON = 1000
 

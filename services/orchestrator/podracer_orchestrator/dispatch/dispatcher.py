@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
@@ -41,6 +40,7 @@ from podracer_orchestrator.tables import (
 from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
 from podracer_orchestrator.works import works
 from podracer_orchestrator.works.works import Change
+from podracer_platform.rpc.tokens import LeaseTokens
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from podracer_core.errors import DataCorrupted, Fenced, PodracerError
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
-from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
@@ -32,6 +31,7 @@ from podracer_orchestrator.tables import LeaseRow, LeaseState, PodState, WorkRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
 from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
+from podracer_platform.telemetry.metrics import LEASES
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PodracerError
-from podracer_core.telemetry import metrics
-from podracer_core.telemetry.spans import span
 from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, OutboxRow, PodRow, PodState
 from podracer_orchestrator.transactions import Transactions
+from podracer_platform.telemetry import metrics
+from podracer_platform.telemetry.spans import span
 
 logger = logging.getLogger(__name__)
 

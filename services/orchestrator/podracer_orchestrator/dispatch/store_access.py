@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.auth import texts
 from podracer_core.storage.layout import (
     CheckpointPlace,
     agent_prefix,
@@ -26,6 +25,8 @@ from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.tables import WorkKind
 from podracer_orchestrator.transactions import Transactions
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.auth import texts
 
 VALIDITY_S = 900.0
 """The shortest that STS gives. Holders ask again after two thirds of it."""
@@ -58,7 +59,8 @@ class StoreAccess:
         kind, validity = request.WhichOneof("object"), seconds_to_duration(VALIDITY_S)
         if kind is None:
             keys = await asyncio.to_thread(self._store.session_keys, f"{own}*", written, VALIDITY_S)
-            return pod_pb2.GetStoreAccessResponse(keys=keys, validity=validity)
+            message = pod_pb2.StoreKeys(**asdict(keys)) if keys is not None else None
+            return pod_pb2.GetStoreAccessResponse(keys=message, validity=validity)
         key, is_read = getattr(request, kind), kind == "read"
         if not (
             key.startswith(own) or _subject(key) in named if is_read else fnmatchcase(key, written)

@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.spaces import Space, form_of
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_orchestrator.jobs.job_files import is_uploaded
@@ -20,6 +19,7 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow, MemberRow, WorkRow
+from podracer_platform.messages.catalogue import space_from_message
 
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:

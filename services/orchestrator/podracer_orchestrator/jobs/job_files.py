@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import environment_pb2, evolution_pb2, tensor_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.rpc.resource_names import artifact_name, job_name
 from podracer_orchestrator.stored_messages import description_of, spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
+from podracer_platform.rpc.resource_names import artifact_name, job_name
 
 CODE, DATA_SET, POLICY = "CODE", "DATA_SET", "POLICY"
 

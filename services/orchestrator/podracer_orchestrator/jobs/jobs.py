@@ -14,11 +14,7 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import unreachable
 from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
-from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.resource_names import job_name
-from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
 from podracer_orchestrator.jobs.plan import plan_of
@@ -33,6 +29,10 @@ from podracer_orchestrator.jobs.state import (
 from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic, touch
+from podracer_platform.messages.catalogue import environment_from_message
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.resource_names import job_name
+from podracer_platform.telemetry.spans import current
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ import re
 from dataclasses import dataclass
 
 from podracer_core.catalogue.environments import is_batched
-from podracer_core.jobs.messages import (
+from podracer_core.sections.objective import EvaluationPlan
+from podracer_core.sections.pod import Pod
+from podracer_orchestrator.jobs.budget import Budget, RoundLimits
+from podracer_orchestrator.stored_messages import read_spec
+from podracer_orchestrator.tables import JobRow
+from podracer_platform.jobs.spec import JobSpec
+from podracer_platform.messages.sections import (
     evolution_from_message,
     objective_from_message,
     pod_from_message,
 )
-from podracer_core.jobs.objective import EvaluationPlan
-from podracer_core.jobs.pod import Pod
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.rpc.resource_names import DEFAULT_PROJECT
-from podracer_orchestrator.jobs.budget import Budget, RoundLimits
-from podracer_orchestrator.stored_messages import read_spec
-from podracer_orchestrator.tables import JobRow
+from podracer_platform.rpc.resource_names import DEFAULT_PROJECT
 
 MIB = 1 << 20
 _FUSED_BYTES = 400 * MIB

@@ -15,13 +15,13 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import described_environment
 from podracer_core.catalogue.extensions import evaluator_names, fusion_names
-from podracer_core.catalogue.messages import space_to_message
 from podracer_core.catalogue.recipes import find_recipe
-from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.spec import JobSpec, check_size, shortened_rounds, validate
-from podracer_core.rpc import resource_names as names
+from podracer_core.sections.evolution import Evolution
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.stored_messages import encode
+from podracer_platform.jobs.spec import JobSpec, check_size, shortened_rounds, validate
+from podracer_platform.messages.catalogue import space_to_message
+from podracer_platform.rpc import resource_names as names
 
 MAX_REQUEST_ID = 64
 # without those that are read as one another

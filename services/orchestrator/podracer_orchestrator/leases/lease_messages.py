@@ -7,11 +7,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.objective import EVALUATION_FRACTION
-from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
-from podracer_core.rpc.resource_names import job_name, lease_name
-from podracer_core.rpc.tokens import LeaseTokens
+from podracer_core.sections.objective import EVALUATION_FRACTION
+from podracer_core.sections.pod import CHECKPOINT_INTERVAL_S
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import (
@@ -23,6 +20,9 @@ from podracer_orchestrator.stored_messages import (
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.works.checkpoints import begin_soundly, load_checkpoints
 from podracer_orchestrator.works.works import Change, Work
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
+from podracer_platform.rpc.resource_names import job_name, lease_name
+from podracer_platform.rpc.tokens import LeaseTokens
 
 CALM_EVALUATION_FRACTION = 0.15
 """Part of a round without a target that evaluation may take; the rest of a fifth of the cost pays

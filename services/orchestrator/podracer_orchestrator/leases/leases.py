@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, case, func, select, type_coerce
 from sqlalchemy.orm import Session
 
-from podracer_core.database import UtcTime
 from podracer_core.errors import Fenced
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
@@ -32,6 +31,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
+from podracer_platform.database import UtcTime
 
 _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
 """A job is active while it has a lease of any other kind: the time of a challenge also counts to

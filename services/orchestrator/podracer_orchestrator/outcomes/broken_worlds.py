@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.jobs.evaluations import broken_episodes
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.stored_messages import best_of, spec_of
 from podracer_orchestrator.tables import JobRow, MemberRow
 from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works.works import MOST_TOLD
+from podracer_platform.jobs.evaluations import broken_episodes
+from podracer_platform.rpc.resource_names import last_part
 
 # the part of the fastest algorithm's speed below which another one of the job is too slow beside it
 _SLOW = 0.1

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.rpc.resource_names import last_part
 from podracer_core.statistics.bootstrap_t import claim_level
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits
@@ -15,6 +14,7 @@ from podracer_orchestrator.outcomes.objective import consider, score
 from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import LeaseRow, WorkKind
 from podracer_orchestrator.works import evaluation_works, works
+from podracer_platform.rpc.resource_names import last_part
 
 
 class ChallengeWork(evaluation_works.TimedEvaluationWork):

@@ -17,7 +17,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.evaluations import counted
 from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_level
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
@@ -27,6 +26,7 @@ from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
 from podracer_orchestrator.works.checkpoints import of_job
+from podracer_platform.jobs.evaluations import counted
 
 COST_FRACTION = 0.2
 """Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is

@@ -15,9 +15,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import MIN_EPISODES
-from podracer_core.rpc.resource_names import last_part
+from podracer_core.sections.objective import MIN_EPISODES
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
@@ -28,6 +26,8 @@ from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
 from podracer_orchestrator.works.checkpoints import of_job
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.resource_names import last_part
 
 FINALISTS, CHOOSING, REPORTED = 3, 32, 100
 """The candidates, the episodes of each that choose one, and the episodes of the chosen one that the

@@ -10,8 +10,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.jobs.evaluations import CONFIRMING, broken_episodes, counted
-from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
@@ -22,6 +20,8 @@ from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works import evaluation_works, works
 from podracer_orchestrator.works.checkpoints import of_job
+from podracer_platform.jobs.evaluations import CONFIRMING, broken_episodes, counted
+from podracer_platform.messages.sections import seconds_from_duration
 
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.budget import Grant
 from podracer_orchestrator.jobs.job_files import environment_of
@@ -34,6 +33,7 @@ from podracer_orchestrator.works.checkpoints import of_job
 from podracer_orchestrator.works.evaluation_works import fresh_seeds
 from podracer_orchestrator.works.train_results import commit_result
 from podracer_orchestrator.works.works import BudgetLeft, Change, Stage, round_of
+from podracer_platform.rpc.resource_names import last_part
 
 _ENDING = "-retrained"
 

@@ -10,15 +10,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.jobs.messages import (
-    search_from_message,
-    seconds_from_duration,
-    seconds_to_duration,
-)
-from podracer_core.jobs.spec import validate_spaces
-from podracer_core.rpc import limits
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Grant, cut_round
@@ -39,6 +31,14 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, Member
 from podracer_orchestrator.works.checkpoints import load_checkpoints
 from podracer_orchestrator.works.train_results import commit_result, evaluations_of
 from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
+from podracer_platform.jobs.spec import validate_spaces
+from podracer_platform.messages.catalogue import environment_from_message, space_from_message
+from podracer_platform.messages.sections import (
+    search_from_message,
+    seconds_from_duration,
+    seconds_to_duration,
+)
+from podracer_platform.rpc import limits
 
 MAX_FAILED_WORKS = 3
 """Consecutive failed works of a job, without a commit, before the job fails."""

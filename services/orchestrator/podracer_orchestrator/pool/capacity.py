@@ -9,8 +9,6 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.leases import leases
@@ -19,6 +17,8 @@ from podracer_orchestrator.pool.backend import Capacity
 from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import PodRow, PodState
+from podracer_platform.messages.sections import seconds_to_duration
+from podracer_platform.rpc.resource_names import job_name
 
 _STATIC_LIMIT = "pods: this server starts none; start more pods yourself"
 

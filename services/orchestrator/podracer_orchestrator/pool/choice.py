@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from podracer.common.v1 import cohort_pb2
-from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part, pod_name
 from podracer_orchestrator.jobs.plan import JobPlan, PodKind
 from podracer_orchestrator.pool.backend import Capacity
 from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods
 from podracer_orchestrator.tables import LeaseRow, PodRow, PodState, WorkKind
+from podracer_platform.rpc.resource_names import DEFAULT_PROJECT, last_part, pod_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.device import NATIVE_SETTINGS
 from podracer_core.errors import InvalidInput
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
 from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess
 from podracer_orchestrator.pool.machine import Machine, Reading
+from podracer_platform.carriers.shared_folder import SharedFolder
+from podracer_platform.rpc.resource_names import last_part
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.service import warm_start
-from podracer_core.service.lifetime import PARENT_VARIABLE
 from podracer_orchestrator.pool.backend import PodObserver
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.service import warm_start
+from podracer_platform.service.lifetime import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import Exhausted
-from podracer_core.rpc import resource_names as names
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind, plan_of
@@ -21,6 +20,7 @@ from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.tables import EventRow, JobRow, LeaseRow, LeaseState, PodRow, PodState
 from podracer_orchestrator.transactions import job_topic, touch
+from podracer_platform.rpc import resource_names as names
 
 STATIC = "static"
 """Backend of the pods that come by themselves."""

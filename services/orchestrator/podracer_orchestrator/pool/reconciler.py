@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
-from podracer_core.telemetry.metrics import PODS_WANTED
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind, plan_of
@@ -26,6 +25,7 @@ from podracer_orchestrator.pool.local_pod import LEARNER
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Transactions, touch
+from podracer_platform.telemetry.metrics import PODS_WANTED
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
-from podracer_core.rpc.resource_names import Name, job_name, last_part
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.state import JobOutcome
@@ -35,6 +34,7 @@ from podracer_orchestrator.tables import (
     WorkRow,
 )
 from podracer_orchestrator.transactions import job_topic, touch
+from podracer_platform.rpc.resource_names import Name, job_name, last_part
 
 CHECKPOINT_REFUSED = "CHECKPOINT_REFUSED"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

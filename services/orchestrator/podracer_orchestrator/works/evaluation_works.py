@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.evaluations import broken_episodes, counted
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow, WorkState
 from podracer_orchestrator.works.works import Change, Work
+from podracer_platform.jobs.evaluations import broken_episodes, counted
+from podracer_platform.messages.sections import seconds_from_duration, seconds_to_duration
 
 TIMEOUT_S = 600.0
 """Limit of one evaluation, which its pod keeps."""

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator.tables import LeaseRow, MemberRow
 from podracer_orchestrator.works.checkpoints import MemberCommit, commit
 from podracer_orchestrator.works.works import Change
+from podracer_platform.messages.sections import seconds_from_duration
 
 _ORDERED = (
     agent_pb2.EVALUATION_PURPOSE_CHALLENGE,

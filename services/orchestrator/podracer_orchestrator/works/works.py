@@ -14,14 +14,14 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.budget import BudgetSplit, Grant, Remainder, RoundLimits
 from podracer_orchestrator.jobs.plan import JobPlan
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, job_topic, touch
+from podracer_platform.messages.sections import seconds_from_duration
+from podracer_platform.rpc.resource_names import last_part
 
 GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20

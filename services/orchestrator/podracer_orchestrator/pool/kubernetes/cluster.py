@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from podracer_core.errors import PodracerError, PreconditionFailed
-from podracer_core.kubernetes.api import EXPIRED, ClusterApi, Item, Resource, Selector, Watch
-from podracer_core.rpc.backoff import Backoff
 from podracer_orchestrator.pool.kubernetes import status
+from podracer_platform.kubernetes.api import EXPIRED, ClusterApi, Item, Resource, Selector, Watch
+from podracer_platform.rpc.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

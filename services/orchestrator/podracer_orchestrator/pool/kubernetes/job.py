@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from podracer_core.kubernetes.api import Item
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.profiles import GPU_RESOURCE
 from podracer_orchestrator.pool.kubernetes.template import (
@@ -22,6 +20,8 @@ from podracer_orchestrator.pool.kubernetes.template import (
     digest,
     value_of,
 )
+from podracer_platform.kubernetes.api import Item
+from podracer_platform.rpc.resource_names import last_part
 
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"

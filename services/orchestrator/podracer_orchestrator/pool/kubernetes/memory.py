@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from podracer_core.kubernetes.api import Item
-from podracer_core.rpc.backoff import Backoff
 from podracer_orchestrator.pool.backend import PodObserver, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 from podracer_orchestrator.pool.scheduling import Growth
+from podracer_platform.kubernetes.api import Item
+from podracer_platform.rpc.backoff import Backoff
 
 MARGIN_S = 30.0
 """How long a pod may run beyond its grace period before its node counts as dead: only the kubelet

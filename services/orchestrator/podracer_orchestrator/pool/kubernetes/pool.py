@@ -19,10 +19,6 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
-from podracer_core.kubernetes.api import CALLS, ClusterApi, Item
-from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
@@ -44,6 +40,10 @@ from podracer_orchestrator.pool.kubernetes.template import (
     read_template,
 )
 from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
+from podracer_platform.kubernetes.access import in_cluster, read_kubeconfig
+from podracer_platform.kubernetes.api import CALLS, ClusterApi, Item
+from podracer_platform.rpc.backoff import Backoff
+from podracer_platform.rpc.resource_names import last_part
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.jobs.pod import is_profile_name
+from podracer_core.sections.pod import is_profile_name
 from podracer_orchestrator.jobs.operator_file import OperatorFile
 
 GPU_RESOURCE = "gpuResource"

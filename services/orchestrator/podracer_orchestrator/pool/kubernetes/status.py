@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, POD_LABEL, POD_NAME
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
+from podracer_platform.kubernetes.api import Item
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from podracer_core.errors import InvalidInput
-from podracer_core.kubernetes.api import Item
-from podracer_core.service.build import own_build
 from podracer_orchestrator.pool.kubernetes.profiles import FIELDS, GPU_RESOURCE
+from podracer_platform.kubernetes.api import Item
+from podracer_platform.service.build import own_build
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"

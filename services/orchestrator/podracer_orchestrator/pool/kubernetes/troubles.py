@@ -14,7 +14,6 @@ from podracer_core.errors import (
     PodracerError,
     PreconditionFailed,
 )
-from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
@@ -22,6 +21,7 @@ from podracer_orchestrator.pool.kubernetes.job import QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
 from podracer_orchestrator.pool.local_pod import describe_exit
+from podracer_platform.kubernetes.api import Item
 
 _IMAGE = (
     "ErrImagePull",

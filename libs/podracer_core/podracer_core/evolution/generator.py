@@ -1,0 +1,38 @@
+"""The interface of generators, which choose the agents that a pod trains next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from random import Random
+from typing import ClassVar
+
+from podracer_core.evolution.agents import Cohort, CohortRequest, Population
+from podracer_core.evolution.rules import Rules
+from podracer_core.evolution.search_space import SearchSpace
+
+ENTRY_POINT_GROUP = "podracer.generators"
+
+
+class Generator(ABC):
+    """Makes the next cohort. A package offers its own as an entry point of the group
+    `podracer.generators`.
+
+    One object serves one call. Its only inputs are the population and `random`, so that the same
+    seed and the same order of completions give the same proposals.
+
+    uses_history  whether `propose` reads `Population.history`, which is otherwise not loaded
+    """
+
+    uses_history: ClassVar[bool] = False
+
+    def __init__(self, space: SearchSpace, rules: Rules) -> None:
+        self.space = space
+        self.rules = rules
+
+    @abstractmethod
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """The next cohort for a pod; no members if no agent can train now.
+
+        At most `request.places_for(shape)` members of one shape, each waiting now or new. After it
+        at most `rules.population` agents are alive. Hyperparameters of new agents are complete and
+        inside the search space."""
