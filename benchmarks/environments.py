@@ -38,6 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "environments.md"
 BEGIN, END = "<!-- written by benchmarks/environments.py --write -->", "<!-- end -->"
 COLUMNS = ("environment", "system", "N", "cores", "steps/s", "ours ÷ it")
+PEERS = ("sync", "async", "envpool")
+PAGE_COLUMNS = ("environment", "N", TITLES["ours"], *(TITLES[peer] for peer in PEERS), "another")
 
 
 def _mujoco(name: str, quick: bool, **peer_kwargs: Any) -> Row:
@@ -161,7 +163,7 @@ def main() -> None:
     }
     targets = _targets(speeds)
     if options.write:
-        _write_page(setting, rows, speeds, targets)
+        _write_page(setting, rows, speeds)
     finish("environments", figures, targets)
 
 
@@ -184,21 +186,30 @@ def _table(rows: list[Row], speeds: Speeds) -> list[list[object]]:
     return table
 
 
-def _write_page(
-    setting: str, rows: list[Row], speeds: Speeds, targets: Mapping[str, Target]
-) -> None:
+def _page_table(rows: list[Row], speeds: Speeds) -> list[list[object]]:
+    """A line for each row: medians, with the ratio of ours to a peer's in brackets."""
+
+    def figure(name: str, system: str) -> str:
+        found = speeds[name]
+        if system not in found:
+            return ""
+        ratio = f" ({number_text(_paired(found, system))})" if system != "ours" else ""
+        return f"{number_text(statistics.median(found[system]))}{ratio}"
+
+    table: list[list[object]] = []
+    for row in rows:
+        others = [peer for peer in speeds[row.name] if peer not in ("ours", *PEERS)]
+        another = "; ".join(f"{TITLES[peer]}: {figure(row.name, peer)}" for peer in others)
+        figures = [figure(row.name, system) for system in ("ours", *PEERS)]
+        table.append([row.name, row.num_envs, *figures, another])
+    return table
+
+
+def _write_page(setting: str, rows: list[Row], speeds: Speeds) -> None:
     """Put the figures between the marks of the page."""
-    reached = [
-        [name, "not measured", f"≥ {number_text(t.target)}", "–"]
-        if t.value is None
-        else [name, t.value, f"≥ {number_text(t.target)}", "yes" if t.met else "no"]
-        for name, t in targets.items()
-    ]
-    tables = [(COLUMNS, _table(rows, speeds)), (("target", "value", "to reach", "met"), reached)]
     lines = [f"{time.strftime('%Y-%m-%d')}, {setting}.", ""]
-    for header, cells in tables:
-        table = [header, ["---"] * len(header), *cells]
-        lines += [*(f"| {' | '.join(map(number_text, line))} |" for line in table), ""]
+    table = [PAGE_COLUMNS, ["---"] * len(PAGE_COLUMNS), *_page_table(rows, speeds)]
+    lines += [*(f"| {' | '.join(map(number_text, line))} |" for line in table), ""]
     before, rest = PAGE.read_text().split(f"{BEGIN}\n")
     _, after = rest.split(END)
     PAGE.write_text(f"{before}{BEGIN}\n{chr(10).join(lines)}{END}{after}")
