@@ -1,7 +1,7 @@
 """RLlib's PPO on its new API stack, for benchmarks/peers_ppo.py: environment runners as processes,
 the learner here.
 
-same, best  settings of everybody. The first standard deviation of an action is 1: its model has no
+same        settings of everybody. The first standard deviation of an action is 1: its model has no
             setting for that
 published   RLlib's own example for MuJoCo tasks, rllib/examples/algorithms/ppo/mujoco_ppo.py, on as
             many runners as are asked for; there are 4 in it, with 16 environments each, and the
@@ -23,8 +23,8 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import ray  # noqa: E402
 import torch  # noqa: E402
-from ppo_recipes import TASKS, Order, Recipe, recipe_of  # noqa: E402
-from ppo_watch import Policy, Watch  # noqa: E402
+from peers.ppo_recipes import ARGUMENTS, Order, Recipe, recipe_of  # noqa: E402
+from peers.ppo_watch import Policy, Watch  # noqa: E402
 from ray.rllib.algorithms.algorithm import Algorithm  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter  # noqa: E402
@@ -64,7 +64,7 @@ def make_config(order: Order) -> PPOConfig:
     )
     config = (
         PPOConfig()
-        .environment(order.environment, env_config=dict(TASKS[order.environment].arguments))
+        .environment(order.environment, env_config=dict(ARGUMENTS[order.environment]))
         .env_runners(
             num_env_runners=order.env_runners,
             num_envs_per_env_runner=num_envs // order.env_runners,

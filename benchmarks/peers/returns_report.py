@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from peers.returns_runs import LAST_LOOKS, Run
-from peers.returns_statistics import Estimate, estimate
-from peers.returns_training import TITLES
-from report import Target, finish, number_text, print_table
+from lab.plots import curve as draw_curve
+from lab.plots import panels
+from lab.report import Target, finish, number_text, print_table
+from lab.statistics import Estimate, estimate
+from peers.returns_training import LAST_LOOKS, TITLES, Run
 
 Found = Mapping[str, Mapping[str, Sequence[Run]]]  # task -> system -> runs
 
@@ -46,19 +47,15 @@ def report(found: Found, steps: int) -> None:
     ratio = _over_sb3(found, compared)
     below = sum(scores[task, "ours"].high < scores[task, "sb3"].low for task in compared)
     is_whole = len(compared) == len(PUBLISHED)
+    each = {
+        task: {system: [run.score for run in runs] for system, runs in systems.items()}
+        for task, systems in found.items()
+    }
+    estimates = {f"{task} {system}": asdict(own) for (task, system), own in scores.items()}
+    figures = {"steps": steps, "scores": each, "estimates": estimates}
     finish(
         "returns",
-        {
-            "steps": steps,
-            "scores": {
-                task: {system: [run.score for run in runs] for system, runs in systems.items()}
-                for task, systems in found.items()
-            },
-            "estimates": {
-                f"{task} {system}": asdict(found) for (task, system), found in scores.items()
-            },
-            "over_sb3": ratio and asdict(ratio),
-        },
+        figures | {"over_sb3": ratio and asdict(ratio)},
         {"tasks_with_an_interval_below_sb3": Target(below if is_whole else None, 0, at_most=True)},
     )
 
@@ -70,17 +67,8 @@ def _print_scores(found: Found, scores: Mapping[tuple[str, str], Estimate], step
         for system, runs in systems.items():
             if runs:
                 seeds = ", ".join(f"{run.score:,.0f}" for run in runs)
-                rows.append(
-                    [
-                        task,
-                        TITLES[system],
-                        scores[task, system],
-                        len(runs),
-                        seeds,
-                        zoo or "–",
-                        tianshou,
-                    ]
-                )
+                score = scores[task, system]
+                rows.append([task, TITLES[system], score, len(runs), seeds, zoo or "–", tianshou])
     print_table(
         f"Greedy return after {steps:,} steps, mean of the last {LAST_LOOKS} looks of a seed: "
         "interquartile mean over seeds (bootstrap interval of 95 %)",
@@ -165,30 +153,17 @@ def write_curves(found: Found, path: Path) -> None:
 
 def plot(table: Path, picture: Path) -> None:
     """From the table that is there."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     with table.open() as file:
         rows = list(csv.DictReader(file))
     tasks = [task for task in PUBLISHED if any(row["task"] == task for row in rows)]
-    figure, panels = pyplot.subplots(
-        1, len(tasks), figsize=(4.2 * len(tasks), 3.8), dpi=110, squeeze=False
-    )
-    for task, axes in zip(tasks, panels[0], strict=True):
+    figure, axes = panels(len(tasks))
+    for task, panel in zip(tasks, axes, strict=True):
         own = [row for row in rows if row["task"] == task]
         for system, group in itertools.groupby(own, key=lambda row: row["system"]):
             points = list(group)
-            steps, mean, low, high = (
-                [float(row[name]) for row in points]
-                for name in ("env_steps", "interquartile_mean", "low_95", "high_95")
-            )
-            axes.plot(steps, mean, label=f"{TITLES[system]}, {points[0]['seeds']} seeds")
-            axes.fill_between(steps, low, high, alpha=0.2)
-        axes.set(title=task, xlabel="environment steps")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    panels[0][0].set_ylabel("greedy return, interquartile mean")
-    figure.tight_layout()
+            names = ("env_steps", "interquartile_mean", "low_95", "high_95")
+            values = [[float(row[name]) for row in points] for name in names]
+            draw_curve(panel, *values, f"{TITLES[system]}, {points[0]['seeds']} seeds")
+        panel.set(title=task, xlabel="environment steps")
+    axes[0].set_ylabel("greedy return, interquartile mean")
     figure.savefig(picture)

@@ -1,5 +1,5 @@
 """A command with all the processes that it starts: when each of its lines came, and the memory of
-all together."""
+all together. Also `podracer run`, and measurements in a process of their own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+PODRACER = (sys.executable, "-m", "podracer_client")
 SAMPLE_S = 0.2
 SAMPLING_SHARE = 0.02
 _END_GRACE_S = 10.0
@@ -30,18 +31,14 @@ class Measured:
     peak_bytes    the largest sum of the proportional set sizes (PSS) of all its processes: shared
                   pages count once
     processes     how many they were then
-    cpu           every so often: seconds since the command was started, processor seconds of all
-                  its living processes
-    threads       as often, where asked for: the time, and processor seconds of each living thread
-                  by its id
+    log           what it has written to stderr
     """
 
     events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    cpu: list[tuple[float, float]] = field(default_factory=list)
-    threads: list[tuple[float, dict[int, float]]] = field(default_factory=list)
     peak_bytes: int = 0
     processes: int = 0
     timed_out: bool = False
+    log: Path | None = None
 
     def first(self, event: str) -> tuple[float, dict[str, Any]] | None:
         """The first event of that name, with its time."""
@@ -53,11 +50,23 @@ class Measured:
             (found for found in reversed(self.events) if found[1].get("event") == event), None
         )
 
-    def cpu_s_at(self, at: float) -> float:
-        """Processor seconds up to `at` seconds after the start, of all processes that lived
-        then."""
-        times, cpu_s = zip(*self.cpu, strict=True)
-        return float(np.interp(at, times, cpu_s))
+    def need(self, event: str) -> tuple[float, dict[str, Any]]:
+        """The first event of that name. Raises SystemExit with the end of the log where it did not
+        come."""
+        found = self.first(event)
+        if found is None:
+            raise SystemExit(f"no {event} came{' in time' * self.timed_out}\n{self.tail}")
+        return found
+
+    @property
+    def tail(self) -> str:
+        """The end of the log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log else ""
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Figures of the peak."""
+        return {"memory_mb": self.peak_bytes / 1e6, "processes": self.processes}
 
 
 def run_measured(
@@ -67,14 +76,14 @@ def run_measured(
     environment: Mapping[str, str] | None = None,
     timeout_s: float,
     until: Sequence[str] = (),
-    with_threads: bool = False,
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> Measured:
     """Run `command` until it ends, or until `timeout_s`, or until ten seconds after an event that
     is named in `until`.
 
     Whatever it leaves behind is killed. Its stderr goes to `log`.
     """
-    found, over, late = Measured(), threading.Event(), threading.Event()
+    found, over, late = Measured(log=log), threading.Event(), threading.Event()
     with log.open("ab") as errors:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -88,9 +97,7 @@ def run_measured(
             start_new_session=True,
         )
     tree = _Tree(process.pid)
-    meter = threading.Thread(
-        target=_meter, args=(tree, found, start, over, with_threads), daemon=True
-    )
+    meter = threading.Thread(target=_meter, args=(tree, found, over), daemon=True)
     limit = threading.Timer(timeout_s, lambda: (late.set(), tree.kill()))
     meter.start()
     limit.start()
@@ -101,6 +108,7 @@ def run_measured(
             if event is None:
                 continue
             found.events.append((time.perf_counter() - start, event))
+            on_event(event)
             if event.get("event") in until:
                 break
         with suppress(subprocess.TimeoutExpired):
@@ -113,6 +121,41 @@ def run_measured(
         process.wait()
     found.timed_out = late.is_set()
     return found
+
+
+def run_job(job: Mapping[str, Any], folder: Path, timeout_s: float, **environment: str) -> Measured:
+    """`podracer run` of a job, with its file, state and log in `folder`, until it tells
+    `job_finished`. Raises SystemExit where it does not."""
+    (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML, too
+    command = [*PODRACER, "run", str(folder / "job.json"), "--json", "--dir", str(folder / "runs")]
+    measured = run_measured(
+        command,
+        folder / "run.log",
+        environment=environment,
+        timeout_s=timeout_s,
+        until=("job_finished",),
+    )
+    measured.need("job_finished")
+    return measured
+
+
+def last_line(command: Sequence[str], **variables: str) -> dict[str, Any]:
+    """The object that ends the output of a command, run in a folder of its own. Raises SystemExit
+    if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        places: Any = {"cwd": folder, "env": {**os.environ, **variables}}
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=900, **places
+        )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def in_process(script: str, order: Any, **variables: str) -> dict[str, Any]:
+    """The last line of a script that is started with `--worker`, which takes the order as JSON."""
+    command = [sys.executable, str(Path(script).resolve()), "--worker", json.dumps(order)]
+    return last_line(command, **variables)
 
 
 class _Tree:
@@ -149,19 +192,13 @@ class _Tree:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _meter(
-    tree: _Tree, found: Measured, start: float, over: threading.Event, with_threads: bool
-) -> None:
-    """Add up processor time and memory, at most for `SAMPLING_SHARE` of a core: the kernel takes
-    milliseconds for the PSS of a process."""
+def _meter(tree: _Tree, found: Measured, over: threading.Event) -> None:
+    """Add up memory, at most for `SAMPLING_SHARE` of a core: the kernel takes milliseconds for the
+    PSS of a process."""
     pause_s = SAMPLE_S
     while not over.wait(pause_s):
         start_s = time.thread_time()
-        living = tree.living()
-        found.cpu.append((time.perf_counter() - start, sum(map(_cpu_s, living))))
-        if with_threads:
-            found.threads.append((time.perf_counter() - start, _thread_cpu_s(living)))
-        sizes = [size for size in map(_pss_bytes, living) if size]
+        sizes = [size for size in map(_pss_bytes, tree.living()) if size]
         pause_s = max(SAMPLE_S, (time.thread_time() - start_s) / SAMPLING_SHARE)
         if sum(sizes) > found.peak_bytes:
             found.peak_bytes, found.processes = sum(sizes), len(sizes)
@@ -178,29 +215,6 @@ def _status(pid: int) -> tuple[int, str]:
     except (OSError, UnicodeDecodeError):
         return 0, ""
     return int(fields[1]), fields[19]
-
-
-def _cpu_s(pid: int) -> float:
-    """In user and kernel mode, children that have ended included."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, UnicodeDecodeError):
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def _thread_cpu_s(pids: Sequence[int]) -> dict[int, float]:
-    """Of each thread, in user and kernel mode."""
-    found = {}
-    for pid in pids:
-        with suppress(OSError):
-            for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-                with suppress(OSError, UnicodeDecodeError):
-                    fields = stat.read_text().rpartition(")")[2].split()
-                    found[int(stat.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf(
-                        "SC_CLK_TCK"
-                    )
-    return found
 
 
 def _pss_bytes(pid: int) -> int:
