@@ -125,7 +125,7 @@ def run_measured(
 
 def run_job(job: Mapping[str, Any], folder: Path, timeout_s: float, **environment: str) -> Measured:
     """`podracer run` of a job, with its file, state and log in `folder`, until it tells
-    `job_finished`. Raises SystemExit where it does not."""
+    `job_finished`. Raises SystemExit where it does not, or where the job has failed."""
     (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML, too
     command = [*PODRACER, "run", str(folder / "job.json"), "--json", "--dir", str(folder / "runs")]
     measured = run_measured(
@@ -135,7 +135,8 @@ def run_job(job: Mapping[str, Any], folder: Path, timeout_s: float, **environmen
         timeout_s=timeout_s,
         until=("job_finished",),
     )
-    measured.need("job_finished")
+    if measured.need("job_finished")[1]["state"] == "FAILED":
+        raise SystemExit(f"the job has failed\n{measured.tail}")
     return measured
 
 
