@@ -8,8 +8,6 @@ asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
 fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
 independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
-ray                  Ray Tune's population based training, 8 trials of RLlib's PPO, in the virtual
-                     environment --peers, which `--setup` makes; not in trading
 
 Each run is `podracer run` with a budget of device seconds, evaluation included
 (`objective.max_cost`), and no target. All begin with the same portfolio. A budget lasts for nine
@@ -38,8 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lab.arguments import PEERS, RECORDS, RESULTS, ROOT, arguments, quick_results
-from lab.peers import found_peers, run_script
+from lab.arguments import RECORDS, RESULTS, ROOT, arguments, quick_results
 from lab.plots import panels
 from lab.processes import PODRACER, run_job, run_measured
 from lab.report import Target, finish, print_table, spread, versions
@@ -48,7 +45,7 @@ from lab.statistics import Array, estimate, interval, resampled
 from lab.statistics import ratio as ratio_of
 
 RECORD = RECORDS / "evolution.jsonl"
-OURS, RANDOM, INDEPENDENT, RAY = "tournament", "random", "independent ", "ray"
+OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
 COMPARED = (OURS, RANDOM, "asha")
 SYSTEMS: dict[str, dict[str, Any]] = {
     OURS: {},
@@ -125,11 +122,7 @@ class Run:
 
 
 def main() -> None:
-    names = (*SYSTEMS, RAY)
-    options = _options(names)
-    wanted = [name for name in options.systems if name != RAY]
-    if RAY in options.systems and "ray" in found_peers(options, "evolution", ("ray", "gymnasium")):
-        wanted.append(RAY)
+    options = _options()
     tasks = [task for task in TASKS if task.environment.startswith(tuple(options.only))]
     if options.quick:
         tasks = [replace(TASKS[0], budget_s=12.0)]
@@ -138,7 +131,7 @@ def main() -> None:
     runs, lock = Runs(Run, options.results, RECORD), threading.Lock()
 
     def ended(task: Task, system: str, seed: int) -> None:
-        run = _run_ray(task, seed, options.peers) if system == RAY else _run(task, system, seed)
+        run = _run(task, system, seed)
         with lock:
             runs.add([run])
             print(f"{run.environment}, {run.system}, seed {run.seed}: {run.value:.4g}", flush=True)
@@ -148,9 +141,8 @@ def main() -> None:
             pool.submit(ended, task, system, seed)
             for seed in range(options.seeds)
             for task in tasks
-            for system in wanted
+            for system in options.systems
             if (task.environment, system, seed, task.budget_s) not in runs
-            and (system, task.environment) != (RAY, TRADING)
         ]
         try:
             for each in missing:
@@ -163,17 +155,16 @@ def main() -> None:
     _report(_found(tasks, runs))
 
 
-def _options(names: Sequence[str]) -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     parser = arguments(
         __doc__,
         "Pendulum, one seed, tournament and random, 12 s each",
         seeds=8,
         results=RESULTS / "evolution.jsonl",
-        peers=PEERS,
     )
     parser.add_argument("--only", nargs="+", default=[""], help="environments that begin so")
     parser.add_argument(
-        "--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(names)}"
+        "--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}"
     )
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
     parser.add_argument(
@@ -181,10 +172,10 @@ def _options(names: Sequence[str]) -> argparse.Namespace:
     )
     options = parser.parse_args()
     if unknown := [
-        name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)
+        name for name in options.systems if name not in SYSTEMS and not name.startswith(INDEPENDENT)
     ]:
         parser.error(
-            f"--systems: no {', '.join(unknown)}; there are {', '.join(names)} and independent NAME"
+            f"--systems: no {', '.join(unknown)}; there are {', '.join(SYSTEMS)}, independent NAME"
         )
     if options.quick:
         options.seeds, options.systems, options.results = 1, (OURS, RANDOM), quick_results()
@@ -220,33 +211,6 @@ def _run(task: Task, system: str, seed: int) -> Run:
         cost_s=last["cost_seconds"],
         env_steps=last["env_steps"],
         agents=last["agents"],
-    )
-
-
-@dataclass(frozen=True)
-class EvolutionOrder:
-    """What peers/evolution_ray.py is to do; seconds are the processor's."""
-
-    environment: str
-    seconds: float
-    goal: float
-    round_s: float
-    population: int
-    episodes: int
-    seed: int
-
-
-def _run_ray(task: Task, seed: int, peers: Path) -> Run:
-    budget = (task.budget_s, task.goal, _round_s(task))
-    order = EvolutionOrder(task.environment, *budget, POPULATION, EPISODES, seed)
-    limit_s = 4.0 * task.budget_s + START_AND_STOP_S
-    with tempfile.TemporaryDirectory(prefix="evolution-") as folder:
-        log = Path(folder, "log")
-        told = run_script("peers/evolution_ray.py", order, log, limit_s, peers=peers)
-        _, last = told.need("finished")
-    values = {name: value for name, value in last.items() if name != "event"}
-    return Run(
-        environment=task.environment, system=RAY, seed=seed, budget_s=task.budget_s, **values
     )
 
 

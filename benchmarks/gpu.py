@@ -30,10 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import Target, finish, number_text, print_table, read_lines, spread, versions
+from lab.arguments import RECORDS as DOCS
+from lab.arguments import RESULTS, ROOT
+from lab.report import Target, finish, number_text, print_table, spread, versions
+from lab.runs import append_lines, read_lines
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDS, TRIALS = (ROOT / folder / "benchmarks" / "gpu.jsonl" for folder in ("docs", "runs"))
+RECORDS, TRIALS = DOCS / "gpu.jsonl", RESULTS / "gpu.jsonl"
 # a commit that changes nothing here leaves the figures as they are
 CODE = ("benchmarks", "libs", "services")
 NEWEST = 3
@@ -185,20 +187,12 @@ def main() -> None:
         if problem := _problem(row, options, (end - time.monotonic()) / 60.0):
             print(f"{row.name}: {problem}", flush=True)
             continue
-        seed = (
-            max(
-                (each["seed"] for each in list(read_lines(results)) if each["row"] == row.name),
-                default=-1,
-            )
-            + 1
-        )
+        seeds = [each["seed"] for each in read_lines(results) if each["row"] == row.name]
+        seed = max(seeds, default=-1) + 1
         found = [
             {**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)
         ]
-        if found:
-            results.parent.mkdir(parents=True, exist_ok=True)
-            with results.open("a") as file:
-                file.write("".join(json.dumps(record) + "\n" for record in found))
+        append_lines(results, found)
     if not options.profile:
         _report(rows, list(read_lines(results)), counts)
 
@@ -262,26 +256,13 @@ def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> I
         )
         if not problem and not options.profile and not math.isfinite(found.get("return", math.nan)):
             problem = "gave no return"
-        seconds = round(time.monotonic() - start, 1)
-        told = [f"{name} {number_text(value)}" for name, value in found.get("figures", {}).items()]
-        told += (
-            [f"return {number_text(found['return'])}"]
-            if found
-            else output
-            if options.profile
-            else []
-        )
-        text = problem or ("\n" if options.profile else ", ").join(told)
-        print(f"{row.name}, {system}, {seconds:.0f} s:", text, flush=True)
+        about = {"row": row.name, "system": system, "seconds": round(time.monotonic() - start, 1)}
+        figures = {**found.get("figures", {}), "return": found.get("return", math.nan)}
+        told = [f"{name} {number_text(value)}" for name, value in figures.items()]
+        text = problem or ("\n".join(output) if options.profile else ", ".join(told))
+        print(f"{row.name}, {system}, {about['seconds']:.0f} s:", text, flush=True)
         if found and not problem:
-            yield {
-                "date": date,
-                "row": row.name,
-                "system": system,
-                "seconds": seconds,
-                **gpu,
-                **found,
-            }
+            yield {"date": date, **about, **gpu, **found}
 
 
 def _ended(
@@ -324,30 +305,16 @@ def _watched(device: str) -> Iterator[Record]:
     if device == "cpu":
         yield gpu
         return
-    words = [
-        "nvidia-smi",
-        "-i",
-        "0",
-        "--query-gpu=name,memory.used",
-        "--format=csv,noheader,nounits",
-        "-lms",
-        "200",
-    ]
+    query = "--query-gpu=name,memory.used --format=csv,noheader,nounits"
+    words = f"nvidia-smi -i 0 {query} -lms 200".split()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield gpu
         finally:
             process.terminate()
-            seen = [
-                line.rsplit(", ", 1)
-                for line in process.communicate()[0].splitlines()
-                if ", " in line
-            ]
-            gpu |= (
-                {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)}
-                if seen
-                else {}
-            )
+            lines = process.communicate()[0].splitlines()
+            if seen := [line.rsplit(", ", 1) for line in lines if ", " in line]:
+                gpu |= {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)}
 
 
 def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> None:
@@ -355,21 +322,15 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
     record."""
     cells, figures, targets = list[list[object]](), dict[str, float](), dict[str, Target]()
     chips = {record["row"]: record["chip"] for record in records}
-    for row, system, chip in dict.fromkeys(
-        (each["row"], each["system"], each["chip"]) for each in records
-    ):
-        own = [
-            each
-            for each in records
-            if (each["row"], each["system"], each["chip"]) == (row, system, chip)
-        ][-NEWEST:]
+    by_system: dict[tuple[str, str, str], list[Record]] = {}
+    for each in records:
+        by_system.setdefault((each["row"], each["system"], each["chip"]), []).append(each)
+    for (row, system, chip), every in by_system.items():
+        own = every[-NEWEST:]
         memory = max((each["peak_memory_mib"] or 0 for each in own), default=0)
         for name in (*own[-1]["figures"], "return"):
-            found = [
-                value
-                for each in own
-                if (value := {**each["figures"], **each}.get(name)) is not None
-            ]
+            values = [{**each["figures"], **each}.get(name) for each in own]
+            found = [value for value in values if value is not None]
             commits = " ".join(dict.fromkeys(each["commit"] for each in own))
             cells.append([row, system, name, spread(found), len(found), memory, chip, commits])
             figures[f"{row}, {system}, {name}, {chip}"] = statistics.median(found)
@@ -379,21 +340,11 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
             value = figures.get(f"{row.name}, {goal.system}, {place}")
             below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0) if goal.over else 1.0
             value = value / below if counts and value is not None and below else None
-            name = f"{row.title}: {goal.system}, {goal.figure}" + (
-                f" ÷ {' '.join(goal.over)}" if goal.over else ""
-            )
+            over = f" ÷ {' '.join(goal.over)}" if goal.over else ""
+            name = f"{row.title}: {goal.system}, {goal.figure}{over}"
             targets[name] = Target(value, goal.wanted, goal.at_most)
-    header = [
-        "row",
-        "system",
-        "figure",
-        "median (least – greatest)",
-        "runs",
-        "MiB",
-        "chip",
-        "commits",
-    ]
-    print_table(f"Of the newest {NEWEST} records of each system", header, cells)
+    header = ["row", "system", "figure", "median (least – greatest)", "runs", "MiB", "chip"]
+    print_table(f"Of the newest {NEWEST} records of each system", [*header, "commits"], cells)
     finish("gpu", figures, targets)
 
 

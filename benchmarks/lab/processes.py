@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 PODRACER = (sys.executable, "-m", "podracer_client")
 SAMPLE_S = 0.2
@@ -163,34 +164,23 @@ class _Tree:
     """A process and its descendants, those too whose parent has gone since they were first seen."""
 
     def __init__(self, root: int) -> None:
-        self._started: dict[int, str] = {root: _status(root)[1]}
+        self._known = {psutil.Process(root)}
         self._lock = threading.Lock()
 
-    def living(self) -> list[int]:
+    def living(self) -> set[psutil.Process]:
         """The processes that are there now."""
         with self._lock:
-            present = {pid: _status(pid) for pid in _pids()}
-            self._started = {
-                pid: began
-                for pid, began in self._started.items()
-                if pid in present and present[pid][1] == began
-            }
-            children: dict[int, list[int]] = {}
-            for pid, (parent, _) in present.items():
-                children.setdefault(parent, []).append(pid)
-            queue = list(self._started)
-            while queue:
-                for child in children.get(queue.pop(), ()):
-                    if child not in self._started:
-                        self._started[child] = present[child][1]
-                        queue.append(child)
-            return list(self._started)
+            self._known = {process for process in self._known if process.is_running()}
+            for process in list(self._known):
+                with suppress(psutil.Error):
+                    self._known |= set(process.children(recursive=True))
+            return set(self._known)
 
     def kill(self) -> None:
         """End all of them now."""
-        for pid in self.living():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in self.living():
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def _meter(tree: _Tree, found: Measured, over: threading.Event) -> None:
@@ -198,32 +188,13 @@ def _meter(tree: _Tree, found: Measured, over: threading.Event) -> None:
     PSS of a process."""
     pause_s = SAMPLE_S
     while not over.wait(pause_s):
-        start_s = time.thread_time()
-        sizes = [size for size in map(_pss_bytes, tree.living()) if size]
+        start_s, sizes = time.thread_time(), []
+        for process in tree.living():
+            with suppress(psutil.Error):
+                sizes.append(process.memory_full_info().pss)
         pause_s = max(SAMPLE_S, (time.thread_time() - start_s) / SAMPLING_SHARE)
         if sum(sizes) > found.peak_bytes:
             found.peak_bytes, found.processes = sum(sizes), len(sizes)
-
-
-def _pids() -> Iterator[int]:
-    return (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
-
-
-def _status(pid: int) -> tuple[int, str]:
-    """(parent, start time); (0, "") for a process that is not there."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, UnicodeDecodeError):
-        return 0, ""
-    return int(fields[1]), fields[19]
-
-
-def _pss_bytes(pid: int) -> int:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def _json(line: str) -> dict[str, Any] | None:

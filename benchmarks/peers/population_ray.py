@@ -1,5 +1,7 @@
-"""Ray Tune on CartPole-v1, until one trial has reached the target.
+"""Ray Tune's population based training with RLlib's PPO on CartPole-v1, until one trial has reached
+the target.
 
+RLlib's new API stack; every trial is a process with its environments in it, all trials run at once.
 A look is taken after an iteration whose training episodes are worth one, in the trial's own
 process. The settings are RLlib's own for CartPole where it has some (6 epochs, value loss
 coefficient 0.01), with learning rate and clip range searched and perturbed."""
@@ -7,18 +9,30 @@ coefficient 0.01), with learning rate and clip range searched and perturbed."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
+import warnings
 
-import numpy as np
-import torch
-from lab.events import tell
-from peers import ray_population
-from peers.greedy_cartpole import WORTH_A_LOOK, PopulationOrder, reaches_target
-from ray import tune
-from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+warnings.simplefilter("ignore")
+
+import numpy as np  # noqa: E402 - warnings of what follows are silenced first
+import ray  # noqa: E402
+import torch  # noqa: E402
+from lab.events import tell  # noqa: E402
+from peers.greedy_cartpole import WORTH_A_LOOK, PopulationOrder, reaches_target  # noqa: E402
+from ray import tune  # noqa: E402
+from ray.rllib.algorithms.ppo import PPO, PPOConfig  # noqa: E402
+from ray.rllib.callbacks.callbacks import RLlibCallback  # noqa: E402
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402
+from ray.tune.schedulers import PopulationBasedTraining  # noqa: E402
+
+NUM_ENVS = 8
+RETURN = "env_runners/episode_return_mean"
+STEPS = "num_env_steps_sampled_lifetime"
 
 
 class LookAfterIteration(RLlibCallback):
@@ -52,7 +66,7 @@ class Follow(tune.Callback):
         self._has_begun = True
 
     def on_trial_result(self, iteration, trials, trial, result, **info) -> None:
-        self._steps[trial.trial_id] = result.get(ray_population.STEPS, 0)
+        self._steps[trial.trial_id] = result.get(STEPS, 0)
         tell("reached" if result["reached"] else "steps", env_steps=int(sum(self._steps.values())))
 
 
@@ -70,8 +84,45 @@ class StopAll(tune.Stopper):
 
 def main() -> None:
     order = PopulationOrder(**json.loads(sys.argv[1]))
-    config = (
-        ray_population.config_of("CartPole-v1", order.seed)
+    searched = {"lr": tune.loguniform(3e-4, 5e-3), "clip_param": tune.uniform(0.1, 0.3)}
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration", perturbation_interval=8, hyperparam_mutations=searched
+    )
+    # A thread for each of eight processes is all that two cores can bear.
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        ray.init(
+            # as many trials at once as the population has members, whatever the cores
+            num_cpus=order.population,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=folder,
+            runtime_env={"env_vars": variables},
+        )
+        tune.Tuner(
+            PPO,
+            param_space=_config(order.seed).training(**searched),
+            tune_config=tune.TuneConfig(
+                metric=RETURN, mode="max", num_samples=order.population, scheduler=scheduler
+            ),
+            run_config=tune.RunConfig(
+                stop=StopAll(),
+                callbacks=[Follow()],
+                verbose=0,
+                storage_path=folder,
+                name="population",
+            ),
+        ).fit()
+        ray.shutdown()
+
+
+def _config(seed: int) -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
+        .learners(num_learners=0)
         .training(
             gamma=0.98,
             lambda_=0.8,
@@ -83,16 +134,8 @@ def main() -> None:
         )
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
         .callbacks(LookAfterIteration)
+        .debugging(seed=seed)
     )
-    mutations = {"lr": tune.loguniform(3e-4, 5e-3), "clip_param": tune.uniform(0.1, 0.3)}
-    interval = ("training_iteration", 8)
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        # Eight trials at once have a process each: a thread for each is all that two cores can bear.
-        ray_population.start_ray(order.population, folder, 1)
-        ray_population.fit(
-            config, order.population, mutations, interval, folder, StopAll(), [Follow()]
-        )
-        ray_population.ray.shutdown()
 
 
 if __name__ == "__main__":

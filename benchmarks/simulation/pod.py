@@ -62,6 +62,11 @@ class Site:
     idle_s: float = IDLE_S
 
 
+async def never() -> bool:
+    """For pods whose job does not end."""
+    return False
+
+
 @dataclass
 class _Member:
     """An agent of a cohort while it trains."""
