@@ -7,7 +7,6 @@ random               the same with `generator: random`: no agent is copied, stop
 asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
 fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
-independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
 
 Each run is `podracer run` with a budget of device seconds, evaluation included
 (`objective.max_cost`), and no target. All begin with the same portfolio. A budget lasts for nine
@@ -45,7 +44,7 @@ from lab.statistics import Array, estimate, interval, resampled
 from lab.statistics import ratio as ratio_of
 
 RECORD = RECORDS / "evolution.jsonl"
-OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
+OURS, RANDOM = "tournament", "random"
 COMPARED = (OURS, RANDOM, "asha")
 SYSTEMS: dict[str, dict[str, Any]] = {
     OURS: {},
@@ -163,20 +162,12 @@ def _options() -> argparse.Namespace:
         results=RESULTS / "evolution.jsonl",
     )
     parser.add_argument("--only", nargs="+", default=[""], help="environments that begin so")
-    parser.add_argument(
-        "--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}"
-    )
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=COMPARED)
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
     parser.add_argument(
         "--write", action="store_true", help=f"runs and picture into {RECORDS.relative_to(ROOT)}"
     )
     options = parser.parse_args()
-    if unknown := [
-        name for name in options.systems if name not in SYSTEMS and not name.startswith(INDEPENDENT)
-    ]:
-        parser.error(
-            f"--systems: no {', '.join(unknown)}; there are {', '.join(SYSTEMS)}, independent NAME"
-        )
     if options.quick:
         options.seeds, options.systems, options.results = 1, (OURS, RANDOM), quick_results()
     return options
@@ -225,23 +216,14 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         "environment": {"id": task.environment},
         "objective": {"max_cost": f"{task.budget_s:g}s", "statistic": "mean"},
         "search": {"algorithms": "auto"},
-        "evolution": {"population": POPULATION, "round": {"seconds": _round_s(task)}},
+        "evolution": {"population": POPULATION, "round": {"seconds": _round_s(task)}}
+        | SYSTEMS[system],
         "pod": {"count": {"min": 1, "max": PODS}, "members": POPULATION},
         "evaluation": {"episodes": 32},
         "seed": seed,
     }
     if task.environment == TRADING:
         job["environment"]["kwargs"], job["data"] = SPLIT, {"table": "./prices.csv"}
-    if system.startswith(INDEPENDENT):
-        from podracer_core.catalogue.algorithms import find_algorithm
-
-        algorithm = system.removeprefix(INDEPENDENT)
-        # A value that is not searched: everything else keeps its default then, too.
-        fixed = {"gamma": find_algorithm(algorithm).defaults()["gamma"]}
-        job["search"] = {"algorithms": [algorithm], "space": fixed}
-        job["evolution"]["generator"] = RANDOM
-    else:
-        job["evolution"] |= SYSTEMS[system]
     return job
 
 

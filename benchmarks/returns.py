@@ -19,7 +19,7 @@ import os
 from lab.arguments import RECORDS, RESULTS, arguments, quick_results
 from lab.report import versions
 from peers.ppo_recipes import ARGUMENTS
-from peers.returns_report import plot, report, write_curves
+from peers.returns_report import plot, report
 from peers.returns_training import EPISODES, TITLES, AgentRuns, ReturnsOrder, Run, train
 
 RECORD = RECORDS / "returns.jsonl"
@@ -27,10 +27,6 @@ RECORD = RECORDS / "returns.jsonl"
 
 def main() -> None:
     options = _options()
-    table, picture = RECORD.with_suffix(".csv"), RECORD.with_suffix(".png")
-    if options.plot:
-        plot(table, picture)
-        return
     packages = ["stable-baselines3"] if importlib.util.find_spec("stable_baselines3") else []
     print(
         versions("torch", "mujoco-core", "gymnasium", *packages),
@@ -52,9 +48,7 @@ def main() -> None:
         }
     if not options.quick:
         runs.copy(RECORD)
-        write_curves(found, table)
-        if importlib.util.find_spec("matplotlib"):
-            plot(table, picture)
+        plot(found, RECORD.with_suffix(".png"))
     report({task: found[task] for task in options.task}, options.steps)
 
 
@@ -74,9 +68,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--sb3-seeds", type=int, help="of Stable-Baselines3; default: as of ours")
     parser.add_argument("--every", type=int, default=25_000, help="steps between two looks")
-    parser.add_argument(
-        "--plot", action="store_true", help="draw the picture from the table that is there"
-    )
     options = parser.parse_args()
     if options.quick:
         options.task, options.seeds, options.sb3_seeds = ["HalfCheetah-v5"], 2, None

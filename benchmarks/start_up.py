@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,17 +156,17 @@ def _report(
     shorts: dict[str, list[float]],
     stops: Sequence[float],
 ) -> None:
-    moments: dict[str, Callable[[Run], float]] = {
-        "first environment steps, s": lambda run: run.first_step_s,
-        "end of the first update, s": lambda run: run.first_update_s,
-        "exit, s": lambda run: run.exit_s,
-        "peak memory, MB": lambda run: run.memory_mb,
+    moments = {
+        "first environment steps, s": "first_step_s",
+        "end of the first update, s": "first_update_s",
+        "exit, s": "exit_s",
+        "peak memory, MB": "memory_mb",
     }
     print_table(
         "From the start of the process: median (least – greatest)",
         ["", "podracer run", "Stable-Baselines3"],
         [
-            [name, spread([of(run) for run in ours]), spread([of(run) for run in peers])]
+            [name, *(spread(getattr(run, of) for run in runs) for runs in (ours, peers))]
             for name, of in moments.items()
         ],
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -137,33 +135,16 @@ def curve(runs: Sequence[Run]) -> list[tuple[int, Estimate]]:
     return [(taken, estimate([of[taken] for of in values])) for taken in sorted(shared)]
 
 
-def write_curves(found: Found, path: Path) -> None:
-    """A row for each look of each system."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ("task", "system", "seeds", "env_steps", "interquartile_mean", "low_95", "high_95")
-        )
-        for task, systems in found.items():
-            for system, runs in systems.items():
-                for taken, at in curve(runs):
-                    numbers = [round(number, 1) for number in (at.value, at.low, at.high)]
-                    writer.writerow((task, system, len(runs), taken, *numbers))
-
-
-def plot(table: Path, picture: Path) -> None:
-    """From the table that is there."""
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    tasks = [task for task in PUBLISHED if any(row["task"] == task for row in rows)]
-    figure, axes = panels(len(tasks))
-    for task, panel in zip(tasks, axes, strict=True):
-        own = [row for row in rows if row["task"] == task]
-        for system, group in itertools.groupby(own, key=lambda row: row["system"]):
-            points = list(group)
-            names = ("env_steps", "interquartile_mean", "low_95", "high_95")
-            values = [[float(row[name]) for row in points] for name in names]
-            draw_curve(panel, *values, f"{TITLES[system]}, {points[0]['seeds']} seeds")
+def plot(found: Found, picture: Path) -> None:
+    """The curves of each task."""
+    figure, axes = panels(len(found))
+    for (task, systems), panel in zip(found.items(), axes, strict=True):
+        for system, runs in systems.items():
+            looks = curve(runs)
+            at = [taken for taken, _ in looks]
+            names = ("value", "low", "high")
+            values = [[getattr(own, name) for _, own in looks] for name in names]
+            draw_curve(panel, at, *values, f"{TITLES[system]}, {len(runs)} seeds")
         panel.set(title=task, xlabel="environment steps")
     axes[0].set_ylabel("greedy return, interquartile mean")
     figure.savefig(picture)
