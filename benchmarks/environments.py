@@ -128,7 +128,9 @@ def main() -> None:
         of_group = [row for row in rows if row.group == group]
         for row in of_group:
             speeds[row.name] = _in_process(row, options)
-        _print_group(group, of_group, speeds)
+        title = f"{group}: environment steps/s, median (least – greatest), and paired ratios"
+        print_table(title, COLUMNS, _table(of_group, speeds))
+        sys.stdout.flush()
     figures = {
         "steps_per_second": speeds,
         "ours_over": {
@@ -139,15 +141,6 @@ def main() -> None:
     if options.write:
         _write_page(setting, rows, speeds, targets)
     finish("environments", figures, targets)
-
-
-def _print_group(group: str, rows: list[Row], speeds: Speeds) -> None:
-    title = (
-        f"{group}: environment steps/s, median (least – greatest), and the median of the "
-        "paired ratios"
-    )
-    print_table(title, COLUMNS, _table(rows, speeds))
-    sys.stdout.flush()
 
 
 def _table(rows: list[Row], speeds: Speeds) -> list[list[object]]:

@@ -152,25 +152,15 @@ def _report(
 
 
 def _against(comparison: Comparison) -> list[object]:
-    low, high = comparison.interval
-    won = f"{comparison.wins} / {comparison.losses}"
-    return [
-        won,
-        f"{comparison.median:+.0f}",
-        f"{low:+.0f} … {high:+.0f}",
-        f"p = {comparison.probability:.2g}",
-    ]
+    (low, high), won = comparison.interval, f"{comparison.wins} / {comparison.losses}"
+    gain, chance = f"{comparison.median:+.0f}", f"p = {comparison.probability:.2g}"
+    return [won, gain, f"{low:+.0f} … {high:+.0f}", chance]
 
 
 def _summary(comparison: Comparison, values: Sequence[float]) -> dict[str, object]:
-    return {
-        "median": statistics.median(values),
-        "wins": comparison.wins,
-        "losses": comparison.losses,
-        "median_gain": comparison.median,
-        "interval": comparison.interval,
-        "probability": comparison.probability,
-    }
+    names = ("wins", "losses", "interval", "probability")
+    found = {name: getattr(comparison, name) for name in names}
+    return {"median": statistics.median(values), "median_gain": comparison.median, **found}
 
 
 def _compare(

@@ -118,20 +118,13 @@ def _print(environment: str, env_steps: int, found: dict[str, dict[str, Any]]) -
 
 
 def _statistics(values: list[float]) -> dict[str, float]:
-    return {
-        "mean": statistics.mean(values),
-        "variance": statistics.variance(values) if len(values) > 1 else 0.0,
-        "least": min(values),
-        "greatest": max(values),
-    }
+    variance = statistics.variance(values) if len(values) > 1 else 0.0
+    mean, least, greatest = statistics.mean(values), min(values), max(values)
+    return {"mean": mean, "variance": variance, "least": least, "greatest": greatest}
 
 
 def _summary(runs: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **runs,
-        "final_statistics": _statistics(runs["final"]),
-        "area_statistics": _statistics(runs["area"]),
-    }
+    return runs | {f"{key}_statistics": _statistics(runs[key]) for key in ("final", "area")}
 
 
 def _train(measurement: Measurement) -> dict[str, Any]:

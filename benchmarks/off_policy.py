@@ -2,15 +2,15 @@
 included.
 
 (a) seconds of training to a confirmed greedy mean of -200 on Pendulum-v1 with SAC, each system at
-its best recipe: ours
-    is RECIPE, the peers' the settings of the zoo at the thread count at which they were faster in (b). Every look at a
-    policy costs its system time: 8 screening episodes and, if their mean passes, 100 others that confirm. Compiling
-    counts as it does for the user of SBX; starting Python, importing and making the agent count for no system.
+    its best recipe: ours is RECIPE, the peers' the settings of the zoo at the thread count at which
+    they were faster in (b). Every look at a policy costs its system time: 8 screening episodes and,
+    if their mean passes, 100 others that confirm. Compiling counts as it does for the user of SBX;
+    starting Python, importing and making the agent count for no system.
 (b) steps/s with the same settings: one environment, exactly one update a step, batch 256, networks
-of 256-256 relu, on
-    Pendulum-v1 and HalfCheetah-v5. Here the first WARM_UP_STEPS, with them SBX's compiling, come before the clock.
-    A cohort of 4 of ours, each with an environment, batch and networks of its own, beside one: time per step of all;
-    the same with the recipe of (a). Where the processor has AMX, ours also with factors of products in bfloat16.
+    of 256-256 relu, on Pendulum-v1 and HalfCheetah-v5. Here the first WARM_UP_STEPS, with them
+    SBX's compiling, come before the clock. A cohort of 4 of ours, each with an environment, batch
+    and networks of its own, beside one: time per step of all; the same with the recipe of (a).
+    Where the processor has AMX, ours also with factors of products in bfloat16.
 
 Every figure is measured in a process of its own, the systems in turn, with the same number of
 threads. Each system uses its own environment of that id: our Pendulum is a batched tensor program,
@@ -189,34 +189,26 @@ def _solve_all(
     return results
 
 
-def _targets(speeds: Speeds, results: dict[str, list[dict]]) -> dict[str, Target]:
+def _targets(speeds: Speeds, results: dict[str, list[dict[str, Any]]]) -> dict[str, Target]:
     targets = {}
+    seconds = {
+        name: statistics.median(run["seconds"] for run in runs) for name, runs in results.items()
+    }
     for peer, limit in (("sb3", 0.2), ("sbx", 0.5)):
-        if peer in results:
-            ours, theirs = (
-                statistics.median(run["seconds"] for run in results[name])
-                for name in ("ours", peer)
-            )
-            targets[f"a_seconds_over_{peer}"] = Target(ours / theirs, limit, at_most=True)
+        if peer in seconds:
+            ratio = seconds["ours"] / seconds[peer]
+            targets[f"a_seconds_over_{peer}"] = Target(ratio, limit, at_most=True)
+    wanted = (("ours", "sb3", 2.0), ("ours", "sbx", 0.95), ("bf16", "sbx", 1.2))
     for (algorithm, environment), by_threads in speeds.items():
-        if environment != "Pendulum-v1":
-            continue
-        if 1 in by_threads:
-            one = by_threads[1]
-            for ours, peer, least in (
-                ("ours", "sb3", 2.0),
-                ("ours", "sbx", 0.95),
-                ("bf16", "sbx", 1.2),
-            ):
-                if ours in one and peer in one:
-                    targets[f"b_{algorithm}_{ours}_over_{peer}_at_1_thread"] = Target(
-                        paired(one[ours], one[peer]), least
-                    )
-            if "cohort" in one:
-                time_ratio = COHORT * paired(one["ours"], one["cohort"])
-                targets[f"b_{algorithm}_cohort_time_over_one"] = Target(
-                    time_ratio, 4.0, at_most=True
-                )
+        one = by_threads.get(1, {}) if environment == "Pendulum-v1" else {}
+        for ours, peer, least in wanted:
+            if ours in one and peer in one:
+                name = f"b_{algorithm}_{ours}_over_{peer}_at_1_thread"
+                targets[name] = Target(paired(one[ours], one[peer]), least)
+        if "cohort" in one:
+            time_ratio = COHORT * paired(one["ours"], one["cohort"])
+            name = f"b_{algorithm}_cohort_time_over_one"
+            targets[name] = Target(time_ratio, 4.0, at_most=True)
     return targets
 
 
@@ -225,10 +217,8 @@ def _print_speeds(title: str, by_threads: dict[int, dict[str, list[float]]]) -> 
     for system in next(iter(by_threads.values())):
         row = [TITLES[system]]
         for by_system in by_threads.values():
-            row += [
-                spread(by_system[system]),
-                f"{paired(by_system[system], by_system['sb3']):.2f}",
-            ]
+            ratio = paired(by_system[system], by_system["sb3"])
+            row += [spread(by_system[system]), f"{ratio:.2f}"]
         rows.append(row)
     header = [text for threads in by_threads for text in (f"threads: {threads}", "÷ SB3")]
     title += ": environment steps/s, median (least – greatest), and the median of the paired ratios"
@@ -236,17 +226,12 @@ def _print_speeds(title: str, by_threads: dict[int, dict[str, list[float]]]) -> 
 
 
 def _figures(speeds: Speeds) -> dict[str, Any]:
+    named = {f"{algorithm} {task}": found for (algorithm, task), found in speeds.items()}
     over_sb3 = {
-        f"{algorithm} {environment}": {
-            threads: paired(by["ours"], by["sb3"]) for threads, by in by_threads.items()
-        }
-        for (algorithm, environment), by_threads in speeds.items()
+        name: {threads: paired(by["ours"], by["sb3"]) for threads, by in found.items()}
+        for name, found in named.items()
     }
-    steps = {
-        f"{algorithm} {environment}": by_threads
-        for (algorithm, environment), by_threads in speeds.items()
-    }
-    return {"steps_per_second": steps, "over_sb3": over_sb3}
+    return {"steps_per_second": named, "over_sb3": over_sb3}
 
 
 def _sbx_is_installed() -> bool:
@@ -267,23 +252,6 @@ def _measured(*what: Any) -> dict[str, Any]:
 
 def _pace(*what: Any) -> float:
     return float(_measured(*what)["env_steps_per_second"])
-
-
-class Looks:
-    """The same looks for every system: 8 episodes and, if their mean is at the target, 100 others;
-    fresh each time."""
-
-    def __init__(self, seed: int, mean_return: Callable[[list[int]], float]) -> None:
-        self._seed, self._mean_return, self._count = seed, mean_return, 0
-
-    def confirm(self) -> bool:
-        """True once the target is confirmed."""
-        from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
-
-        self._count += 1
-        stages = ((SCREENING, 8), (CONFIRMATION, 100))
-        fresh = (evaluation_seeds(self._seed, what, n, first=n * self._count) for what, n in stages)
-        return all(self._mean_return(seeds) >= TARGET_RETURN for seeds in fresh)
 
 
 def _make_ours(
@@ -319,12 +287,15 @@ def _speed_ours(measurement: Measurement) -> dict[str, float]:
 
 
 def _solve_ours(measurement: Measurement) -> dict[str, float]:
-    from podracer_core.environments.classic_control.pendulum import Pendulum
-    from podracer_core.evaluate import GreedyEvaluator
+    import torch
+    from peers.ppo_watch import GreedyReturns
 
     agents = _make_ours(measurement, 1, RECIPE["num_envs"], RECIPE["hyperparameters"])
-    evaluator, actor = GreedyEvaluator(Pendulum), agents.algorithm.actor
-    looks = Looks(measurement.seed, lambda seeds: evaluator.evaluate(actor, seeds)[0].mean)
+    actor, returns = agents.algorithm.actor, GreedyReturns("Pendulum-v1", measurement.seed)
+
+    def greedy(observation: Any) -> Any:
+        return actor.greedy(torch.from_numpy(observation)[None])[0].numpy()
+
     start = time.perf_counter()
     env_steps, next_look = 0, RECIPE["look_steps"]
     while env_steps < STEP_LIMIT:
@@ -332,7 +303,7 @@ def _solve_ours(measurement: Measurement) -> dict[str, float]:
         env_steps += agents.steps
         if env_steps >= next_look:
             next_look += RECIPE["look_steps"]
-            if looks.confirm():
+            if returns.judge(greedy, TARGET_RETURN) >= TARGET_RETURN:
                 return {"seconds": time.perf_counter() - start, "env_steps": env_steps}
     raise SystemExit(f"not confirmed in {env_steps} steps")
 
@@ -382,32 +353,21 @@ def _speed_peer(measurement: Measurement) -> dict[str, float]:
 def _solve_peer(measurement: Measurement) -> dict[str, float]:
     """Looked at after every training episode, on our batched Pendulum, which is faster than the
     peer's own."""
-    import numpy as np
-    import torch
     from peers.baselines import learn_until
+    from peers.ppo_watch import GreedyReturns
 
-    from podracer_core.environments.classic_control.pendulum import Pendulum
-
-    def mean_return(seeds: list[int]) -> float:
-        environment, returns = Pendulum(len(seeds)), torch.zeros(len(seeds))
-        observation = environment.reset(torch.tensor(seeds))
-        for _ in range(EPISODE_STEPS):
-            action, _ = model.predict(observation.numpy(), deterministic=True)
-            step = environment.step(torch.from_numpy(np.asarray(action, dtype=np.float32)))
-            returns += step.reward
-            observation = step.observation
-        return float(returns.mean())
-
-    model = _make_peer(measurement, ZOO)
-    looks = Looks(measurement.seed, mean_return)
+    model, returns = _make_peer(measurement, ZOO), GreedyReturns("Pendulum-v1", measurement.seed)
     start, taken = time.perf_counter(), 0
+
+    def greedy(observation: Any) -> Any:
+        return model.predict(observation, deterministic=True)[0]
 
     def is_over(env_steps: int) -> bool:
         nonlocal taken
         taken = env_steps
         if taken >= STEP_LIMIT:
             raise SystemExit(f"not confirmed in {taken} steps")
-        return looks.confirm()
+        return returns.judge(greedy, TARGET_RETURN) >= TARGET_RETURN
 
     learn_until(model, is_over, every=EPISODE_STEPS)
     return {"seconds": time.perf_counter() - start, "env_steps": taken}

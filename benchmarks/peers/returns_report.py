@@ -78,8 +78,7 @@ def _print_scores(found: Found, scores: Mapping[tuple[str, str], Estimate], step
 def _print_threshold(task: str, target: float, systems: Mapping[str, Sequence[Run]]) -> None:
     rows = []
     for system, runs in systems.items():
-        firsts = [run.first_at(target) for run in runs]
-        there = sorted(first for first in firsts if first is not None)
+        there = sorted(first for run in runs if (first := run.first_at(target)) is not None)
         shown = ", ".join(f"{first:,}" for first in there)
         # Of all seeds, those that never got there being the slowest.
         middle = len(runs) // 2

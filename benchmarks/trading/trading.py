@@ -72,24 +72,14 @@ def main() -> None:
         peers=PLACE,
     )
     parser.add_argument("--data", type=Path, help="a price table; unset: an invented one")
-    parser.add_argument(
-        "--columns", default="", help="names in the table where they differ: ticker=tic,time=date"
-    )
-    parser.add_argument(
-        "--years", type=int, nargs="+", default=[2019, 2018, 2017], help="the first is the headline"
-    )
-    parser.add_argument(
-        "--adjust",
-        nargs="+",
-        choices=("auto", "none"),
-        default=["auto", "none"],
-        help="the first is the headline",
-    )
+    parser.add_argument("--columns", default="", help="names that differ: ticker=tic,time=date")
+    # Of years and adjustments the first is the headline.
+    parser.add_argument("--years", type=int, nargs="+", default=[2019, 2018, 2017])
+    kinds = ["auto", "none"]
+    parser.add_argument("--adjust", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--snapshots", type=int, default=12, help="in that time")
-    parser.add_argument(
-        "--max-stock", type=int, default=5000, help="shares of one stock in one decision"
-    )
+    parser.add_argument("--max-stock", type=int, default=5000, help="shares in one decision")
     parser.add_argument("--figure", type=Path, help="write the accounts of the headline as PNG")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
