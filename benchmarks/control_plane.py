@@ -65,7 +65,9 @@ search:
   space:
     learning_rate: {{log_uniform: [{rates[0]}, {rates[1]}]}}
     gamma: {{uniform: [{gammas[0]}, {gammas[1]}]}}
-evolution: {{population: {population}, leaderboard_size: 8, adaptive_rounds: false, round: {{seconds: {round_s}}}}}
+evolution:
+  {{population: {population}, leaderboard_size: 8, adaptive_rounds: false,
+   round: {{seconds: {round_s}}}}}
 pod: {{count: {{min: 1, max: {pods}}}, layout: fused, members: {members}, envs_per_member: 16}}
 evaluation: {{episodes: 32}}
 seed: {number}

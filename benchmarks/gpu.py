@@ -91,7 +91,8 @@ CART_POLE: Record = {
 }  # fmt: skip
 ANT: Record = {
     "task": "Ant-v5", "worlds": 8192,
-    "recipe": {"horizon": 16, "minibatch_size": 32_768, "epochs": 4, "hidden_sizes": (256, 128, 64)},
+    "recipe": {"horizon": 16, "minibatch_size": 32_768, "epochs": 4,
+               "hidden_sizes": (256, 128, 64)},
 }  # fmt: skip
 ROWS = (
     Row("cartpole", "PPO, CartPole-v1, 64-64, 16,384 × 32, 4 × 4", 2.0,
@@ -113,7 +114,8 @@ ROWS = (
     _trained("half_cheetah", "HalfCheetah-v5 by defaults", "HalfCheetah-v5", 3, 6490),
     _trained("walker2d", "Walker2d-v5 by defaults", "Walker2d-v5", 4, 7046),
     _trained("hopper", "Hopper-v5 by defaults", "Hopper-v5", 4, 3100),
-    _trained("off_policy", "HalfCheetah-v5 by FlashSAC", "HalfCheetah-v5", 8, 9000, algorithm="flash_sac"),
+    _trained("off_policy", "HalfCheetah-v5 by FlashSAC", "HalfCheetah-v5", 8, 9000,
+             algorithm="flash_sac"),
     Row("sac", "SAC, HalfCheetah-v5 on the CPU, a gradient step a step", 2.0,
         {"alone": ("replaying", {"seeds": 1}), "8 seeds": ("replaying", {"seeds": 8})},
         [Goal("alone", "steps/s", 1500.0), Goal("8 seeds", "steps/s", 8000.0)]),
@@ -134,28 +136,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="of the run; what may take longer is not begun"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only list the queue, with the minutes expected"
-    )
-    parser.add_argument(
-        "--tiny", action="store_true", help="every row in seconds; the figures mean nothing"
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
-    parser.add_argument(
-        "--purejaxrl",
-        help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed",
-    )
-    parser.add_argument("--profile", action="store_true", help="print kernels instead")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU",
-    )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--minutes", type=float, default=9.0, help="what may take longer is not begun")
+    add("--dry-run", action="store_true", help="only list the queue, with the minutes expected")
+    add("--tiny", action="store_true", help="every row in seconds; the figures mean nothing")
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
+    add("--purejaxrl", help="the peer: the full path of a checkout, beside JAX and gymnax 0.0.9")
+    add("--profile", action="store_true", help="print kernels instead")
+    add("--results", type=Path, help="default: docs/benchmarks/gpu.jsonl; in runs/ if tiny or CPU")
+    add("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         _work(json.loads(options.worker))

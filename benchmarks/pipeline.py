@@ -43,6 +43,12 @@ class Task:
     data: Mapping[str, str] | None = None
 
 
+_MARKET = {
+    "train_end": "2021-06-30",
+    "gaps": "forward_fill",
+    "max_stock": 2000,
+    "turbulence_window": 60,
+}
 TASKS = {
     "cartpole": Task(
         "CartPole-v1",
@@ -60,15 +66,7 @@ TASKS = {
     ),
     "stock_trading": Task(
         "StockTrading-v0",
-        {
-            "id": "StockTrading-v0",
-            "kwargs": {
-                "train_end": "2021-06-30",
-                "gaps": "forward_fill",
-                "max_stock": 2000,
-                "turbulence_window": 60,
-            },
-        },
+        {"id": "StockTrading-v0", "kwargs": _MARKET},
         {"horizon": 32, "minibatch_size": 512, "epochs": 4},
         256,
         8.0,

@@ -2,13 +2,12 @@
 training.
 
 (a) wall seconds from the start of a process to the first greedy mean of 475 that 100 fresh episodes
-confirm,
-    environment steps/s over the whole population from the first rollout to then, and the peak memory of all processes
-    together (PSS, sampled five times a second). Ours is `podracer run benchmarks/jobs/population_cartpole.yaml`.
+    confirm, environment steps/s over the whole population from the first rollout to then, and the
+    peak memory of all processes together (PSS, sampled five times a second). Ours is `podracer run
+    benchmarks/jobs/population_cartpole.yaml`.
 (b) steps/s that last: that job without a target, over two rounds of 10 s, looks and evaluations
-included; beside it
-    AgileRL with its environments, horizon, minibatch, epochs and network. What the peers do in (a) lasts as it is, for
-    their runs are longer; ours is over after a second or two, much of it the first look and the confirmation.
+    included; beside it AgileRL with its environments, horizon, minibatch, epochs and network. What
+    the peers do in (a) lasts as it is, for their runs are longer.
 
 Every run is a process of its own with the same cores and torch threads; the systems take turns,
 seed after seed. The peers live in a virtual environment of their own, because some of what they

@@ -40,7 +40,7 @@ class Agents:
     ) -> None:
         members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds)
         cohort = CohortConfig(name, members, dict(hyperparameters))
-        options = {} if processes is None else {"processes": processes}
+        options: dict[str, Any] = {} if processes is None else {"processes": processes}
         self.environment = make_vec_environment(environment, len(members) * num_envs, **options)
         spaces = self.environment.observation_space, self.environment.action_space
         self.algorithm: Any = (make or algorithm_class(name))(cohort, *spaces)
@@ -51,7 +51,7 @@ class Agents:
     @property
     def steps(self) -> int:
         """Environment steps of all agents together in a rollout."""
-        return self.algorithm.horizon * self.environment.num_envs
+        return int(self.algorithm.horizon * self.environment.num_envs)
 
     def collect(self) -> Any:
         """A rollout."""

@@ -62,14 +62,12 @@ def spread(values: Iterable[float | None]) -> str:
 
 def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Target]) -> None:
     """Print what was reached and the closing JSON line."""
-    print_table(
-        "Targets",
-        ["target", "value", "to reach", "met"],
-        [
-            [key, _measured(t), f"{'≤' if t.at_most else '≥'} {number_text(t.target)}", _met(t)]
-            for key, t in targets.items()
-        ],
-    )
+    rows = []
+    for key, each in targets.items():
+        value = "not measured" if each.value is None else each.value
+        met = "–" if each.value is None else "yes" if each.met else "NO"
+        rows.append([key, value, f"{'≤' if each.at_most else '≥'} {number_text(each.target)}", met])
+    print_table("Targets", ["target", "value", "to reach", "met"], rows)
     closing = {
         "benchmark": name,
         "figures": dict(figures),
@@ -78,14 +76,6 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
         },
     }
     print(json.dumps(closing))
-
-
-def _measured(target: Target) -> object:
-    return "not measured" if target.value is None else target.value
-
-
-def _met(target: Target) -> str:
-    return "–" if target.value is None else "yes" if target.met else "NO"
 
 
 def number_text(cell: object) -> str:

@@ -16,9 +16,9 @@ evaluations inside that time; the peers' clocks stand still while they are looke
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
 
-Runs are kept in `--results`, a line each: an interrupted comparison continues. RLlib lives in a virtual
-environment of its own, see trading_speed.py. Without `--data` an invented market is
-traded, which says nothing of a real one."""
+Runs are kept in `--results`, a line each: an interrupted comparison continues. RLlib lives in a
+virtual environment of its own, see trading_speed.py. Without `--data` an invented market is traded,
+which says nothing of a real one."""
 
 from __future__ import annotations
 

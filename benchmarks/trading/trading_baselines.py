@@ -1,5 +1,5 @@
-"""Stable-Baselines3's PPO and SAC for trading.py and trading_speed.py, with its own default settings;
-PPO with observations and rewards normalized, as its documentation advises, and rollouts of 2,048
+"""Stable-Baselines3's PPO and SAC for trading.py and trading_speed.py, with its own defaults. PPO
+has normalized observations and rewards, as its documentation advises, and rollouts of 2,048
 transitions in all accounts together (DummyVecEnv)."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""RLlib's PPO for trading.py and trading_speed.py, on its new API stack with its own defaults, all in
-this process: with two cores environment runners of their own are slower."""
+"""RLlib's PPO for trading.py and trading_speed.py, on its new API stack with its own defaults, all
+in this process: with two cores environment runners of their own are slower."""
 
 from __future__ import annotations
 
