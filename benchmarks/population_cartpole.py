@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from lab.arguments import PEERS, ROOT, arguments
@@ -95,7 +96,7 @@ def main() -> None:
                 runs[name].append(run)
                 print(f"seed {seed}, {SYSTEMS[name].title}: {_text(run)}", flush=True)
         if "ours" in names:
-            lasting = _ours(0, 120.0, folder, {"max_duration": f"{lasting_s:g}s"}).steps_per_second
+            lasting = _ours(0, lasting_s, folder, is_lasting=True).steps_per_second
         if "agilerl" in there and not options.only:
             same = _same_settings(options, folder)
     _report(runs, lasting, same)
@@ -116,15 +117,15 @@ def _run(name: str, seed: int, options: argparse.Namespace, folder: Path) -> Run
     return Run(reached[0] if reached else None, pace, steps, *_memory(measured))
 
 
-def _ours(seed: int, limit_s: float, folder: Path, objective: dict[str, str] | None = None) -> Run:
-    """Our job, by default to its target."""
+def _ours(seed: int, limit_s: float, folder: Path, is_lasting: bool = False) -> Run:
+    """Our job to its target, or without one until the limit."""
     job = yaml.safe_load(JOB.read_text()) | {"seed": seed}
-    if objective:
-        job["objective"] = objective
+    limit = {"max_duration": f"{limit_s:g}s"}
+    job["objective"] = limit if is_lasting else job["objective"] | limit
     own = Path(tempfile.mkdtemp(dir=folder))
     measured = run_job(job, own, limit_s + 60.0)
     at_s, last = measured.need("job_finished")
-    is_there = objective is None and last["seconds_to_target"] is not None and at_s <= limit_s
+    is_there = last["seconds_to_target"] is not None
     pace = last["env_steps"] / last["train_seconds"] if last["train_seconds"] else None
     return Run(at_s if is_there else None, pace, last["env_steps"], *_memory(measured))
 
@@ -146,7 +147,8 @@ def _peer(
     until: str,
 ) -> Measured:
     script, log = f"peers/population_{package}.py", folder / f"{package}.log"
-    return run_script(script, order, log, timeout_s, until=(until,), peers=options.peers)
+    place: dict[str, Any] = {"peers": options.peers, "as_ours": True}
+    return run_script(script, order, log, timeout_s, until=(until,), **place)
 
 
 def _memory(measured: Measured) -> tuple[float, int]:

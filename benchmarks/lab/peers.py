@@ -77,22 +77,24 @@ def run_script(
     until: Sequence[str] = (),
     peers: Path | None = None,
     threads: int = 0,
+    as_ours: bool = False,
     **more: Any,
 ) -> Measured:
     """A script below benchmarks/ that takes its order, a dataclass, as JSON and tells events.
 
     peers    the virtual environment that runs it, where it is not ours
     threads  of JAX
+    as_ours  with the settings that our pods have for native libraries, as ours always is
     more     arguments of `run_measured`
     """
     python = str(python_of(peers)) if peers else sys.executable
     path = CODE if peers else os.pathsep.join([CODE, os.environ.get("PYTHONPATH", "")])
     variables = {"PYTHONPATH": path} | ({"PJRT_NPROC": str(threads)} if threads else {})
-    is_ours = script.endswith("_podracer.py")
+    is_native = as_ours or script.endswith("_podracer.py")
     return run_measured(
         [python, str(BENCHMARKS / script), json.dumps(asdict(order))],
         log,
-        environment=variables | (NATIVE_SETTINGS if is_ours else {}),
+        environment=variables | (NATIVE_SETTINGS if is_native else {}),
         timeout_s=timeout_s,
         until=until,
         **more,
