@@ -38,9 +38,9 @@ from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import EvaluationResult
+from podracer_core.rpc.resource_names import DEFAULT_PROJECT
 from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
 from podracer_core.training.messages import result_to_message
-from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
 from podracer_orchestrator.outcomes.objective import claim_of
 from podracer_orchestrator.tables import JobRow
@@ -125,10 +125,9 @@ def _job(draw: Draw, distance: float, seed: int) -> tuple[bool, int]:
     spec = job_pb2.JobSpec(
         seed=seed, objective={"target_return": -distance}, evaluation={"episodes": EPISODES}
     )
-    job, heard = JobRow(spec=spec.SerializeToString()), 0
-    plan = plan_of(job)
+    job, heard = JobRow(spec=spec.SerializeToString(), project=DEFAULT_PROJECT), 0
     for returns in draw(generator, (CANDIDATES, EPISODES)):
-        if returns.mean() < -distance or not claim_of(plan, _evaluation(returns)).claims_target:
+        if returns.mean() < -distance or not claim_of(job, _evaluation(returns)).claims_target:
             continue
         heard += 1
         challenge = draw(generator, (TARGET_EPISODES,))

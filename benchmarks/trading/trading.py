@@ -84,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
         if options.quick:
-            options.seeds, options.seconds, options.snapshots, options.data = 1, 10.0, 3, None
+            options.seeds, options.seconds, options.snapshots, options.data = 1, 14.0, 3, None
             options.methods = [OURS, ENSEMBLE, "sb3_ppo", *BASELINES]
             options.results = Path(scratch, "results.jsonl")
         if options.data is None:
