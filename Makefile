@@ -24,8 +24,8 @@ BAKE = docker buildx bake --file build/compose.yaml --push --provenance=mode=max
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
-TRADING_BENCHMARKS = $(addprefix benchmarks/trading/,trading.py trading_sac.py trading_speed.py)
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py)) $(TRADING_BENCHMARKS)
+TRADING_BENCHMARKS = $(addprefix benchmarks/trading/,trading.py trading_speed.py)
+BENCHMARKS = $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py)) $(TRADING_BENCHMARKS)
 
 .PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-trading bench-gpu bench-quick clean
 

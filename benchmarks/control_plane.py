@@ -25,25 +25,26 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from report import Target, finish, print_table, versions
+from lab.arguments import arguments
+from lab.report import Target, finish, print_table, versions
+from lab.statistics import quantile
 from simulation import costs
 from simulation.clock import WallClock
 from simulation.control_plane import ControlPlane
 from simulation.curves import Curves
-from simulation.pod import Load, SimulatedPod, Site
+from simulation.pod import Load, SimulatedPod, Site, never
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
 from podracer_platform.jobs import parse_job
 from podracer_platform.rpc import Backoff, FileToken, open_aio_channel
 from podracer_platform.storage import open_store
 
-CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 LOADERS = 2
 MEMBERS = 2
 JOBS_AT_LEAST, PODS_A_JOB_AT_MOST = 5, 100
@@ -62,7 +63,9 @@ search:
   space:
     learning_rate: {{log_uniform: [{rates[0]}, {rates[1]}]}}
     gamma: {{uniform: [{gammas[0]}, {gammas[1]}]}}
-evolution: {{population: {population}, leaderboard_size: 8, adaptive_rounds: false, round: {{seconds: {round_s}}}}}
+evolution:
+  {{population: {population}, leaderboard_size: 8, adaptive_rounds: false,
+   round: {{seconds: {round_s}}}}}
 pod: {{count: {{min: 1, max: {pods}}}, layout: fused, members: {members}, envs_per_member: 16}}
 evaluation: {{episodes: 32}}
 seed: {number}
@@ -84,12 +87,7 @@ class Share:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="100 pods, 10 watchers, 24 s: under a minute"
-    )
+    parser = arguments(__doc__, "100 pods, 10 watchers, 24 s: under a minute")
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--watchers", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=20.0)
@@ -130,7 +128,7 @@ def _costs(plane: ControlPlane) -> dict[str, dict[str, float]]:
         plane.client.submit(parse_job(_job(number, settings, COST_PODS)))
         for number in range(COST_JOBS)
     ]
-    found = asyncio.run(costs.measure(plane, [job.name for job in jobs], Curves(CURVES)))
+    found = asyncio.run(costs.measure(plane, [job.name for job in jobs], Curves()))
     names = list(costs.Cost.__dataclass_fields__)
     rows = [[what, *(getattr(cost, name) for name in names)] for what, cost in found.items()]
     print_table("What it costs", ["", *(name.replace("_", " ") for name in names)], rows)
@@ -185,9 +183,9 @@ def _load(share: Share, results: Any) -> None:
 
 async def _play(share: Share) -> dict[str, Any]:
     """Play the pods and the watchers until the time is over; what they have seen."""
-    curves, load, clock = Curves(CURVES), Load(), WallClock()
-    updates: dict[str, int] = defaultdict(int)
-    failures: dict[str, int] = defaultdict(int)
+    curves, load, clock = Curves(), Load(), WallClock()
+    updates: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
     async with (
         open_aio_channel(share.orchestrator, FileToken(Path(share.pod_token))) as pod_channel,
         open_aio_channel(share.orchestrator, FileToken(Path(share.client_token))) as client_channel,
@@ -195,12 +193,8 @@ async def _play(share: Share) -> dict[str, Any]:
         watching = job_service_pb2_grpc.JobServiceStub(client_channel)
         stub = pod_service_pb2_grpc.PodServiceStub(pod_channel)
 
-        async def never() -> bool:
-            return False
-
-        site = Site(
-            stub, open_store(share.store), clock, curves, load, never, RENEWAL_S, LOOK_EVERY, IDLE_S
-        )
+        store = open_store(share.store)
+        site = Site(stub, store, clock, curves, load, never, RENEWAL_S, LOOK_EVERY, IDLE_S)
 
         async def play(number: int) -> None:
             await asyncio.sleep(share.ramp_s * number / max(share.pods.stop, 1))
@@ -231,8 +225,8 @@ async def _play(share: Share) -> dict[str, Any]:
         await asyncio.gather(*tasks, return_exceptions=True)
     return {
         "latencies": dict(load.latencies),
-        "updates": sum(updates.values()),
-        "failures": dict(failures),
+        "updates": updates.total(),
+        "failures": failures,
     }
 
 
@@ -243,51 +237,40 @@ def _report(
     found: list[dict[str, Any]],
 ) -> None:
     latencies: dict[str, list[float]] = defaultdict(list)
-    failures: dict[str, int] = defaultdict(int)
+    failures: Counter[str] = Counter()
     for each in found:
+        failures.update(each["failures"])
         for method, seconds in each["latencies"].items():
             latencies[method] += seconds
-        for what, count in each["failures"].items():
-            failures[what] += count
-    length_s = samples[-1][0]
-    rows = [
-        [
-            method,
+    length_s, header = samples[-1][0], ["calls", "calls/s", "p50, ms", "p99, ms", "longest, ms"]
+    calls = {
+        method: [
             len(taken),
             len(taken) / length_s,
-            *(1000.0 * _quantile(taken, part) for part in (0.5, 0.99, 1.0)),
+            *(1000.0 * quantile(taken, part) for part in (0.5, 0.99, 1.0)),
         ]
         for method, taken in sorted(latencies.items())
-    ]
-    print_table("Calls", ["method", "calls", "calls/s", "p50, ms", "p99, ms", "longest, ms"], rows)
+    }
+    print_table("Calls", ["method", *header], [[name, *row] for name, row in calls.items()])
     steady = [sample for sample in samples if sample[0] >= length_s / 4]
+    (begin_s, first_mb, first_cpu_s, first_load_s), *_ = steady
+    end_s, last_mb, last_cpu_s, last_load_s = steady[-1]
+    seconds_long = end_s - begin_s
     growth = {
-        name: _growth([(at, memory[name]) for at, memory, _, _ in steady]) for name in samples[0][1]
+        name: _growth([(at, memory[name]) for at, memory, _, _ in steady]) for name in first_mb
     }
-    cpu = {
-        name: (steady[-1][2][name] - steady[0][2][name]) / (steady[-1][0] - steady[0][0])
-        for name in growth
-    }
-    cpu["the load"] = (steady[-1][3] - steady[0][3]) / (steady[-1][0] - steady[0][0])
-    services = [
-        [
-            name,
-            cpu[name],
-            1e6 * cpu[name] / options.pods,
-            steady[0][1].get(name, 0.0),
-            steady[-1][1].get(name, 0.0),
-        ]
-        for name in growth
-    ]
+    cpu = {name: (last_cpu_s[name] - first_cpu_s[name]) / seconds_long for name in growth}
     print_table(
         "Services, the last three quarters",
         ["", "cores", "µs a pod and second", "MB, first", "MB, last"],
-        services,
+        [
+            [name, cpu[name], 1e6 * cpu[name] / options.pods, first_mb[name], last_mb[name]]
+            for name in growth
+        ],
     )
-    print(
-        f"the load itself: {cpu['the load']:.2f} cores; {sum(each['updates'] for each in found)} "
-        "updates watched"
-    )
+    cpu["the load"] = (last_load_s - first_load_s) / seconds_long
+    updates = sum(each["updates"] for each in found)
+    print(f"the load itself: {cpu['the load']:.2f} cores; {updates} updates watched")
     for what, count in sorted(failures.items()):
         print(f"{count} failures: {what}")
     finish(
@@ -296,26 +279,20 @@ def _report(
             "pods": options.pods,
             "watchers": options.watchers,
             "costs": costs_found,
-            "calls": {row[0]: row[1:] for row in rows},
+            "calls": calls,
             "cores": cpu,
             "memory_mb": {name: [sample[1][name] for sample in samples] for name in growth},
             "failures": dict(failures),
         },
         {
-            "renew_lease_p99_ms": Target(
-                1000.0 * _quantile(latencies["RenewLease"], 0.99), 100.0, at_most=True
-            ),
-            "lease_work_p99_ms": Target(
-                1000.0 * _quantile(latencies["LeaseWork"], 0.99), 250.0, at_most=True
-            ),
-            "memory_growth": Target(max(growth.values()), GROWTH, at_most=True),
-        },
+            f"{name}_p99_ms": Target(1000.0 * quantile(latencies[method], 0.99), most, at_most=True)
+            for name, method, most in (
+                ("renew_lease", "RenewLease", 100.0),
+                ("lease_work", "LeaseWork", 250.0),
+            )
+        }
+        | {"memory_growth": Target(max(growth.values()), GROWTH, at_most=True)},
     )
-
-
-def _quantile(values: list[float], part: float) -> float:
-    ordered = sorted(values) or [float("nan")]
-    return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
 def _growth(points: list[tuple[float, float]]) -> float:
@@ -330,11 +307,10 @@ def _growth(points: list[tuple[float, float]]) -> float:
 
 
 def _job(number: int, options: argparse.Namespace, pods: int) -> str:
-    curves = Curves(CURVES)
+    curves = Curves()
     return JOB.format(
         number=number,
-        rates=(curves.rates[0], curves.rates[-1]),
-        gammas=(curves.gammas[0], curves.gammas[-1]),
+        **curves.ranges,
         population=4 * pods,
         round_s=options.round,
         members=MEMBERS,

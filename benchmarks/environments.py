@@ -19,14 +19,18 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from lab.arguments import RECORDS, ROOT, arguments
+from lab.processes import in_process
+from lab.report import Target, finish, number_text, print_table, spread, versions
+from lab.statistics import paired
 from peers.environment_systems import Row, measure
-from report import Target, finish, last_line, number_text, print_table, spread, versions
 
 TITLES = {
     "ours": "Podracer",
+    "loop": "Gymnasium's, one after the other",
+    "baselines": "Stable-Baselines3's DummyVecEnv, normalized",
     "sync": "SyncVectorEnv",
     "async": "AsyncVectorEnv",
     "envpool": "envpool",
@@ -34,8 +38,7 @@ TITLES = {
     "python": "one environment in plain Python",
     "arrays": "one environment in NumPy",
 }
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "benchmarks" / "environments.md"
+PAGE = RECORDS / "environments.md"
 BEGIN, END = "<!-- written by benchmarks/environments.py --write -->", "<!-- end -->"
 COLUMNS = ("environment", "system", "N", "cores", "steps/s", "ours ÷ it")
 PEERS = ("sync", "async", "envpool")
@@ -43,59 +46,38 @@ PAGE_COLUMNS = ("environment", "N", TITLES["ours"], *(TITLES[peer] for peer in P
 
 
 def _mujoco(name: str, quick: bool, **peer_kwargs: Any) -> Row:
-    peers = ("sync", "async", "envpool")
+    peers = ("loop", "sync", "async", "baselines", "envpool")
     return Row(name, "MuJoCo", name, 64, peers, 64, peer_kwargs=peer_kwargs, quick=quick)
 
 
 def _processes(name: str, entry_point: str, limit: int, num_envs: int, quick: bool = False) -> Row:
-    full_name = f"{name} in processes, N = {num_envs}"
-    return Row(
-        full_name,
-        "processes",
-        entry_point,
-        num_envs,
-        ("sync", "async"),
-        num_envs,
-        max_episode_steps=limit,
-        quick=quick,
-    )
+    about = (f"{name} in processes, N = {num_envs}", "processes", entry_point, num_envs)
+    peers = ("sync", "async")
+    return Row(*about, peers, num_envs, max_episode_steps=limit, quick=quick)
 
 
 def _classic(name: str, *more: str, quick: bool = False) -> Row:
     # One thread of torch: the tensors are too small to be shared out. The peers keep both cores.
-    return Row(
-        name,
-        "classic control",
-        name,
-        16_384,
-        ("sync", "async", "envpool", *more),
-        64,
-        threads=1,
-        quick=quick,
-    )
+    peers = ("sync", "async", "envpool", *more)
+    return Row(name, "classic control", name, 16_384, peers, 64, threads=1, quick=quick)
 
 
 _CLASSIC = "gymnasium.envs.classic_control:"
+_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv"
+# As ours: no contact forces among the observations (Gymnasium computes them all the same).
+_NO_FORCES = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
 ROWS = (
-    # As ours: no contact forces among the observations (Gymnasium computes them all the same).
-    _mujoco("Ant-v5", quick=True, include_cfrc_ext_in_observation=False, contact_cost_weight=0.0),
-    _mujoco(
-        "Humanoid-v5", quick=False, include_cfrc_ext_in_observation=False, contact_cost_weight=0.0
-    ),
+    _mujoco("Ant-v5", quick=True, **_NO_FORCES),
+    _mujoco("Humanoid-v5", quick=False, **_NO_FORCES),
     _mujoco("HalfCheetah-v5", quick=True),
     _processes("CartPole", f"{_CLASSIC}CartPoleEnv", 500, 8, quick=True),
     _processes("CartPole", f"{_CLASSIC}CartPoleEnv", 500, 64),
     _processes("MountainCarContinuous", f"{_CLASSIC}Continuous_MountainCarEnv", 999, 8),
     _processes("MountainCarContinuous", f"{_CLASSIC}Continuous_MountainCarEnv", 999, 64),
-    _processes(
-        "HalfCheetah", "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv", 1000, 8, quick=True
-    ),
-    _processes("HalfCheetah", "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv", 1000, 64),
+    _processes("HalfCheetah", _CHEETAH, 1000, 8, quick=True),
+    _processes("HalfCheetah", _CHEETAH, 1000, 64),
     _classic("CartPole-v1", "vector", quick=True),
-    _classic("Pendulum-v1"),
-    _classic("Acrobot-v1"),
-    _classic("MountainCar-v0"),
-    _classic("MountainCarContinuous-v0"),
+    *map(_classic, ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")),
     Row("PointChasing-v0", "other", "PointChasing-v0", 16_384, threads=1),
     Row("PointChasingDiscrete-v0", "other", "PointChasingDiscrete-v0", 16_384, threads=1),
     Row(
@@ -105,8 +87,8 @@ ROWS = (
         2048,
         ("python", "arrays"),
         1,
-        cores=1,
-        threads=1,
+        1,
+        1,
         quick=True,
     ),
 )
@@ -115,34 +97,28 @@ Speeds = dict[str, dict[str, list[float]]]  # row -> system -> steps/s of each w
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = arguments(
+        __doc__,
+        "a few rows, two short windows each: under a minute",
+        repeats=5,
+        seconds=1.0,
+        worker="",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="a few rows, two short windows each: under a minute"
-    )
-    parser.add_argument(
-        "--only", metavar="NAME", action="append", help="only rows whose names begin like this"
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="windows of each system")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
+    parser.add_argument("--only", nargs="+", default=[], help="rows whose names begin like this")
     parser.add_argument(
         "--write", action="store_true", help=f"put the figures into {PAGE.relative_to(ROOT)} too"
     )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.worker:
+        order = json.loads(options.worker)
+        row = next(row for row in ROWS if row.name == order["row"])
+        print(json.dumps(measure(row, order["repeats"], order["seconds"])))
+        return
     if options.quick:
         options.repeats, options.seconds = 2, 0.3
-    if options.worker:
-        row = next(row for row in ROWS if row.name == options.worker)
-        print(json.dumps(measure(row, options.repeats, options.seconds)))
-        return
     rows = [row for row in ROWS if not options.only or row.name.startswith(tuple(options.only))]
     if not rows:
-        parser.error(
-            f"no row begins with {' or '.join(options.only)}; there are "
-            f"{', '.join(row.name for row in ROWS)}"
-        )
+        parser.error(f"there are only the rows {', '.join(row.name for row in ROWS)}")
     if options.quick and not options.only:
         rows = [row for row in rows if row.quick]
     more = [name for name in ("envpool",) if importlib.util.find_spec(name) is not None]
@@ -154,7 +130,9 @@ def main() -> None:
         of_group = [row for row in rows if row.group == group]
         for row in of_group:
             speeds[row.name] = _in_process(row, options)
-        _print_group(group, of_group, speeds)
+        title = f"{group}: environment steps/s, median (least – greatest), and paired ratios"
+        print_table(title, COLUMNS, _table(of_group, speeds))
+        sys.stdout.flush()
     figures = {
         "steps_per_second": speeds,
         "ours_over": {
@@ -165,15 +143,6 @@ def main() -> None:
     if options.write:
         _write_page(setting, rows, speeds)
     finish("environments", figures, targets)
-
-
-def _print_group(group: str, rows: list[Row], speeds: Speeds) -> None:
-    title = (
-        f"{group}: environment steps/s, median (least – greatest), and the median of the "
-        "paired ratios"
-    )
-    print_table(title, COLUMNS, _table(rows, speeds))
-    sys.stdout.flush()
 
 
 def _table(rows: list[Row], speeds: Speeds) -> list[list[object]]:
@@ -217,57 +186,39 @@ def _write_page(setting: str, rows: list[Row], speeds: Speeds) -> None:
 
 def _targets(speeds: Speeds) -> dict[str, Target]:
     """Those of the rows that were measured; None where a peer is not installed."""
-    targets = {}
-    for name, over_async, over_envpool in (
-        ("Ant-v5", 3, 1.1),
-        ("Humanoid-v5", 3, 1.1),
-        ("HalfCheetah-v5", 10, None),
-    ):
-        if name in speeds:
-            targets[f"{name}_over_async"] = Target(_paired(speeds[name], "async"), over_async)
-            if over_envpool is not None:
-                targets[f"{name}_over_envpool"] = Target(
-                    _paired(speeds[name], "envpool"), over_envpool
-                )
-    in_processes = {
-        row.name: _paired(speeds[row.name], "async")
-        for row in ROWS
-        if row.group == "processes" and row.name in speeds
+    over_async = {"Ant-v5": 3, "Humanoid-v5": 3, "HalfCheetah-v5": 10}
+    in_processes = [row.name for row in ROWS if row.group == "processes" and row.name in speeds]
+    over_async |= {name: 3 for name in in_processes if not name.startswith("HalfCheetah")}
+    wanted = {(name, "async"): least for name, least in over_async.items()}
+    wanted |= {("Ant-v5", "envpool"): 1.1, ("Humanoid-v5", "envpool"): 1.1}
+    targets = {
+        f"{name}_over_{peer}": Target(_paired(speeds[name], peer), least)
+        for (name, peer), least in wanted.items()
+        if name in speeds
     }
-    cheap = {
-        name: ratio for name, ratio in in_processes.items() if not name.startswith("HalfCheetah")
-    }
-    targets |= {f"{name}_over_async": Target(ratio, 3) for name, ratio in cheap.items()}
     if in_processes:
-        targets["least_in_processes_over_async"] = Target(
-            min(filter(None, in_processes.values())), 1
-        )
+        ratios = [_paired(speeds[name], "async") for name in in_processes]
+        targets["least_in_processes_over_async"] = Target(min(filter(None, ratios)), 1)
     for name, least in (("CartPole-v1", 20e6), ("StockTrading-v0", 200e3)):
         if name in speeds:
-            targets[f"{name}_steps_per_second"] = Target(
-                statistics.median(speeds[name]["ours"]), least
-            )
-    if "StockTrading-v0" in speeds:
-        found = speeds["StockTrading-v0"]
-        ratios = [
-            ratio for peer in ("python", "arrays") if (ratio := _paired(found, peer)) is not None
-        ]
-        targets["StockTrading-v0_over_python"] = Target(min(ratios, default=None), 50)
+            pace = statistics.median(speeds[name]["ours"])
+            targets[f"{name}_steps_per_second"] = Target(pace, least)
+    if found := speeds.get("StockTrading-v0"):
+        ratios = [_paired(found, peer) for peer in ("python", "arrays")]
+        slowest = min(filter(None, ratios), default=None)
+        targets["StockTrading-v0_over_python"] = Target(slowest, 50)
     return targets
 
 
 def _paired(found: Mapping[str, list[float]], peer: str) -> float | None:
     """Median of ours over the peer's, window by window; None where the peer was not measured."""
-    if peer not in found:
-        return None
-    return statistics.median(a / b for a, b in zip(found["ours"], found[peer], strict=True))
+    return paired(found["ours"], found[peer]) if peer in found else None
 
 
 def _in_process(row: Row, options: argparse.Namespace) -> dict[str, list[float]]:
-    command = [sys.executable, str(Path(__file__).resolve()), "--worker", row.name]
-    command += ["--repeats", str(options.repeats), "--seconds", str(options.seconds)]
+    order = {"row": row.name, "repeats": options.repeats, "seconds": options.seconds}
     threads = {f"{library}_NUM_THREADS": str(row.threads) for library in ("OMP", "MKL", "OPENBLAS")}
-    return last_line(command, **threads)
+    return in_process(__file__, order, **threads)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,6 @@ random               the same with `generator: random`: no agent is copied, stop
 asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
 fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
-independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
-ray                  Ray Tune's population based training, 8 trials of RLlib's PPO, in the virtual
-                     environment --peers, which `--setup` makes; not in trading
 
 Each run is `podracer run` with a budget of device seconds, evaluation included
 (`objective.max_cost`), and no target. All begin with the same portfolio. A budget lasts for nine
@@ -27,30 +24,27 @@ repeated. `--write` copies what is there to docs/benchmarks, with a picture."""
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
-import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured_process import run_measured
-from numpy.typing import NDArray
-from peers.virtual_environment import PLACE, python_of, set_up
-from report import Target, finish, print_table, read_lines, spread, versions
+from lab.arguments import RECORDS, RESULTS, ROOT, arguments, quick_results
+from lab.plots import panels
+from lab.processes import PODRACER, run_job, run_measured
+from lab.report import Target, finish, print_table, spread, versions
+from lab.runs import Runs
+from lab.statistics import Array, estimate, interval, resampled
+from lab.statistics import ratio as ratio_of
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs" / "benchmarks"
-RECORD = DOCS / "evolution.jsonl"
-RESULTS = ROOT / "runs" / "benchmarks" / "evolution.jsonl"
-CLIENT = [sys.executable, "-m", "podracer_client"]
-OURS, RANDOM, INDEPENDENT, RAY = "tournament", "random", "independent ", "ray"
+RECORD = RECORDS / "evolution.jsonl"
+OURS, RANDOM = "tournament", "random"
 COMPARED = (OURS, RANDOM, "asha")
 SYSTEMS: dict[str, dict[str, Any]] = {
     OURS: {},
@@ -64,7 +58,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 """Of each its section `evolution`, beside population and rounds."""
 
 POPULATION, ROUNDS, PODS = 8, 9, 2
-EPISODES, RESAMPLES = 100, 10_000
+EPISODES = 100
 START_AND_STOP_S = 120.0
 TRADING = "StockTrading-v0"
 MARKET = ("--tickers", "5", "--bars", "900", "--strength", "0", "--reversion", "0.2")
@@ -76,8 +70,6 @@ SPLIT = {
     "turbulence_window": 60,
     "max_stock": 2000,
 }
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -129,64 +121,18 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each"
-    )
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", help="only environments whose names begin so"
-    )
-    names = (*SYSTEMS, RAY)
-    parser.add_argument(
-        "--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(names)}"
-    )
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="ended runs, a JSON line each"
-    )
-    parser.add_argument(
-        "--setup", action="store_true", help="make the virtual environment of Ray first"
-    )
-    parser.add_argument("--peers", type=Path, default=PLACE)
-    parser.add_argument(
-        "--write", action="store_true", help=f"runs and picture into {DOCS.relative_to(ROOT)}"
-    )
-    options = parser.parse_args()
-    if unknown := [
-        name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)
-    ]:
-        parser.error(
-            f"--systems: no {', '.join(unknown)}; there are {', '.join(names)} and independent NAME"
-        )
-    if options.setup:
-        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-evolution.txt")
-    tasks = [
-        task
-        for task in TASKS
-        if not options.only or task.environment.startswith(tuple(options.only))
-    ]
+    options = _options()
+    tasks = [task for task in TASKS if task.environment.startswith(tuple(options.only))]
     if options.quick:
-        tasks, options.seeds, options.systems = (
-            [replace(TASKS[0], budget_s=12.0)],
-            1,
-            (OURS, RANDOM),
-        )
-        options.results = Path(tempfile.mkdtemp(prefix="evolution-"), "quick.jsonl")
-    print(
-        versions("torch", "gymnasium", "mujoco-core"),
-        f"· ended runs in {options.results}",
-        flush=True,
-    )
-    runs, lock = _read(RECORD, options.results), threading.Lock()
+        tasks = [replace(TASKS[0], budget_s=12.0)]
+    print(versions("torch", "gymnasium", "mujoco-core"))
+    print(f"ended runs in {options.results}", flush=True)
+    runs, lock = Runs(Run, options.results, RECORD), threading.Lock()
 
     def ended(task: Task, system: str, seed: int) -> None:
-        run = _run_ray(task, seed, options.peers) if system == RAY else _run(task, system, seed)
+        run = _run(task, system, seed)
         with lock:
-            runs[run.key] = run
-            _append(options.results, run)
+            runs.add([run])
             print(f"{run.environment}, {run.system}, seed {run.seed}: {run.value:.4g}", flush=True)
 
     with ThreadPoolExecutor(options.at_once) as pool:
@@ -196,7 +142,6 @@ def main() -> None:
             for task in tasks
             for system in options.systems
             if (task.environment, system, seed, task.budget_s) not in runs
-            and (system, task.environment) != (RAY, TRADING)
         ]
         try:
             for each in missing:
@@ -204,8 +149,28 @@ def main() -> None:
         finally:
             pool.shutdown(cancel_futures=True)
     if options.write:
-        _write({task: own for task, own in _found(TASKS, runs).items() if own})
+        runs.copy(RECORD)
+        _draw({task: own for task, own in _found(TASKS, runs).items() if own})
     _report(_found(tasks, runs))
+
+
+def _options() -> argparse.Namespace:
+    parser = arguments(
+        __doc__,
+        "Pendulum, one seed, tournament and random, 12 s each",
+        seeds=8,
+        results=RESULTS / "evolution.jsonl",
+    )
+    parser.add_argument("--only", nargs="+", default=[""], help="environments that begin so")
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=COMPARED)
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
+    parser.add_argument(
+        "--write", action="store_true", help=f"runs and picture into {RECORDS.relative_to(ROOT)}"
+    )
+    options = parser.parse_args()
+    if options.quick:
+        options.seeds, options.systems, options.results = 1, (OURS, RANDOM), quick_results()
+    return options
 
 
 def _run(task: Task, system: str, seed: int) -> Run:
@@ -213,26 +178,19 @@ def _run(task: Task, system: str, seed: int) -> Run:
         folder = Path(name)
         if task.environment == TRADING:
             _client(folder, "data", "make", f"{folder}/prices.csv", *MARKET, "--seed", str(seed))
-        (folder / "job.json").write_text(json.dumps(_job(task, system, seed)))
         # the seconds are the processor's, and the machine may be busy
         limit_s = 4.0 * task.budget_s + START_AND_STOP_S
-        command = [*CLIENT, "run", f"{folder}/job.json", "--json", "--dir", f"{folder}/runs"]
-        measured = run_measured(command, folder / "log", timeout_s=limit_s, until=("job_finished",))
-        finished = measured.first("job_finished")
-        if finished is None:
-            raise SystemExit(
-                f"{task.environment}, {system}: no end\n{(folder / 'log').read_text()[-2000:]}"
-            )
-        last = finished[1]
+        measured = run_job(_job(task, system, seed), folder, limit_s)
+        _, last = measured.need("job_finished")
         value = _value(task, folder, last["checkpoint"]) if last["checkpoint"] else task.untrained
     looks = [event for _, event in measured.events if event.get("event") == "progress"]
+    # a job counts returns, not Sharpe ratios
+    counts = task.environment != TRADING
     reached = [
         look["train_seconds"]
         for look in looks
-        if (look.get("best_return") or -math.inf) >= task.goal
+        if counts and (look.get("best_return") or -math.inf) >= task.goal
     ]
-    if task.environment == TRADING:
-        reached = []  # a job counts returns, not Sharpe ratios
     return Run(
         environment=task.environment,
         system=system,
@@ -247,32 +205,6 @@ def _run(task: Task, system: str, seed: int) -> Run:
     )
 
 
-def _run_ray(task: Task, seed: int, peers: Path) -> Run:
-    options = {
-        "seconds": task.budget_s,
-        "goal": task.goal,
-        "round": _round_s(task),
-        "population": POPULATION,
-    }
-    arguments = (
-        f"--{name}={value:g}"
-        for name, value in (options | {"episodes": EPISODES, "seed": seed}).items()
-    )
-    script = ROOT / "benchmarks" / "peers" / "evolution_ray.py"
-    command = [str(python_of(peers)), str(script), task.environment, *arguments]
-    with tempfile.TemporaryDirectory(prefix="evolution-") as folder:
-        measured = run_measured(
-            command, log := Path(folder, "log"), timeout_s=4.0 * task.budget_s + START_AND_STOP_S
-        )
-        finished = measured.first("finished")
-        if finished is None:
-            raise SystemExit(f"{task.environment}, {RAY}: no end\n{log.read_text()[-2000:]}")
-    values = {name: value for name, value in finished[1].items() if name != "event"}
-    return Run(
-        environment=task.environment, system=RAY, seed=seed, budget_s=task.budget_s, **values
-    )
-
-
 def _round_s(task: Task) -> float:
     return task.budget_s / (POPULATION * ROUNDS)
 
@@ -284,59 +216,39 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         "environment": {"id": task.environment},
         "objective": {"max_cost": f"{task.budget_s:g}s", "statistic": "mean"},
         "search": {"algorithms": "auto"},
-        "evolution": {"population": POPULATION, "round": {"seconds": _round_s(task)}},
+        "evolution": {"population": POPULATION, "round": {"seconds": _round_s(task)}}
+        | SYSTEMS[system],
         "pod": {"count": {"min": 1, "max": PODS}, "members": POPULATION},
         "evaluation": {"episodes": 32},
         "seed": seed,
     }
     if task.environment == TRADING:
         job["environment"]["kwargs"], job["data"] = SPLIT, {"table": "./prices.csv"}
-    if system.startswith(INDEPENDENT):
-        from podracer_core.catalogue import find_algorithm
-
-        algorithm = system.removeprefix(INDEPENDENT)
-        # A value that is not searched: everything else keeps its default then, too.
-        fixed = {"gamma": find_algorithm(algorithm).defaults()["gamma"]}
-        job["search"] = {"algorithms": [algorithm], "space": fixed}
-        job["evolution"]["generator"] = RANDOM
-    else:
-        job["evolution"] |= SYSTEMS[system]
     return job
 
 
 def _value(task: Task, folder: Path, checkpoint: str) -> float:
     if task.environment == TRADING:
-        accounts = _client(
-            folder, "backtest", checkpoint, "--json", "--output", f"{folder}/backtest"
-        )["accounts"]
+        output = ("--json", "--output", f"{folder}/backtest")
+        accounts = _client(folder, "backtest", checkpoint, *output)["accounts"]
         above = accounts["buy_and_hold"].get("policy_sharpe_above") or math.nan
         return float(above) if math.isfinite(above) else task.untrained  # it never bought
-    return float(
-        _client(folder, "evaluate", checkpoint, "--episodes", str(EPISODES), "--json")["mean"]
-    )
+    found = _client(folder, "evaluate", checkpoint, "--episodes", str(EPISODES), "--json")
+    return float(found["mean"])
 
 
 def _client(folder: Path, *arguments: str) -> dict[str, Any]:
-    measured = run_measured([*CLIENT, *arguments], folder / "client.log", timeout_s=600.0)
+    measured = run_measured([*PODRACER, *arguments], folder / "client.log", timeout_s=600.0)
     return measured.events[-1][1] if measured.events else {}
-
-
-def _read(*results: Path) -> dict[tuple[str, str, int, float], Run]:
-    return {run.key: run for run in (Run(**fields) for fields in read_lines(*results))}
-
-
-def _append(results: Path, run: Run) -> None:
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with results.open("a") as file:
-        file.write(json.dumps(asdict(run)) + "\n")
 
 
 Found = dict[Task, list[Run]]
 
 
-def _found(tasks: Sequence[Task], runs: Mapping[tuple[str, str, int, float], Run]) -> Found:
+def _found(tasks: Sequence[Task], runs: Iterable[Run]) -> Found:
+    every = list(runs)
     return {
-        task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)]
+        task: [run for run in every if run.key[::3] == (task.environment, task.budget_s)]
         for task in tasks
     }
 
@@ -353,18 +265,10 @@ def _gains(task: Task, runs: Sequence[Run], system: str, other: str) -> Array:
 
 
 def _report(found: Found) -> None:
+    header = ["environment", "system", "seeds", "value", "at the goal", "after (part of the run)"]
     print_table(
         "The best policy's value, of each seed: median (least – greatest)",
-        [
-            "environment",
-            "system",
-            "seeds",
-            "value",
-            "at the goal",
-            "after (part of the run)",
-            "env steps",
-            "agents",
-        ],
+        [*header, "env steps", "agents"],
         [
             _row(task, system, runs)
             for task, runs in found.items()
@@ -416,75 +320,57 @@ def _compare(gains: dict[Task, Array], other: str, targets: dict[str, Target]) -
     random = np.random.default_rng(0)
     wins, rows, below = [], [], 0
     for task, values in gains.items():
-        drawn = values[random.integers(len(values), size=(RESAMPLES, len(values)))]
-        wins.append(((drawn > 0) + 0.5 * (drawn == 0)).mean(1))
-        low, high = np.percentile(drawn.mean(1), [2.5, 97.5])
-        below += bool(high < 0)
+        wins.append(_won(resampled(values, random)))
+        gain = estimate(values, statistic=lambda scores: scores.mean(-1))
+        below += gain.high < 0
+        between = f"{gain.low:+.3f} – {gain.high:+.3f}"
         rows.append(
-            [
-                task.environment,
-                len(values),
-                f"{values.mean():+.3f}",
-                f"{low:+.3f} – {high:+.3f}",
-                _won(values),
-            ]
+            [task.environment, len(values), f"{gain.value:+.3f}", between, float(_won(values))]
         )
-    low, high = np.percentile(np.mean(wins, 0), [2.5, 97.5])
+    low, high = interval(np.mean(wins, 0))
     probability = float(np.mean([_won(values) for values in gains.values()]))
     title = (
         f"Tournament less {other}, normalized; probability of improvement {probability:.2f} "
         f"({low:.2f} – {high:.2f})"
     )
     print_table(title, ["environment", "seeds", "mean", "95 %", "won"], rows)
-    targets["probability of improvement over random, lower bound"] = Target(float(low), 0.5)
+    targets["probability of improvement over random, lower bound"] = Target(low, 0.5)
     targets["tasks whose interval is below zero"] = Target(float(below), 0.0, at_most=True)
-    return {"probability": probability, "low": float(low), "high": float(high)}
+    return {"probability": probability, "low": low, "high": high}
 
 
-def _won(values: Array) -> float:
-    return float(((values > 0) + 0.5 * (values == 0)).mean())
+def _won(values: Array) -> Array:
+    """The part of the last axis that is above 0."""
+    return np.asarray(((values > 0) + 0.5 * (values == 0)).mean(-1))
 
 
 def _ratio(task: Task, runs: Sequence[Run]) -> float | None:
     """Of the median seconds to the goal; a run that never got there has used all of its own."""
     medians = [
         statistics.median(run.train_s if run.seconds is None else run.seconds for run in own)
-        for own in (_of(runs, system).values() for system in (OURS, RANDOM))
         if own
+        else None
+        for own in (_of(runs, system).values() for system in (OURS, RANDOM))
     ]
-    return medians[0] / medians[1] if len(medians) == 2 else None
+    return ratio_of(*medians)
 
 
-def _write(found: Found) -> None:
-    """docs/benchmarks/evolution.jsonl has every run; evolution.png their normalized values, a point
-    each."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    runs = sorted((run for own in found.values() for run in own), key=lambda run: run.key)
-    RECORD.write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs))
-    figure, axes = pyplot.subplots(figsize=(9, 4.5), dpi=120)
-    systems = list(dict.fromkeys(run.system for run in runs))
+def _draw(found: Found) -> None:
+    """evolution.png: every run's normalized value, a point each."""
+    systems = list(dict.fromkeys(run.system for own in found.values() for run in own))
+    figure, (axes,) = panels(width=9, height=4.5)
     for number, system in enumerate(systems):
         shift = (number - (len(systems) - 1) / 2) * 0.8 / len(systems)
-        points = [
-            (place + shift, (run.value - task.untrained) / (task.goal - task.untrained))
-            for place, (task, own) in enumerate(found.items())
-            for run in _of(own, system).values()
-        ]
-        axes.plot(
-            *zip(*points, strict=True),
-            "o",
-            color=f"C{number}",
-            alpha=0.5,
-            markersize=5,
-            label=system,
-        )
-        for across in dict.fromkeys(across for across, _ in points):
-            mean = statistics.fmean(value for place, value in points if place == across)
-            axes.plot(across, mean, "_", color=f"C{number}", markersize=16, markeredgewidth=3)
+        for place, (task, own) in enumerate(found.items()):
+            values = [
+                (run.value - task.untrained) / (task.goal - task.untrained)
+                for run in _of(own, system).values()
+            ]
+            at, color = place + shift, f"C{number}"
+            label = None if place else system
+            axes.plot([at] * len(values), values, "o", color=color, alpha=0.5, label=label)
+            if values:
+                axes.plot(at, statistics.fmean(values), "_", color=color, markersize=16, mew=3)
     axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
     axes.set(
         ylabel="0: untrained, 1: the goal",
@@ -492,8 +378,7 @@ def _write(found: Found) -> None:
     )
     axes.set_xticks(range(len(found)), [task.environment for task in found], rotation=20)
     axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(DOCS / "evolution.png")
+    figure.savefig(RECORDS / "evolution.png")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ have none. With a Sharpe ratio of 3 at least 90 % have to be found."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import tempfile
@@ -31,16 +30,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lab.arguments import arguments
+from lab.report import Target, finish, print_table, versions
 from numpy.typing import NDArray
-from report import Target, finish, print_table, versions
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.statistics import FALSE_CLAIMS
-from podracer_orchestrator.jobs import plan_of
 from podracer_orchestrator.outcomes import TARGET_EPISODES, claim_of, corrected_score
 from podracer_orchestrator.tables import JobRow
+from podracer_platform.rpc import DEFAULT_PROJECT
 from podracer_platform.training_messages import result_to_message
 from podracer_trading.backtest import (
     DAYS_A_YEAR,
@@ -80,10 +80,7 @@ SHAPES: dict[str, Draw] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="100 jobs, 20 markets: under a minute")
+    parser = arguments(__doc__, "100 jobs, 20 markets: under a minute")
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--markets", type=int, default=100)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
@@ -132,10 +129,9 @@ def _job(draw: Draw, distance: float, seed: int) -> tuple[bool, int]:
     spec = job_pb2.JobSpec(
         seed=seed, objective={"target_return": -distance}, evaluation={"episodes": EPISODES}
     )
-    job, heard = JobRow(spec=spec.SerializeToString()), 0
-    plan = plan_of(job)
+    job, heard = JobRow(spec=spec.SerializeToString(), project=DEFAULT_PROJECT), 0
     for returns in draw(generator, (CANDIDATES, EPISODES)):
-        if returns.mean() < -distance or not claim_of(plan, _evaluation(returns)).claims_target:
+        if returns.mean() < -distance or not claim_of(job, _evaluation(returns)).claims_target:
             continue
         heard += 1
         challenge = draw(generator, (TARGET_EPISODES,))
@@ -170,28 +166,18 @@ def _count_edges(
         independent = float(np.mean([edge.independent_trials for edge, _ in found]))
         ratio = float(np.median([edge.excess_sharpe_ratio for edge, _ in found]))
         rows.append([name, f"{100 * share:.0f} %", f"{100 * alone:.0f} %", ratio, independent])
-        figures[f"edge, {name}"] = {
-            "found": share,
-            "alone": alone,
-            "independent": independent,
-            "searches": markets,
-        }
+        found_here = {"found": share, "alone": alone, "independent": independent}
+        figures[f"edge, {name}"] = found_here | {"searches": markets}
         if search is _market:
             limits["false edges, invented markets"] = Target(
                 share, _most(SIGNIFICANT, markets), at_most=True
             )
     limits[f"edges found, {name}"] = Target(share, FOUND)
-    header = [
-        "searches",
-        "said to have an edge",
-        "as if it were the only one",
-        "excess Sharpe ratio",
-        "independent",
-    ]
+    seconds = time.perf_counter() - begin
+    header = ["searches", "said to have an edge", "as if it were the only one"]
     print_table(
-        f"{markets} searches of {POLICIES} policies each, after {time.perf_counter() - begin:.0f} "
-        "s",
-        header,
+        f"{markets} searches of {POLICIES} policies each, after {seconds:.0f} s",
+        [*header, "excess Sharpe ratio", "independent"],
         rows,
     )
 

@@ -13,7 +13,6 @@ samples."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -24,17 +23,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as distributed
-from report import Target, finish, print_table, versions
+from lab.agents import Agents
+from lab.arguments import arguments
+from lab.report import Target, finish, print_table, versions
 from torch import Tensor
 
-from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
+from podracer_core.algorithms import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion import (
@@ -51,7 +53,7 @@ from podracer_core.fusion import (
 from podracer_core.random_numbers import evaluation_seeds
 from podracer_core.training import EpochFusion, FusionTransport
 
-EPOCHS, MINIBATCHES = 10, 32
+HORIZON, EPOCHS, MINIBATCHES = 64, 10, 32
 LOOKS, EPISODES = 10, 16
 LEAST_RATIO = 20.0
 METHODS: dict[str, str] = {
@@ -63,71 +65,59 @@ _BYTES_ACKED = 120  # tcpi_bytes_acked in struct tcp_info (linux/tcp.h)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="Pendulum-v1, 2 learners, a few updates: under a minute",
+    parser = arguments(
+        __doc__,
+        "Pendulum-v1, 2 learners, a few updates: under a minute",
+        seeds=3,
+        steps=524_288,
+        worker="",
     )
     parser.add_argument("--environment", default="HalfCheetah-v5")
-    parser.add_argument(
-        "--steps", type=int, default=524_288, help="environment steps of all learners together"
-    )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--learner", nargs=4, metavar=("METHOD", "RANK", "SIZE", "STORE"), help=argparse.SUPPRESS
-    )
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--envs", type=int, default=64, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.quick:
-        options.environment, options.steps, options.seeds, options.envs = (
-            "Pendulum-v1",
-            8_192,
-            1,
-            16,
-        )
-    if options.learner:
-        method, rank, size, store = options.learner
-        print(json.dumps(run_learner(options, method, int(rank), int(size), store)))
+    if options.worker:
+        print(json.dumps(run_learner(Learner(**json.loads(options.worker)))))
         return
-    print(
-        versions("torch", "mujoco-core"),
-        f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}",
-    )
+    task = (options.environment, options.steps, 64)
+    if options.quick:
+        options.seeds, task = 1, ("Pendulum-v1", 8192, 16)
+    print(versions("torch", "mujoco-core"), f"· 1 torch thread a learner, {task[0]}", flush=True)
     cells = [(1, "mean")] + [
         (size, method) for size in ((2,) if options.quick else (2, 4)) for method in METHODS
     ]
-    results = {
-        cell: [measure(options, *cell, seed) for seed in range(options.seeds)] for cell in cells
-    }
-    report(results)
+    report({cell: [measure(task, *cell, seed) for seed in range(options.seeds)] for cell in cells})
 
 
-def measure(options: argparse.Namespace, size: int, method: str, seed: int) -> dict[str, object]:
+@dataclass(frozen=True)
+class Learner:
+    """One of `size` learners. `steps` are of all together, `envs` its own; `store` is the file by
+    which they find one another."""
+
+    environment: str
+    steps: int
+    envs: int
+    method: str
+    rank: int
+    size: int
+    seed: int
+    store: str
+
+
+def measure(task: tuple[str, int, int], size: int, method: str, seed: int) -> dict[str, Any]:
     """One run of `size` learners: the curve of rank 0 as (samples, seconds, return), and the bytes
     of all."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            __file__,
-            "--environment",
-            options.environment,
-            "--steps",
-            str(options.steps),
-        ]
-        command += ["--seed", str(seed), "--envs", str(options.envs)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        orders = [
+            Learner(*task, method, rank, size, seed, f"{folder}/store") for rank in range(size)
+        ]
         processes = [
             subprocess.Popen(
-                [*command, "--learner", method, str(rank), str(size), f"{folder}/store"],
+                [sys.executable, __file__, "--worker", json.dumps(asdict(order))],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
             )
-            for rank in range(size)
+            for order in orders
         ]
         outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
@@ -136,58 +126,49 @@ def measure(options: argparse.Namespace, size: int, method: str, seed: int) -> d
     return {"curve": learners[0]["curve"], "bytes": sum(learner["bytes"] for learner in learners)}
 
 
-def run_learner(
-    options: argparse.Namespace, method: str, rank: int, size: int, store: str
-) -> dict[str, object]:
+def run_learner(own: Learner) -> dict[str, Any]:
     """One of them, in its own process."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=size,
+        init_method=f"file://{own.store}",
+        rank=own.rank,
+        world_size=own.size,
         timeout=timedelta(minutes=5),
     )
-    horizon = 64
     settings = {
-        "horizon": horizon,
+        "horizon": HORIZON,
         "epochs": EPOCHS,
-        "minibatch_size": horizon * options.envs // MINIBATCHES,
+        "minibatch_size": HORIZON * own.envs // MINIBATCHES,
+        "normalize_values": False,
     }
-    cohort = CohortConfig(
-        "ppo", (MemberConfig("a", 1 + options.seed),), settings | {"normalize_values": False}
-    )
-    spec = EnvironmentSpec(id=options.environment)
-    environment = make_vec_environment(spec, options.envs)
-    algorithm = PPO(cohort, environment.observation_space, environment.action_space)
-    seeds = torch.tensor([1 + options.seed])
-    collector = Collector(environment, algorithm.actor, seeds, first_environment=rank << 20)
+    spec, first = EnvironmentSpec(id=own.environment), own.rank << 20
+    agents = Agents("ppo", spec, [1 + own.seed], own.envs, settings, first_environment=first)
+    algorithm, member = agents.algorithm, (own.rank, own.size)
     after_update = (
-        averaging(algorithm, rank, size)
-        if method == "gradients"
-        else fusing(algorithm, rank, size, method)
+        averaging(algorithm, *member)
+        if own.method == "gradients"
+        else fusing(algorithm, *member, own.method)
     )
-
     evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
-    updates = max(1, options.steps // (size * horizon * options.envs))
+    updates = max(1, own.steps // (own.size * agents.steps))
     looks = {round(updates * (look + 1) / LOOKS) for look in range(LOOKS)}
     curve, seconds = [], 0.0
     for update in range(1, updates + 1):
         start = time.perf_counter()
-        algorithm.update(collector.collect(horizon, policy_version=algorithm.version))
+        agents.train()
         after_update()
         seconds += time.perf_counter() - start
         if update in looks:
-            if rank == 0:
-                (result,) = evaluator.evaluate(
-                    algorithm.actor, evaluation_seeds(options.seed, 0, EPISODES)
-                )
-                curve.append((update * size * horizon * options.envs, seconds, result.mean))
+            if own.rank == 0:
+                fresh = evaluation_seeds(own.seed, 0, EPISODES)
+                (result,) = evaluator.evaluate(algorithm.actor, fresh)
+                curve.append((update * own.size * agents.steps, seconds, result.mean))
             distributed.barrier()  # evaluation time is not counted
     sent = bytes_sent()
     distributed.barrier()
     distributed.destroy_process_group()
-    environment.close()
+    agents.environment.close()
     evaluator.close()
     return {"curve": curve, "bytes": sent}
 
@@ -292,7 +273,7 @@ def bytes_sent() -> int:
     return total
 
 
-def report(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
+def report(results: dict[tuple[int, str], list[dict[str, Any]]]) -> None:
     """Tables, and the closing line."""
     figures: dict[str, object] = {}
     targets: dict[str, Target] = {}
@@ -304,12 +285,8 @@ def report(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
         seconds = statistics.median(curve[-1][1] for curve in curves)
         title = METHODS[method] if size > 1 else "alone"
         rows.append([size, title, sent / 1e6, final, seconds, curves[0][-1][0] / seconds])
-        figures[f"{size}_{method}"] = {
-            "bytes": sent,
-            "return": final,
-            "seconds": seconds,
-            "curves": curves,
-        }
+        found = {"bytes": sent, "return": final, "seconds": seconds, "curves": curves}
+        figures[f"{size}_{method}"] = found
         if size > 1 and method != "gradients":
             gradients = statistics.median(run["bytes"] for run in results[size, "gradients"])
             targets[f"bytes_saved_by_{method}_with_{size}"] = Target(gradients / sent, LEAST_RATIO)
@@ -319,7 +296,7 @@ def report(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
     finish("fusion", figures, targets)
 
 
-def print_curves(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
+def print_curves(results: dict[tuple[int, str], list[dict[str, Any]]]) -> None:
     """Return against samples and against time."""
     for (size, method), runs in results.items():
         points = zip(*(run["curve"] for run in runs), strict=True)

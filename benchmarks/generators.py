@@ -14,7 +14,6 @@ judge early."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import os
@@ -27,7 +26,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from report import Target, finish, print_table, spread, versions
+from lab.arguments import arguments
+from lab.report import Target, finish, print_table, spread, versions
 from synthetic.landscapes import LANDSCAPES, Landscape
 from synthetic.pool import Outcome, Setting, run_job
 
@@ -37,6 +37,7 @@ from podracer_platform.database import open_database
 BASELINE = "random"
 GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha")
 ADAPTIVE = "tournament, adaptive"
+GAINS = ("won / lost", "median gain", "95 %", "sign test")
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -81,13 +82,7 @@ class Comparison:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="three seeds and half of the budget: under a minute"
-    )
-    parser.add_argument("--seeds", type=int, default=20)
+    parser = arguments(__doc__, "three seeds and half of the budget: under a minute", seeds=20)
     parser.add_argument(
         "--first-seed", type=int, default=0, help="for seeds that nothing was tuned on"
     )
@@ -133,23 +128,15 @@ def _report(
             against = _against(comparison) if contender != BASELINE else ["", "", "", ""]
             agents = statistics.mean(run.agents for run in runs.values())
             rows.append([contender, spread(values), *against, agents])
-        header = [
-            "",
-            "return, median (range)",
-            "won / lost",
-            "median gain",
-            "95 %",
-            "sign test",
-            "agents",
-        ]
-        print_table(f"{landscape.name}: {landscape.meaning}", header, rows)
+        title = f"{landscape.name}: {landscape.meaning}"
+        print_table(title, ["", "return, median (range)", *GAINS, "agents"], rows)
     pooled = {
         contender: _compare(outcomes, LANDSCAPES, contender)
         for contender in (*GENERATORS, ADAPTIVE)
     }
     print_table(
         "all landscapes together, against random search",
-        ["", "won / lost", "median gain", "95 %", "sign test"],
+        ["", *GAINS],
         [[contender, *_against(comparison)] for contender, comparison in pooled.items()],
     )
     print(f"\n{leases_per_minute:,.0f} leases a minute and process")
@@ -165,25 +152,15 @@ def _report(
 
 
 def _against(comparison: Comparison) -> list[object]:
-    low, high = comparison.interval
-    won = f"{comparison.wins} / {comparison.losses}"
-    return [
-        won,
-        f"{comparison.median:+.0f}",
-        f"{low:+.0f} … {high:+.0f}",
-        f"p = {comparison.probability:.2g}",
-    ]
+    (low, high), won = comparison.interval, f"{comparison.wins} / {comparison.losses}"
+    gain, chance = f"{comparison.median:+.0f}", f"p = {comparison.probability:.2g}"
+    return [won, gain, f"{low:+.0f} … {high:+.0f}", chance]
 
 
 def _summary(comparison: Comparison, values: Sequence[float]) -> dict[str, object]:
-    return {
-        "median": statistics.median(values),
-        "wins": comparison.wins,
-        "losses": comparison.losses,
-        "median_gain": comparison.median,
-        "interval": comparison.interval,
-        "probability": comparison.probability,
-    }
+    names = ("wins", "losses", "interval", "probability")
+    found = {name: getattr(comparison, name) for name in names}
+    return {"median": statistics.median(values), "median_gain": comparison.median, **found}
 
 
 def _compare(

@@ -30,10 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import Target, finish, number_text, print_table, read_lines, spread, versions
+from lab.arguments import RECORDS as DOCS
+from lab.arguments import RESULTS, ROOT
+from lab.report import Target, finish, number_text, print_table, spread, versions
+from lab.runs import append_lines, read_lines
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDS, TRIALS = (ROOT / folder / "benchmarks" / "gpu.jsonl" for folder in ("docs", "runs"))
+RECORDS, TRIALS = DOCS / "gpu.jsonl", RESULTS / "gpu.jsonl"
 # a commit that changes nothing here leaves the figures as they are
 CODE = ("benchmarks", "libs", "services")
 NEWEST = 3
@@ -89,7 +91,8 @@ CART_POLE: Record = {
 }  # fmt: skip
 ANT: Record = {
     "task": "Ant-v5", "worlds": 8192,
-    "recipe": {"horizon": 16, "minibatch_size": 32_768, "epochs": 4, "hidden_sizes": (256, 128, 64)},
+    "recipe": {"horizon": 16, "minibatch_size": 32_768, "epochs": 4,
+               "hidden_sizes": (256, 128, 64)},
 }  # fmt: skip
 ROWS = (
     Row("cartpole", "PPO, CartPole-v1, 64-64, 16,384 × 32, 4 × 4", 2.0,
@@ -111,7 +114,8 @@ ROWS = (
     _trained("half_cheetah", "HalfCheetah-v5 by defaults", "HalfCheetah-v5", 3, 6490),
     _trained("walker2d", "Walker2d-v5 by defaults", "Walker2d-v5", 4, 7046),
     _trained("hopper", "Hopper-v5 by defaults", "Hopper-v5", 4, 3100),
-    _trained("off_policy", "HalfCheetah-v5 by FlashSAC", "HalfCheetah-v5", 8, 9000, algorithm="flash_sac"),
+    _trained("off_policy", "HalfCheetah-v5 by FlashSAC", "HalfCheetah-v5", 8, 9000,
+             algorithm="flash_sac"),
     Row("sac", "SAC, HalfCheetah-v5 on the CPU, a gradient step a step", 2.0,
         {"alone": ("replaying", {"seeds": 1}), "8 seeds": ("replaying", {"seeds": 8})},
         [Goal("alone", "steps/s", 1500.0), Goal("8 seeds", "steps/s", 8000.0)]),
@@ -132,28 +136,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="of the run; what may take longer is not begun"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only list the queue, with the minutes expected"
-    )
-    parser.add_argument(
-        "--tiny", action="store_true", help="every row in seconds; the figures mean nothing"
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
-    parser.add_argument(
-        "--purejaxrl",
-        help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed",
-    )
-    parser.add_argument("--profile", action="store_true", help="print kernels instead")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU",
-    )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--minutes", type=float, default=9.0, help="what may take longer is not begun")
+    add("--dry-run", action="store_true", help="only list the queue, with the minutes expected")
+    add("--tiny", action="store_true", help="every row in seconds; the figures mean nothing")
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
+    add("--purejaxrl", help="the peer: the full path of a checkout, beside JAX and gymnax 0.0.9")
+    add("--profile", action="store_true", help="print kernels instead")
+    add("--results", type=Path, help="default: docs/benchmarks/gpu.jsonl; in runs/ if tiny or CPU")
+    add("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         _work(json.loads(options.worker))
@@ -185,20 +177,12 @@ def main() -> None:
         if problem := _problem(row, options, (end - time.monotonic()) / 60.0):
             print(f"{row.name}: {problem}", flush=True)
             continue
-        seed = (
-            max(
-                (each["seed"] for each in list(read_lines(results)) if each["row"] == row.name),
-                default=-1,
-            )
-            + 1
-        )
+        seeds = [each["seed"] for each in read_lines(results) if each["row"] == row.name]
+        seed = max(seeds, default=-1) + 1
         found = [
             {**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)
         ]
-        if found:
-            results.parent.mkdir(parents=True, exist_ok=True)
-            with results.open("a") as file:
-                file.write("".join(json.dumps(record) + "\n" for record in found))
+        append_lines(results, found)
     if not options.profile:
         _report(rows, list(read_lines(results)), counts)
 
@@ -262,26 +246,13 @@ def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> I
         )
         if not problem and not options.profile and not math.isfinite(found.get("return", math.nan)):
             problem = "gave no return"
-        seconds = round(time.monotonic() - start, 1)
-        told = [f"{name} {number_text(value)}" for name, value in found.get("figures", {}).items()]
-        told += (
-            [f"return {number_text(found['return'])}"]
-            if found
-            else output
-            if options.profile
-            else []
-        )
-        text = problem or ("\n" if options.profile else ", ").join(told)
-        print(f"{row.name}, {system}, {seconds:.0f} s:", text, flush=True)
+        about = {"row": row.name, "system": system, "seconds": round(time.monotonic() - start, 1)}
+        figures = {**found.get("figures", {}), "return": found.get("return", math.nan)}
+        told = [f"{name} {number_text(value)}" for name, value in figures.items()]
+        text = problem or ("\n".join(output) if options.profile else ", ".join(told))
+        print(f"{row.name}, {system}, {about['seconds']:.0f} s:", text, flush=True)
         if found and not problem:
-            yield {
-                "date": date,
-                "row": row.name,
-                "system": system,
-                "seconds": seconds,
-                **gpu,
-                **found,
-            }
+            yield {"date": date, **about, **gpu, **found}
 
 
 def _ended(
@@ -324,30 +295,16 @@ def _watched(device: str) -> Iterator[Record]:
     if device == "cpu":
         yield gpu
         return
-    words = [
-        "nvidia-smi",
-        "-i",
-        "0",
-        "--query-gpu=name,memory.used",
-        "--format=csv,noheader,nounits",
-        "-lms",
-        "200",
-    ]
+    query = "--query-gpu=name,memory.used --format=csv,noheader,nounits"
+    words = f"nvidia-smi -i 0 {query} -lms 200".split()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield gpu
         finally:
             process.terminate()
-            seen = [
-                line.rsplit(", ", 1)
-                for line in process.communicate()[0].splitlines()
-                if ", " in line
-            ]
-            gpu |= (
-                {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)}
-                if seen
-                else {}
-            )
+            lines = process.communicate()[0].splitlines()
+            if seen := [line.rsplit(", ", 1) for line in lines if ", " in line]:
+                gpu |= {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)}
 
 
 def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> None:
@@ -355,21 +312,15 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
     record."""
     cells, figures, targets = list[list[object]](), dict[str, float](), dict[str, Target]()
     chips = {record["row"]: record["chip"] for record in records}
-    for row, system, chip in dict.fromkeys(
-        (each["row"], each["system"], each["chip"]) for each in records
-    ):
-        own = [
-            each
-            for each in records
-            if (each["row"], each["system"], each["chip"]) == (row, system, chip)
-        ][-NEWEST:]
+    by_system: dict[tuple[str, str, str], list[Record]] = {}
+    for each in records:
+        by_system.setdefault((each["row"], each["system"], each["chip"]), []).append(each)
+    for (row, system, chip), every in by_system.items():
+        own = every[-NEWEST:]
         memory = max((each["peak_memory_mib"] or 0 for each in own), default=0)
         for name in (*own[-1]["figures"], "return"):
-            found = [
-                value
-                for each in own
-                if (value := {**each["figures"], **each}.get(name)) is not None
-            ]
+            values = [{**each["figures"], **each}.get(name) for each in own]
+            found = [value for value in values if value is not None]
             commits = " ".join(dict.fromkeys(each["commit"] for each in own))
             cells.append([row, system, name, spread(found), len(found), memory, chip, commits])
             figures[f"{row}, {system}, {name}, {chip}"] = statistics.median(found)
@@ -379,21 +330,11 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
             value = figures.get(f"{row.name}, {goal.system}, {place}")
             below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0) if goal.over else 1.0
             value = value / below if counts and value is not None and below else None
-            name = f"{row.title}: {goal.system}, {goal.figure}" + (
-                f" ÷ {' '.join(goal.over)}" if goal.over else ""
-            )
+            over = f" ÷ {' '.join(goal.over)}" if goal.over else ""
+            name = f"{row.title}: {goal.system}, {goal.figure}{over}"
             targets[name] = Target(value, goal.wanted, goal.at_most)
-    header = [
-        "row",
-        "system",
-        "figure",
-        "median (least – greatest)",
-        "runs",
-        "MiB",
-        "chip",
-        "commits",
-    ]
-    print_table(f"Of the newest {NEWEST} records of each system", header, cells)
+    header = ["row", "system", "figure", "median (least – greatest)", "runs", "MiB", "chip"]
+    print_table(f"Of the newest {NEWEST} records of each system", [*header, "commits"], cells)
     finish("gpu", figures, targets)
 
 

@@ -14,15 +14,15 @@ form never finds a segment above the mean, so it does nothing there but cost tim
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from report import finish, last_line, print_table, versions
+from lab.arguments import arguments
+from lab.processes import in_process
+from lab.report import finish, print_table, versions
 
 LOOKS, LOOK_EPISODES, FINAL_EPISODES = 20, 16, 32
 TITLES = {"off": "PPO", "segment": "with the segment form", "k_step": "with the k-step form"}
@@ -65,20 +65,13 @@ class Measurement:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="a sixteenth of the steps, Pendulum only: under a minute",
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=8, help="agents in a cohort, each with a seed of its own"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="torch threads")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = arguments(
+        __doc__,
+        "a sixteenth of the steps, Pendulum only: under a minute",
+        seeds=8,
+        threads=1,
+        worker="",
+    ).parse_args()
     if options.worker:
         print(json.dumps(_train(Measurement(**json.loads(options.worker)))))
         return
@@ -91,8 +84,9 @@ def main() -> None:
             continue
         env_steps = recipe["env_steps"] // (16 if options.quick else 1)
         found = {
-            form: _in_process(
-                Measurement(environment, form, env_steps, options.seeds, options.threads)
+            form: in_process(
+                __file__,
+                asdict(Measurement(environment, form, env_steps, options.seeds, options.threads)),
             )
             for form in TITLES
         }
@@ -124,55 +118,36 @@ def _print(environment: str, env_steps: int, found: dict[str, dict[str, Any]]) -
 
 
 def _statistics(values: list[float]) -> dict[str, float]:
-    return {
-        "mean": statistics.mean(values),
-        "variance": statistics.variance(values) if len(values) > 1 else 0.0,
-        "least": min(values),
-        "greatest": max(values),
-    }
+    variance = statistics.variance(values) if len(values) > 1 else 0.0
+    mean, least, greatest = statistics.mean(values), min(values), max(values)
+    return {"mean": mean, "variance": variance, "least": least, "greatest": greatest}
 
 
 def _summary(runs: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **runs,
-        "final_statistics": _statistics(runs["final"]),
-        "area_statistics": _statistics(runs["area"]),
-    }
-
-
-def _in_process(measurement: Measurement) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--worker", json.dumps(asdict(measurement))]
-    return last_line(command)
+    return runs | {f"{key}_statistics": _statistics(runs[key]) for key in ("final", "area")}
 
 
 def _train(measurement: Measurement) -> dict[str, Any]:
     import torch
+    from lab.agents import Agents
 
-    from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
-    from podracer_core.collect import Collector
     from podracer_core.environments import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 
     torch.set_num_threads(measurement.threads)
-    recipe, seeds = RECIPES[measurement.environment], list(range(measurement.agents))
-    members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds)
-    cohort = CohortConfig("ppo", members, recipe["hyperparameters"] | {"h_term": measurement.form})
-
-    def make_environment(num_envs: int) -> Any:
-        return make_vec_environment(EnvironmentSpec(id=measurement.environment), num_envs)
-
-    environment = make_environment(measurement.agents * recipe["num_envs"])
-    algorithm = algorithm_class("ppo")(
-        cohort, environment.observation_space, environment.action_space
+    recipe, spec = RECIPES[measurement.environment], EnvironmentSpec(id=measurement.environment)
+    settings = recipe["hyperparameters"] | {"h_term": measurement.form}
+    agents = Agents("ppo", spec, range(measurement.agents), recipe["num_envs"], settings)
+    algorithm, evaluator = (
+        agents.algorithm,
+        GreedyEvaluator(lambda n: make_vec_environment(spec, n)),
     )
-    collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
-    evaluator = GreedyEvaluator(make_environment)
     looks, taken, seconds, processor_seconds = [], 0, 0.0, 0.0
     while taken < measurement.env_steps:
         start, processor_start = time.perf_counter(), time.process_time()
-        algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
+        agents.train()
         seconds += time.perf_counter() - start
         processor_seconds += time.process_time() - processor_start
         taken += algorithm.horizon * recipe["num_envs"]

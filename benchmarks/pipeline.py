@@ -13,7 +13,6 @@ the table says what it has chosen."""
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -23,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measured_process import Measured, run_measured
-from report import Target, finish, print_table, spread, versions
+from lab.arguments import ROOT, arguments
+from lab.processes import Measured, run_job
+from lab.report import Target, finish, print_table, spread, versions
+from lab.statistics import paired
 
-ROOT = Path(__file__).resolve().parent.parent
 START_S, END_S = 4.0, 60.0
 
 
@@ -43,6 +43,12 @@ class Task:
     data: Mapping[str, str] | None = None
 
 
+_MARKET = {
+    "train_end": "2021-06-30",
+    "gaps": "forward_fill",
+    "max_stock": 2000,
+    "turbulence_window": 60,
+}
 TASKS = {
     "cartpole": Task(
         "CartPole-v1",
@@ -60,15 +66,7 @@ TASKS = {
     ),
     "stock_trading": Task(
         "StockTrading-v0",
-        {
-            "id": "StockTrading-v0",
-            "kwargs": {
-                "train_end": "2021-06-30",
-                "gaps": "forward_fill",
-                "max_stock": 2000,
-                "turbulence_window": 60,
-            },
-        },
+        {"id": "StockTrading-v0", "kwargs": _MARKET},
         {"horizon": 32, "minibatch_size": 512, "epochs": 4},
         256,
         8.0,
@@ -107,19 +105,14 @@ Choices = dict[str, dict[Pod, list[str]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = arguments(
+        __doc__, "four rows, some seconds each: under a minute", repeats=3, seconds=12.0
     )
     parser.add_argument(
-        "--quick", action="store_true", help="four rows, some seconds each: under a minute"
+        "--only", nargs="+", choices=sorted(TASKS), default=list(TASKS), help="environments"
     )
-    parser.add_argument(
-        "--only", choices=sorted(TASKS), action="append", help="only these environments"
-    )
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=12.0, help="how long a row is measured")
     options = parser.parse_args()
-    rows = {name: PODS for name in TASKS if not options.only or name in options.only}
+    rows = {name: PODS for name in TASKS if name in options.only}
     if options.quick:
         options.repeats, options.seconds = 1, 3.0
         rows = {name: QUICK[name] for name in rows if name in QUICK}
@@ -175,36 +168,19 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
     settle_s = 2.0 if options.quick else task.settle_s
     with tempfile.TemporaryDirectory(prefix="pipeline-") as scratch:
         folder = Path(scratch)
-        (folder / "job.json").write_text(
-            json.dumps(job(task, pod, START_S + settle_s + options.seconds))
+        seconds = START_S + settle_s + options.seconds
+        measured = run_job(
+            job(task, pod, seconds),
+            folder,
+            seconds + END_S,
+            PODRACER_COLLECT_AHEAD=pod.ahead,
+            PODRACER_ALLOW_USER_CODE="true",
         )
-        measured = run_measured(
-            [*RUN, str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
-            folder / "run.log",
-            environment={"PODRACER_COLLECT_AHEAD": pod.ahead, "PODRACER_ALLOW_USER_CODE": "true"},
-            timeout_s=START_S + settle_s + options.seconds + END_S,
-            until=("job_finished",),
-        )
-        finished = measured.first("job_finished")
-        if finished is None or finished[1]["state"] != "SUCCEEDED":
-            raise SystemExit(
-                f"{task.title}, {pod.name} has failed:\n{(folder / 'run.log').read_text()[-3000:]}"
-            )
         logs = "".join(path.read_text() for path in (folder / "runs").rglob("*learner*.log"))
         found = re.findall(r": (\d|none) (?:is|are) collected ahead", logs)
-        choice = (
-            ""
-            if not pod.workers
-            else pod.ahead
-            if pod.ahead != "auto"
-            else found[-1]
-            if found
-            else "not yet"
-        )
+        decided = found[-1] if found else "not yet"
+        choice = "" if not pod.workers else decided if pod.ahead == "auto" else pod.ahead
         return steady_pace(measured, settle_s), choice
-
-
-RUN = (sys.executable, "-m", "podracer_client", "run")
 
 
 def steady_pace(measured: Measured, settle_s: float) -> float:
@@ -247,7 +223,7 @@ def _ratio(speeds: Mapping[Pod, Sequence[float]], one: Pod, other: Pod) -> float
     measured."""
     if one not in speeds or other not in speeds:
         return None
-    return statistics.median(a / b for a, b in zip(speeds[one], speeds[other], strict=True))
+    return paired(speeds[one], speeds[other])
 
 
 def _targets(speeds: Speeds) -> dict[str, Target]:

@@ -9,44 +9,34 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
 
-from peers.returns_order import DEFAULT, ReturnsOrder
-from peers.returns_runs import Run, Runs
-from peers.returns_statistics import estimate
-from peers.returns_training import TITLES, settings_of, train
+from lab.arguments import RECORDS, RESULTS, arguments, quick_results
+from lab.report import finish, print_table, versions
+from lab.statistics import estimate
+from peers.returns_training import DEFAULT, TITLES, AgentRuns, ReturnsOrder, Run, train
 from peers.returns_variants import VARIANTS
-from report import finish, print_table, versions
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "runs" / "benchmarks" / "ppo_details.jsonl"
-RECORD = ROOT / "docs" / "benchmarks" / "ppo_details.jsonl"
-TASK, TARGET, EVERY = "HalfCheetah-v5", 2000.0, 25_000
+RECORD, TARGET = RECORDS / "ppo_details.jsonl", 2000.0
 
 
 def main() -> None:
     options = _options()
     print(versions("torch", "mujoco-core", "gymnasium"), f"· {options.threads} threads")
-    trained = Runs(options.results, RECORD)
-    known = Runs(options.returns, RECORD.with_name("returns.jsonl"))
+    trained = AgentRuns(Run, options.results, RECORD)
+    known = AgentRuns(Run, options.returns, RECORD.with_name("returns.jsonl"))
     found: dict[str, list[Run]] = {}
+    about, seeds = (options.every, options.steps), range(options.seeds)
     for name in options.variants:
-        runs = known if name == DEFAULT else trained
-        system, settings = ("ours" if name == DEFAULT else name), settings_of("ours", options.every)
-        seeds = tuple(
-            s
-            for s in range(options.seeds)
-            if not runs.find(options.task, system, s, settings, options.steps)
-        )
-        if seeds:
+        runs, system = (known, "ours") if name == DEFAULT else (trained, name)
+        there = {run.seed for run in runs.find(options.task, system, seeds, *about)}
+        if missing := [seed for seed in seeds if seed not in there]:
             order = ReturnsOrder(
-                options.task, seeds, options.steps, options.every, options.threads, name
+                options.task, missing, options.steps, options.every, options.threads, name
             )
             runs.add(train(order, "ours"))
-        found[VARIANTS[name].title] = _find(runs, options, system, settings)
-    theirs = _find(known, options, "sb3", settings_of("sb3", options.every))
-    if theirs:
+        found[VARIANTS[name].title] = runs.find(options.task, system, seeds, *about)
+    if theirs := known.find(options.task, "sb3", seeds, *about):
         found[TITLES["sb3"]] = theirs
     if not options.quick:
         trained.copy(RECORD)
@@ -54,44 +44,27 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="8,192 steps of two seeds and two variants"
+    parser = arguments(
+        __doc__,
+        "8,192 steps of two seeds and two variants",
+        seeds=10,
+        steps=400_000,
+        threads=os.cpu_count(),
+        results=RESULTS / "ppo_details.jsonl",
     )
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--task", default=TASK)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=400_000, help="of each agent")
-    parser.add_argument("--every", type=int, default=EVERY, help="steps between two looks")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch and MuJoCo")
+    parser.add_argument("--task", default="HalfCheetah-v5")
+    parser.add_argument("--every", type=int, default=25_000, help="steps between two looks")
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="trained variants, a JSON line for each agent"
-    )
-    parser.add_argument(
-        "--returns", type=Path, default=RESULTS.with_name("returns.jsonl"), help="of returns.py"
+        "--returns", type=Path, default=RESULTS / "returns.jsonl", help="of returns.py"
     )
     options = parser.parse_args()
     if options.quick:
-        options.variants, options.seeds, options.steps, options.every = (
-            [DEFAULT, "as_sb3"],
-            2,
-            8192,
-            4096,
-        )
-        folder = Path(tempfile.mkdtemp(prefix="ppo-details-"))
-        options.results, options.returns = folder / "quick.jsonl", folder / "returns.jsonl"
+        options.variants, options.seeds = [DEFAULT, "as_sb3"], 2
+        options.steps, options.every = 8192, 4096
+        options.results, options.returns = quick_results(), quick_results()
     options.results, options.returns = options.results.absolute(), options.returns.absolute()
     return options
-
-
-def _find(runs: Runs, options: argparse.Namespace, system: str, settings: str) -> list[Run]:
-    every = (
-        runs.find(options.task, system, seed, settings, options.steps)
-        for seed in range(options.seeds)
-    )
-    return [run for run in every if run is not None]
 
 
 def _report(found: dict[str, list[Run]], options: argparse.Namespace) -> None:

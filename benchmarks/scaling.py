@@ -25,10 +25,12 @@ import argparse
 import asyncio
 import statistics
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from report import Target, finish, print_table, spread, versions
+from lab.arguments import arguments
+from lab.report import Target, finish, print_table, spread, versions
 from simulation.clock import SkippingClock
 from simulation.control_plane import ControlPlane
 from simulation.curves import Curves
@@ -42,7 +44,6 @@ from podracer_platform.messages import seconds_from_duration
 from podracer_platform.rpc import open_aio_channel
 from podracer_platform.storage import open_store
 
-CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 PODS = (1, 2, 4, 8, 16, 32, 64)
 PAPER = "the paper, 16 to 80 GPUs: 3,200 s to 800 s, an efficiency of 0.8 (its figure 7)"
 MEMBERS = 4
@@ -94,21 +95,15 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="32 agents, 1 and 8 pods, one seed: under a minute"
-    )
+    parser = arguments(__doc__, "32 agents, 1 and 8 pods, one seed: under a minute", seeds=3)
     parser.add_argument("--pods", type=int, nargs="+", default=list(PODS))
     parser.add_argument("--population", type=int, default=256)
     parser.add_argument("--target", type=float, default=4500.0, help="return to reach")
     parser.add_argument("--round", type=float, default=15.0, help="seconds of a round")
-    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if options.quick:
         options.pods, options.population, options.seeds, options.target = [1, 8], 32, 1, 3000.0
-    curves = Curves(CURVES)
+    curves = Curves()
     print(
         versions("grpcio", "SQLAlchemy"),
         f"· population {options.population}, {MEMBERS} agents a pod",
@@ -195,8 +190,7 @@ async def _work(
 def _job(seed: int, options: argparse.Namespace, curves: Curves) -> str:
     return JOB.format(
         target=options.target,
-        rates=(curves.rates[0], curves.rates[-1]),
-        gammas=(curves.gammas[0], curves.gammas[-1]),
+        **curves.ranges,
         population=options.population,
         round_s=options.round,
         members=MEMBERS,
@@ -219,68 +213,45 @@ def _report(outcomes: dict[int, list[Outcome]], options: argparse.Namespace) -> 
         ]
         for pods, found in outcomes.items()
     }
+
+    def middle(pods: int, of: Callable[[Outcome], float]) -> float:
+        return float(statistics.median(map(of, outcomes[pods])))
+
+    header = ["pods", "seconds", "speed-up", "efficiency", "of what is possible", "pod seconds"]
     print_table(
         f"Time to a return of {options.target:g}, median (least – greatest) of {options.seeds} "
         "seeds",
-        [
-            "pods",
-            "seconds",
-            "speed-up",
-            "efficiency",
-            "of what is possible",
-            "pod seconds",
-            "the winner's own training, s",
-            "agents",
-        ],
+        [*header, "the winner's own training, s", "agents"],
         [
             [
                 pods,
-                spread([each.seconds for each in found]),
+                spread(each.seconds for each in found),
                 statistics.median(efficiency[pods]) * pods / first,
                 spread(efficiency[pods]),
                 spread(of_possible[pods]),
-                pods * statistics.median(each.seconds for each in found),
-                statistics.median(each.lineage_s for each in found),
-                int(statistics.median(each.agents for each in found)),
+                pods * middle(pods, lambda each: each.seconds),
+                middle(pods, lambda each: each.lineage_s),
+                int(middle(pods, lambda each: each.agents)),
             ]
             for pods, found in outcomes.items()
         ],
     )
     print(PAPER)
+    columns: dict[str, Callable[[Outcome], float]] = {
+        "rounds/s": lambda each: each.leases / each.seconds,
+        "calls/s": lambda each: each.calls / each.seconds,
+        "LeaseWork p50, ms": lambda each: 1000.0 * each.lease_p50_s,
+        "p99, ms": lambda each: 1000.0 * each.lease_p99_s,
+        "orchestrator, cores": lambda each: each.orchestrator_cpu,
+        "leaderboard, cores": lambda each: each.leaderboard_cpu,
+        "pods waited, %": lambda each: 100.0 * each.waited,
+        "asked in vain": lambda each: each.empty_answers,
+        "compression": lambda each: each.seconds / each.wall_s,
+    }
     print_table(
         "The control plane, in real time",
-        [
-            "pods",
-            "rounds/s",
-            "calls/s",
-            "LeaseWork p50, ms",
-            "p99, ms",
-            "orchestrator, cores",
-            "leaderboard, cores",
-            "pods waited, %",
-            "asked in vain",
-            "compression",
-        ],
-        [
-            [
-                pods,
-                *(
-                    statistics.median(values)
-                    for values in (
-                        [each.leases / each.seconds for each in found],
-                        [each.calls / each.seconds for each in found],
-                        [1000.0 * each.lease_p50_s for each in found],
-                        [1000.0 * each.lease_p99_s for each in found],
-                        [each.orchestrator_cpu for each in found],
-                        [each.leaderboard_cpu for each in found],
-                        [100.0 * each.waited for each in found],
-                        [float(each.empty_answers) for each in found],
-                        [each.seconds / each.wall_s for each in found],
-                    )
-                ),
-            ]
-            for pods, found in outcomes.items()
-        ],
+        ["pods", *columns],
+        [[pods, *(middle(pods, of) for of in columns.values())] for pods in outcomes],
     )
     finish(
         "scaling",

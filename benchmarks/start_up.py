@@ -11,7 +11,6 @@ a split pod. The systems take turns."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import signal
@@ -20,16 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measured_process import Measured, run_measured
-from report import Target, finish, print_table, spread, versions
+from lab.arguments import ROOT, arguments
+from lab.processes import PODRACER, Measured, run_measured
+from lab.report import Target, finish, print_table, spread, versions
+from lab.statistics import paired
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "cartpole.yaml"
-PODRACER = (sys.executable, "-m", "podracer_client")
 PEER = """
 import json, time
 from stable_baselines3 import PPO
@@ -66,12 +65,7 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="once instead of five times")
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = arguments(__doc__, "once instead of five times", repeats=5).parse_args()
     repeats = 1 if options.quick else options.repeats
     print(versions("torch", "gymnasium", "stable_baselines3"))
     ours, peers, stops = [], [], []
@@ -162,17 +156,17 @@ def _report(
     shorts: dict[str, list[float]],
     stops: Sequence[float],
 ) -> None:
-    moments: dict[str, Callable[[Run], float]] = {
-        "first environment steps, s": lambda run: run.first_step_s,
-        "end of the first update, s": lambda run: run.first_update_s,
-        "exit, s": lambda run: run.exit_s,
-        "peak memory, MB": lambda run: run.memory_mb,
+    moments = {
+        "first environment steps, s": "first_step_s",
+        "end of the first update, s": "first_update_s",
+        "exit, s": "exit_s",
+        "peak memory, MB": "memory_mb",
     }
     print_table(
         "From the start of the process: median (least – greatest)",
         ["", "podracer run", "Stable-Baselines3"],
         [
-            [name, spread([of(run) for run in ours]), spread([of(run) for run in peers])]
+            [name, *(spread(getattr(run, of) for run in runs) for runs in (ours, peers))]
             for name, of in moments.items()
         ],
     )
@@ -180,9 +174,7 @@ def _report(
         "Commands", ["", "seconds"], [*([name, spread(found)] for name, found in shorts.items())]
     )
     print_table("Ctrl-C to exit, split pod", ["", "seconds"], [["podracer run", spread(stops)]])
-    ratio = statistics.median(
-        one.first_step_s / other.first_step_s for one, other in zip(ours, peers, strict=True)
-    )
+    ratio = paired(*([run.first_step_s for run in runs] for runs in (ours, peers)))
     targets = {
         "first step, ours ÷ SB3": Target(ratio, 1.5, at_most=True),
         "podracer run examples/cartpole.yaml, s": Target(

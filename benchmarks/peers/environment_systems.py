@@ -20,8 +20,6 @@ from typing import Any
 
 from peers.stock_market import write_market
 
-__all__ = ["Row", "measure"]
-
 ACTION_BATCHES = 64
 WARM_UP_S = 0.3
 

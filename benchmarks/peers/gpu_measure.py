@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flagship import WeightsOnTheWay
-from measured_process import run_measured
-from pipeline import FUSED, RUN, START_S, Task, job, steady_pace
-from report import print_table
+from lab.processes import run_job
+from lab.report import print_table
+from pipeline import FUSED, START_S, Task, job, steady_pace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -58,6 +57,21 @@ def measure(order: dict[str, Any]) -> None:
     settings = argparse.Namespace(**order, **(SHORT if order["tiny"] else FULL))
     if found := FUNCTIONS[order["function"]](settings, **order["arguments"]):
         print(json.dumps({"figures": found[0], "return": found[1]}))
+
+
+class WeightsOnTheWay:
+    """The actors' weights after all gradient steps that were started, copied to the CPU while it
+    does other things."""
+
+    def __init__(self, algorithm: Any) -> None:
+        state = algorithm.actor_state()
+        self._copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in state.items()}
+        self._copied = torch.cuda.Event()
+        self._copied.record()
+
+    def wait(self) -> dict[str, torch.Tensor]:
+        self._copied.synchronize()
+        return self._copies
 
 
 class Trainer:
@@ -231,17 +245,12 @@ def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
     settle_s, seconds = 20.0, 20.0
     if order.tiny:
         settle_s, seconds, worlds, recipe = 1.0, 1.0, 16, ON_POLICY
-    run = job(
-        Task(task, {"id": task}, recipe, worlds, settle_s), FUSED, START_S + settle_s + seconds
-    )
-    Path("job.json").write_text(json.dumps(run))
-    words, place = [*RUN, "job.json", "--json", "--dir", "runs"], {"PODRACER_DEVICE": order.device}
-    measured = run_measured(
-        words, Path("run.log"), environment=place, timeout_s=150.0, until=("job_finished",)
-    )
+    environment = Task(task, {"id": task}, recipe, worlds, settle_s)
+    run = job(environment, FUSED, START_S + settle_s + seconds)
+    measured = run_job(run, Path(), 150.0, PODRACER_DEVICE=order.device)
     told = measured.last("progress")
     if told is None or told[1]["best_return"] is None:
-        sys.exit(f"the job has failed: {Path('run.log').read_text()[-300:]}")
+        sys.exit(f"the job has no return: {measured.tail[-300:]}")
     return {"steps/s": steady_pace(measured, settle_s)}, told[1]["best_return"]
 
 
@@ -253,41 +262,21 @@ def purejaxrl(order: Any, worlds: int) -> Found:
     from purejaxrl.ppo import make_train
 
     updates, worlds = (2, 16) if order.tiny else (UPDATES, worlds)
-    settings = {
-        "LR": 2.5e-4,
-        "NUM_ENVS": worlds,
-        "NUM_STEPS": 32,
-        "TOTAL_TIMESTEPS": updates * worlds * 32,
-    }
-    settings |= {
-        "UPDATE_EPOCHS": 4,
-        "NUM_MINIBATCHES": 4,
-        "GAMMA": 0.99,
-        "GAE_LAMBDA": 0.95,
-        "CLIP_EPS": 0.2,
-    }
-    settings |= {
-        "ENT_COEF": 0.01,
-        "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5,
-        "ACTIVATION": "tanh",
-        "ANNEAL_LR": True,
-    }
+    settings: dict[str, Any] = {
+        "LR": 2.5e-4, "NUM_ENVS": worlds, "NUM_STEPS": 32, "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4,
+        "TOTAL_TIMESTEPS": updates * worlds * 32, "GAMMA": 0.99, "GAE_LAMBDA": 0.95,
+        "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5,
+        "ACTIVATION": "tanh", "ANNEAL_LR": True, "ENV_NAME": "CartPole-v1", "DEBUG": False,
+    }  # fmt: skip
     keys = jax.random.split(jax.random.PRNGKey(order.seed), order.repeats + 1)
     begin = time.perf_counter()
-    compiled = (
-        jax.jit(make_train(settings | {"ENV_NAME": "CartPole-v1", "DEBUG": False}))
-        .lower(keys[0])
-        .compile()
-    )
+    compiled = jax.jit(make_train(settings)).lower(keys[0]).compile()
     figures, paces, returns = {"seconds to compile": time.perf_counter() - begin}, [], []
     for key in keys:
         begin = time.perf_counter()
-        found = jax.block_until_ready(compiled(key))["metrics"]["returned_episode_returns"][
-            -1
-        ].mean()
+        found = jax.block_until_ready(compiled(key))["metrics"]["returned_episode_returns"]
         paces.append(updates * worlds * 32 / (time.perf_counter() - begin))
-        returns.append(float(found))
+        returns.append(float(found[-1].mean()))
     return figures | {"steps/s": statistics.median(paces[1:])}, statistics.fmean(returns)
 
 
@@ -304,13 +293,10 @@ class Traffic(TorchDispatchMode):
     ) -> Any:
         with torch.profiler.record_function(f"{MARK}{len(self.calls)}"):
             result = function(*arguments, **(named or {}))
-        tensors = [
-            each
+        sizes = {
+            each.data_ptr(): min(each.nbytes, each.untyped_storage().nbytes())
             for each in tree_leaves((arguments, named, result))
             if isinstance(each, torch.Tensor)
-        ]
-        sizes = {
-            each.data_ptr(): min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors
         }
         self.calls.append((str(function), sum(sizes.values())))
         return result

@@ -6,6 +6,7 @@ Needs NumPy and Gymnasium only: it runs in the peers' virtual environments.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,22 @@ WORTH_A_LOOK = 150.0
 than greedy."""
 
 Policy = Callable[[np.ndarray], np.ndarray]  # observations [N, 4] -> greedy actions [N]
+
+
+@dataclass(frozen=True)
+class PopulationOrder:
+    """What a peer of benchmarks/population_cartpole.py is to do.
+
+    recipe   of AgileRL
+    threads  of torch
+    speed_s  only the steps/s, over that many seconds; 0: train until the target is reached
+    """
+
+    seed: int
+    threads: int
+    recipe: str = "tutorial"
+    speed_s: float = 0.0
+    population: int = 8
 
 
 def greedy_mean(policy: Policy, episodes: int, seed: int) -> float:

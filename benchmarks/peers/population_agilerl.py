@@ -9,17 +9,19 @@ generation has to be longer than an episode of 500 steps.
 tutorial   the settings of its PPO tutorial: 16 environments, 10,000 steps a generation
 short      8 environments, rollouts of 32 steps, 4,096 steps a generation: the first look comes
            sooner
-same       the settings of our own job, for steps/s (`--speed`)
+same       the settings of our own job, for steps/s
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import random
+import sys
 import time
 import warnings
 from collections import deque
+from typing import Any
 
 warnings.simplefilter("ignore")
 
@@ -32,43 +34,15 @@ from agilerl.hpo.tournament import TournamentSelection  # noqa: E402
 from agilerl.rollouts import collect_rollouts  # noqa: E402
 from agilerl.training.train_on_policy import train_on_policy  # noqa: E402
 from agilerl.utils.utils import make_vect_envs  # noqa: E402
-from events import tell  # noqa: E402
-from greedy_cartpole import WORTH_A_LOOK, reaches_target  # noqa: E402
+from lab.events import tell  # noqa: E402
+from peers.greedy_cartpole import WORTH_A_LOOK, PopulationOrder, reaches_target  # noqa: E402
 
+_NAMES = ("num_envs", "evo_steps", "learn_step", "batch_size", "lr", "update_epochs", "gamma",
+          "gae_lambda", "ent_coef")  # fmt: skip
 RECIPES = {
-    "tutorial": {
-        "num_envs": 16,
-        "evo_steps": 10_000,
-        "learn_step": 2048,
-        "batch_size": 128,
-        "lr": 1e-3,
-        "update_epochs": 4,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "ent_coef": 0.01,
-    },
-    "short": {
-        "num_envs": 8,
-        "evo_steps": 4096,
-        "learn_step": 256,
-        "batch_size": 256,
-        "lr": 2e-3,
-        "update_epochs": 8,
-        "gamma": 0.98,
-        "gae_lambda": 0.8,
-        "ent_coef": 0.0,
-    },
-    "same": {
-        "num_envs": 256,
-        "evo_steps": 131_072,
-        "learn_step": 8192,
-        "batch_size": 2048,
-        "lr": 4e-3,
-        "update_epochs": 2,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "ent_coef": 0.0,
-    },
+    "tutorial": (16, 10_000, 2048, 128, 1e-3, 4, 0.99, 0.95, 0.01),
+    "short": (8, 4096, 256, 256, 2e-3, 8, 0.98, 0.8, 0.0),
+    "same": (256, 131_072, 8192, 2048, 4e-3, 2, 0.99, 0.95, 0.0),
 }
 WIDTHS = {"tutorial": 64, "short": 64, "same": 32}
 LEAST_EPISODES = 4
@@ -127,27 +101,18 @@ class WatchedRollouts:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--recipe", choices=sorted(RECIPES), default="tutorial")
-    parser.add_argument("--population", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--speed", type=float, default=0.0, help="only the steps/s, over that many seconds"
-    )
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    random.seed(options.seed)
-    np.random.seed(options.seed)
-    torch.manual_seed(options.seed)
-    recipe, width = dict(RECIPES[options.recipe]), WIDTHS[options.recipe]
+    order = PopulationOrder(**json.loads(sys.argv[1]))
+    torch.set_num_threads(order.threads)
+    random.seed(order.seed)
+    np.random.seed(order.seed)
+    torch.manual_seed(order.seed)
+    recipe: dict[str, Any] = dict(zip(_NAMES, RECIPES[order.recipe], strict=True))
+    width = WIDTHS[order.recipe]
     layer = {"hidden_size": [width]}
     evo_steps, num_envs = recipe.pop("evo_steps"), recipe["num_envs"]
     environments = make_vect_envs("CartPole-v1", num_envs=num_envs, should_async_vector=False)
     population = PPO.population(
-        size=options.population,
+        size=order.population,
         observation_space=environments.single_observation_space,
         action_space=environments.single_action_space,
         hp_config=HyperparameterConfig(
@@ -170,11 +135,11 @@ def main() -> None:
             max_steps=1_000_000_000,
             evo_steps=evo_steps,
             eval_loop=1,
-            selection_strategy=TournamentSelection(2, True, options.population),
+            selection_strategy=TournamentSelection(2, True, order.population),
             # layers break it
-            mutation=Mutations(0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),
+            mutation=Mutations(0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=order.seed),
             verbose=False,
-            collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
+            collect_rollouts_fn=WatchedRollouts(order.seed, order.speed_s),
         )
 
 

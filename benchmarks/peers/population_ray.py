@@ -8,12 +8,12 @@ coefficient 0.01), with learning rate and clip range searched and perturbed."""
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
 import os
+import sys
 import tempfile
 import warnings
-from pathlib import Path
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
@@ -22,8 +22,8 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import ray  # noqa: E402
 import torch  # noqa: E402
-from events import tell  # noqa: E402
-from greedy_cartpole import WORTH_A_LOOK, reaches_target  # noqa: E402
+from lab.events import tell  # noqa: E402
+from peers.greedy_cartpole import WORTH_A_LOOK, PopulationOrder, reaches_target  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.rllib.algorithms.ppo import PPO, PPOConfig  # noqa: E402
 from ray.rllib.callbacks.callbacks import RLlibCallback  # noqa: E402
@@ -49,9 +49,8 @@ class LookAfterIteration(RLlibCallback):
             batch = {"obs": torch.from_numpy(np.asarray(observation, dtype=np.float32))}
             return module.forward_inference(batch)["action_dist_inputs"].argmax(dim=-1).numpy()
 
-        result["reached"] = int(
-            reaches_target(policy, 1000 * os.getpid() + result["training_iteration"])
-        )
+        seed = 1000 * os.getpid() + result["training_iteration"]
+        result["reached"] = int(reaches_target(policy, seed))
 
 
 class Follow(tune.Callback):
@@ -84,39 +83,28 @@ class StopAll(tune.Stopper):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    order = PopulationOrder(**json.loads(sys.argv[1]))
+    searched = {"lr": tune.loguniform(3e-4, 5e-3), "clip_param": tune.uniform(0.1, 0.3)}
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration", perturbation_interval=8, hyperparam_mutations=searched
     )
-    parser.add_argument("--population", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads of every trial")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    here = str(Path(__file__).resolve().parent)
+    # A thread for each of eight processes is all that two cores can bear.
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ["PYTHONPATH"]}
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
             # as many trials at once as the population has members, whatever the cores
-            num_cpus=options.population,
+            num_cpus=order.population,
             include_dashboard=False,
             logging_level=logging.ERROR,
             log_to_driver=False,
             _temp_dir=folder,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": here}},
+            runtime_env={"env_vars": variables},
         )
         tune.Tuner(
             PPO,
-            param_space=_config(options.seed),
+            param_space=_config(order.seed).training(**searched),
             tune_config=tune.TuneConfig(
-                metric=RETURN,
-                mode="max",
-                num_samples=options.population,
-                scheduler=PopulationBasedTraining(
-                    time_attr="training_iteration",
-                    perturbation_interval=8,
-                    hyperparam_mutations={
-                        "lr": tune.loguniform(3e-4, 5e-3),
-                        "clip_param": tune.uniform(0.1, 0.3),
-                    },
-                ),
+                metric=RETURN, mode="max", num_samples=order.population, scheduler=scheduler
             ),
             run_config=tune.RunConfig(
                 stop=StopAll(),
@@ -136,8 +124,6 @@ def _config(seed: int) -> PPOConfig:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
         .learners(num_learners=0)
         .training(
-            lr=tune.loguniform(3e-4, 5e-3),
-            clip_param=tune.uniform(0.1, 0.3),
             gamma=0.98,
             lambda_=0.8,
             num_epochs=6,

@@ -1,33 +1,22 @@
 """Stable-Baselines3's PPO, or SBX's, which has the same interface, for benchmarks/peers_ppo.py.
 
 Environments are those that the library makes, in this process (DummyVecEnv: with 64 of them on few
-cores faster than a process for each), behind its own running normalization of observations and
-rewards, as the zoo has it."""
+cores faster than a process for each), in MuJoCo behind its own running normalization of
+observations and rewards, as the zoo has it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-warnings.simplefilter("ignore")
-
-import numpy as np  # noqa: E402 - warnings of what follows are silenced first
-import torch  # noqa: E402
-from ppo_recipes import TASKS, Order, Recipe, recipe_of  # noqa: E402
-from ppo_watch import Policy, Watch  # noqa: E402
-from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
-from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
-from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
-
-FOREVER = 1_000_000_000  # steps; the learning rates are constant
-
-
-class _Over(Exception):
-    pass
+import torch
+from peers.baselines import FOREVER, learn_until
+from peers.ppo_recipes import ARGUMENTS, Order, Recipe, recipe_of
+from peers.ppo_watch import Policy, Watch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
 
 class Watching(Protocol):
@@ -37,60 +26,32 @@ class Watching(Protocol):
         """env_steps: taken so far."""
 
 
-class Follow(BaseCallback):
-    """Makes its watch of the greedy policy, which takes raw observations, and asks it before every
-    rollout."""
-
-    watch: Watching
-
-    def __init__(self, make_watch: Callable[[Policy], Watching]) -> None:
-        super().__init__()
-        self._make_watch = make_watch
-
-    def _on_training_start(self) -> None:
-        model, statistics = self.model, self.training_env
-
-        def greedy(observation: np.ndarray) -> np.ndarray:
-            return model.predict(statistics.normalize_obs(observation), deterministic=True)[0]
-
-        self.watch = self._make_watch(greedy)
-
-    def _on_rollout_start(self) -> None:
-        if self.watch.is_over(self.num_timesteps):
-            raise _Over
-
-    def _on_step(self) -> bool:
-        return True
-
-
 def main() -> None:
     order = Order(**json.loads(sys.argv[1]))
-    arguments = TASKS[order.environment].arguments
-    train(
-        order,
-        recipe_of(order.recipe, order.environment),
-        arguments,
-        lambda policy: Watch(order, policy),
-    )
+    recipe = recipe_of(order.recipe, order.environment)
+    train(order, recipe, lambda policy: Watch(order, policy))
 
 
-def train(
-    order: Order,
-    recipe: Recipe,
-    arguments: Mapping[str, Any],
-    make_watch: Callable[[Policy], Watching],
-) -> None:
-    """Until the watch says that it is over. arguments: of Gymnasium's class."""
+def train(order: Order, recipe: Recipe, make_watch: Callable[[Policy], Watching]) -> None:
+    """Until the watch of the greedy policy, which takes raw observations, says that it is over."""
     torch.set_num_threads(order.threads)
-    environments = make_vec_env(
+    arguments: Mapping[str, Any] = ARGUMENTS.get(order.environment, {})
+    environments: Any = make_vec_env(
         order.environment, n_envs=recipe.num_envs, seed=order.seed, env_kwargs=dict(arguments)
     )
-    model = make_model(order, recipe, VecNormalize(environments, gamma=recipe.gamma))
-    with contextlib.suppress(_Over):
-        model.learn(FOREVER, callback=Follow(make_watch))
+    if recipe.normalize:
+        environments = VecNormalize(environments, gamma=recipe.gamma)
+    model = make_model(order, recipe, environments)
+
+    def greedy(observation: Any) -> Any:
+        if recipe.normalize:
+            observation = environments.normalize_obs(observation)
+        return model.predict(observation, deterministic=True)[0]
+
+    learn_until(model, make_watch(greedy).is_over, schedule_steps=recipe.schedule_steps or FOREVER)
 
 
-def make_model(order: Order, recipe: Recipe, environments: VecNormalize) -> Any:
+def make_model(order: Order, recipe: Recipe, environments: Any) -> Any:
     """The library's PPO with the recipe's settings."""
     if order.library == "sb3":
         import stable_baselines3 as library
@@ -103,6 +64,8 @@ def make_model(order: Order, recipe: Recipe, environments: VecNormalize) -> Any:
 
         activation = getattr(linen, recipe.activation)
     sizes = list(recipe.hidden_sizes)
+    rate, clip_range = recipe.learning_rate, recipe.clip_range
+    falls = bool(recipe.schedule_steps)
     policy: dict[str, Any] = {
         "net_arch": {"pi": sizes, "vf": sizes},
         "activation_fn": activation,
@@ -116,10 +79,10 @@ def make_model(order: Order, recipe: Recipe, environments: VecNormalize) -> Any:
         n_steps=recipe.horizon,
         batch_size=recipe.minibatch_size,
         n_epochs=recipe.epochs,
-        learning_rate=recipe.learning_rate,
+        learning_rate=(lambda left: rate * left) if falls else rate,
         gamma=recipe.gamma,
         gae_lambda=recipe.gae_lambda,
-        clip_range=recipe.clip_range,
+        clip_range=(lambda left: clip_range * left) if falls else clip_range,
         ent_coef=recipe.entropy_coefficient,
         vf_coef=recipe.value_coefficient,
         max_grad_norm=recipe.max_gradient_norm,

@@ -10,33 +10,21 @@ import json
 import sys
 
 import torch
-from ppo_recipes import Order, hyperparameters, recipe_of
-from ppo_watch import Watch
+from lab.agents import Agents
+from peers.ppo_recipes import Order, hyperparameters, recipe_of
+from peers.ppo_watch import Watch
 
-from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.collect import Collector
-from podracer_core.environments import make_vec_environment
-from podracer_core.training import InProcessSource, RoundPlan, TrainingSession
 
 
 def main() -> None:
     order = Order(**json.loads(sys.argv[1]))
     torch.set_num_threads(order.threads)
-    recipe = recipe_of(order.recipe, order.environment)
-    cohort = CohortConfig("ppo", (MemberConfig("agent", order.seed),), hyperparameters(recipe))
-    environment = make_vec_environment(EnvironmentSpec(id=order.environment), recipe.num_envs)
-    algorithm = algorithm_class("ppo")(
-        cohort, environment.observation_space, environment.action_space
-    )
-    source = InProcessSource(
-        Collector(environment, algorithm.actor, torch.tensor([order.seed])), algorithm
-    )
-    session = TrainingSession(algorithm, source, None, RoundPlan(duration_s=3600.0))
-    watch = Watch(order, None)
-    while not watch.is_over(session.moment().env_steps[0]):
-        session.step()
-    source.close()
+    recipe, watch = recipe_of(order.recipe, order.environment), Watch(order, None)
+    seeds = [order.seed * order.members + member for member in range(order.members)]
+    environment = EnvironmentSpec(id=order.environment)
+    agents = Agents("ppo", environment, seeds, recipe.num_envs, hyperparameters(recipe))
+    agents.session_until(lambda env_steps: watch.is_over(env_steps * order.members))
 
 
 if __name__ == "__main__":

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from peers.ppo_plan import ALONE, SYSTEMS, Run
-from report import Target, finish, print_table, spread
+from lab.report import Target, finish, print_table, spread
+from lab.statistics import median, paired
+from peers.ppo_plan import SYSTEMS, Run
+from peers.ppo_recipes import TASKS
 
-# Ours over the best of the peers: (b) steps/s with the same settings, (c) beside published ones,
-# (a) seconds.
-LEAST_RATIOS = {
-    "same": ("b", {"Ant-v5": 3.0, "HalfCheetah-v5": 2.0}),
-    "published": ("c", {"Ant-v5": 5.0, "HalfCheetah-v5": 6.0}),
+Grouped = dict[str, list[Run]]
+"""By system."""
+
+COMPARISONS = {
+    "same": ("b", "the same settings"),
+    "published": ("c", "ours as in (b), the peers' published settings"),
 }
-MOST_SECONDS = 0.2
 
 
 def line(run: Run) -> str:
     """A run in a few words."""
     about = f"{run.environment}, {run.system}, seed {run.seed}: "
-    if run.part == "alone":
-        return (
-            about
-            + ", ".join(f"{name} {value:,.0f}" for name, value in run.figures.items())
-            + " steps/s"
-        )
     if run.part == "speed":
         return f"{about}{run.figures['steps_per_second']:,.0f} steps/s"
     outcome = "reached" if run.figures["seconds"] else "not reached"
@@ -39,87 +35,57 @@ def report(runs: Sequence[Run]) -> None:
     """Tables, targets and the closing JSON line."""
     targets: dict[str, Target] = {}
     for environment in dict.fromkeys(run.environment for run in runs):
+        task = TASKS[environment]
         of_this = [run for run in runs if run.environment == environment]
-        _print_alone(environment, [run for run in of_this if run.part == "alone"])
         speeds = _grouped([run for run in of_this if run.part == "speed"])
-        for recipe, (letter, least) in LEAST_RATIOS.items():
-            ratio = _print_speeds(environment, recipe, f"({letter})", speeds)
+        for recipe, (letter, settings) in COMPARISONS.items():
+            peers = {
+                name: found
+                for name, found in speeds.items()
+                if not SYSTEMS[name].is_ours and SYSTEMS[name].recipe == recipe
+            }
             if speeds:
-                targets[f"{letter}_{environment}_steps_per_second"] = Target(
-                    ratio, least[environment]
+                _print_speeds(f"({letter}) {environment}, {settings}", speeds, peers)
+            for ours in (name for name in speeds if SYSTEMS[name].is_ours):
+                cohort = ", cohort" if SYSTEMS[ours].members > 1 else ""
+                known = [found for each in peers.values() if (found := _over(speeds[ours], each))]
+                targets[f"{letter}_{environment}_steps_per_second{cohort}"] = Target(
+                    min(known, default=None), task.least[recipe + cohort]
                 )
         solved = [run for run in of_this if run.part == "target"]
         for target in sorted({run.target for run in solved}):
-            ratio = _print_solved(
-                environment, target, _grouped([run for run in solved if run.target == target])
-            )
+            of_target = _grouped([run for run in solved if run.target == target])
+            _print_solved(f"(a) {environment}, to a confirmed {target:,.0f}", of_target)
             name = f"a_{environment}_seconds_to_{target:.0f}"
-            targets[name] = Target(ratio, MOST_SECONDS, at_most=True)
+            targets[name] = Target(_over_best(of_target), task.most_seconds, at_most=True)
     finish("peers_ppo", {"runs": [vars(run) for run in runs]}, targets)
 
 
-def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def _grouped(runs: Sequence[Run]) -> Grouped:
     return {
         name: found for name in SYSTEMS if (found := [run for run in runs if run.system == name])
     }
 
 
-def _print_alone(environment: str, runs: Sequence[Run]) -> None:
-    if not runs:
-        return
+def _print_speeds(title: str, speeds: Grouped, peers: Grouped) -> None:
+    ours = {name: runs for name, runs in speeds.items() if SYSTEMS[name].is_ours}
     rows: list[list[object]] = []
-    for name, title in ALONE.items():
-        if found := [run.figures[name] for run in runs if name in run.figures]:
-            ratios = [
-                run.figures["ours"] / run.figures[name] for run in runs if name in run.figures
-            ]
-            rows.append([title, spread(found), "" if name == "ours" else statistics.median(ratios)])
+    for name, runs in (ours | peers).items():
+        ratio = _over(ours.get("ours", []), runs) if name in peers else None
+        memory = median(run.figures["memory_mb"] for run in runs)
+        pace = spread(run.figures["steps_per_second"] for run in runs)
+        rows.append([SYSTEMS[name].title, pace, "" if ratio is None else ratio, memory])
     print_table(
-        f"{environment}: 64 environments alone, random actions, steps/s: median (least – greatest)",
-        ["system", "steps/s", "ours ÷ it"],
+        f"{title}: environment steps/s, learning included, median (least – greatest)",
+        ["system", "steps/s", "ours ÷ it", "peak memory, MB"],
         rows,
     )
 
 
-def _print_speeds(
-    environment: str, recipe: str, letter: str, speeds: dict[str, list[Run]]
-) -> float | None:
-    """Returns ours over the best of the peers."""
-    ours = speeds.get("ours", [])
-    peers = {
-        name: runs
-        for name, runs in speeds.items()
-        if name != "ours" and SYSTEMS[name].recipe == recipe
-    }
-    if not peers:
-        return None
-    ratios = {name: _paired(ours, runs) for name, runs in peers.items()}
-    shown = {"ours": ours, **peers} if ours else peers
-    settings = (
-        "the same settings" if recipe == "same" else "ours as in (b), the peers' published settings"
-    )
+def _print_solved(title: str, solved: Grouped) -> None:
+    figures = ("training_seconds", "env_steps", "steps_per_second", "memory_mb")
     print_table(
-        f"{letter} {environment}, {settings}: environment steps/s, learning included, median "
-        "(least – greatest)",
-        ["system", "steps/s", "ours ÷ it", "peak memory, MB"],
-        [
-            [
-                SYSTEMS[name].title,
-                spread([run.figures["steps_per_second"] for run in runs]),
-                _text(ratios.get(name)),
-                float(statistics.median(run.figures["memory_mb"] for run in runs)),
-            ]
-            for name, runs in shown.items()
-        ],
-    )
-    return min((ratio for ratio in ratios.values() if ratio is not None), default=None)
-
-
-def _print_solved(environment: str, target: float, solved: dict[str, list[Run]]) -> float | None:
-    """Returns ours over the best of the peers; None where a seed of ours has not got there."""
-    print_table(
-        f"(a) {environment}, to a confirmed {target:,.0f}, or to the limit: median (least – "
-        "greatest)",
+        f"{title}, or to the limit: median (least – greatest)",
         [
             "system",
             "seconds from process start",
@@ -132,40 +98,30 @@ def _print_solved(environment: str, target: float, solved: dict[str, list[Run]])
         [
             [
                 SYSTEMS[name].title,
-                spread([run.seconds for run in runs]),
+                spread(run.seconds for run in runs),
                 f"{sum(run.figures['seconds'] is not None for run in runs)} of {len(runs)}",
-                _known(runs, lambda run: run.figures["training_seconds"]),
-                _known(runs, lambda run: float(run.figures["env_steps"])),
-                _known(runs, lambda run: run.figures["steps_per_second"]),
-                _known(runs, lambda run: run.figures["memory_mb"]),
+                *(spread(run.figures[figure] for run in runs) for figure in figures),
             ]
             for name, runs in solved.items()
         ],
     )
-    ours = solved.get("ours", [])
-    peers = [
-        statistics.median(run.seconds for run in runs)
-        for name, runs in solved.items()
-        if name != "ours"
-    ]
-    if not ours or not peers or any(run.figures["seconds"] is None for run in ours):
+
+
+def _over_best(solved: Grouped) -> float | None:
+    """Seconds of ours over those of the best peer; None where a seed of ours has not got there."""
+    medians = {
+        name: statistics.median(run.seconds for run in runs) for name, runs in solved.items()
+    }
+    ours = medians.pop("ours", None)
+    if ours is None or not medians or any(not run.figures["seconds"] for run in solved["ours"]):
         return None
-    return statistics.median(run.seconds for run in ours) / min(peers)
+    return ours / min(medians.values())
 
 
-def _paired(ours: Sequence[Run], theirs: Sequence[Run]) -> float | None:
+def _over(ours: Sequence[Run], theirs: Sequence[Run]) -> float | None:
     """Median of the ratios of steps/s, each of two runs of one seed, which follow one another."""
-    by_seed = {run.seed: run.figures["steps_per_second"] for run in theirs}
-    ratios = [
-        run.figures["steps_per_second"] / by_seed[run.seed] for run in ours if run.seed in by_seed
-    ]
-    return statistics.median(ratios) if ratios else None
-
-
-def _known(runs: Sequence[Run], value: Callable[[Run], float | None]) -> str:
-    known = [found for run in runs if (found := value(run)) is not None]
-    return spread(known) if known else "–"
-
-
-def _text(ratio: float | None) -> object:
-    return "" if ratio is None else ratio
+    own, others = (
+        {run.seed: run.figures["steps_per_second"] for run in runs} for runs in (ours, theirs)
+    )
+    both = [seed for seed in own if seed in others]
+    return paired([own[s] for s in both], [others[s] for s in both]) if both else None

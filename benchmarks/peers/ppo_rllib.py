@@ -1,7 +1,7 @@
 """RLlib's PPO on its new API stack, for benchmarks/peers_ppo.py: environment runners as processes,
 the learner here.
 
-same, best  settings of everybody. The first standard deviation of an action is 1: its model has no
+same        settings of everybody. The first standard deviation of an action is 1: its model has no
             setting for that
 published   RLlib's own example for MuJoCo tasks, rllib/examples/algorithms/ppo/mujoco_ppo.py, on as
             many runners as are asked for; there are 4 in it, with 16 environments each, and the
@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import warnings
+from typing import Any
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 warnings.simplefilter("ignore")
@@ -23,8 +24,8 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import ray  # noqa: E402
 import torch  # noqa: E402
-from ppo_recipes import TASKS, Order, Recipe, recipe_of  # noqa: E402
-from ppo_watch import Policy, Watch  # noqa: E402
+from peers.ppo_recipes import ARGUMENTS, Order, Recipe, recipe_of  # noqa: E402
+from peers.ppo_watch import Policy, Watch  # noqa: E402
 from ray.rllib.algorithms.algorithm import Algorithm  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter  # noqa: E402
@@ -64,7 +65,7 @@ def make_config(order: Order) -> PPOConfig:
     )
     config = (
         PPOConfig()
-        .environment(order.environment, env_config=dict(TASKS[order.environment].arguments))
+        .environment(order.environment, env_config=dict(ARGUMENTS[order.environment]))
         .env_runners(
             num_env_runners=order.env_runners,
             num_envs_per_env_runner=num_envs // order.env_runners,
@@ -78,16 +79,10 @@ def make_config(order: Order) -> PPOConfig:
 
 
 def _published(config: PPOConfig) -> PPOConfig:
-    model = DefaultModelConfig(
-        vf_share_layers=False,
-        fcnet_hiddens=[256, 256],
-        fcnet_kernel_initializer=orthogonal_,
-        fcnet_activation="tanh",
-        head_fcnet_hiddens=[256],
-        head_fcnet_activation=None,
-        free_log_std=True,
-    )
-    return config.rl_module(model_config=model).training(
+    head = {"head_fcnet_hiddens": [256], "head_fcnet_activation": None}
+    return _with(
+        config,
+        {"fcnet_hiddens": [256, 256], "fcnet_activation": "tanh", **head},
         train_batch_size_per_learner=2048,
         minibatch_size=512,
         num_epochs=10,
@@ -100,19 +95,13 @@ def _published(config: PPOConfig) -> PPOConfig:
         clip_param=0.2,
         vf_clip_param=10.0,
         grad_clip=50.0,
-        grad_clip_by="global_norm",
     )
 
 
 def _as_everybody(config: PPOConfig, recipe: Recipe) -> PPOConfig:
-    model = DefaultModelConfig(
-        vf_share_layers=False,
-        fcnet_hiddens=list(recipe.hidden_sizes),
-        fcnet_kernel_initializer=orthogonal_,
-        fcnet_activation=recipe.activation,
-        free_log_std=True,
-    )
-    return config.rl_module(model_config=model).training(
+    return _with(
+        config,
+        {"fcnet_hiddens": list(recipe.hidden_sizes), "fcnet_activation": recipe.activation},
         train_batch_size_per_learner=recipe.num_envs * recipe.horizon,
         minibatch_size=recipe.minibatch_size,
         num_epochs=recipe.epochs,
@@ -125,8 +114,18 @@ def _as_everybody(config: PPOConfig, recipe: Recipe) -> PPOConfig:
         clip_param=recipe.clip_range,
         vf_clip_param=float("inf"),
         grad_clip=recipe.max_gradient_norm,
-        grad_clip_by="global_norm",
     )
+
+
+def _with(config: PPOConfig, networks: dict[str, Any], **training: Any) -> PPOConfig:
+    """Actor and critic are networks of their own, as in all systems."""
+    model = DefaultModelConfig(
+        vf_share_layers=False,
+        fcnet_kernel_initializer=orthogonal_,
+        free_log_std=True,
+        **networks,
+    )
+    return config.rl_module(model_config=model).training(grad_clip_by="global_norm", **training)
 
 
 def greedy_policy(algorithm: Algorithm) -> Policy:

@@ -6,21 +6,17 @@ from __future__ import annotations
 import json
 import sys
 
-from ppo_baselines import train
-from ppo_recipes import ARGUMENTS, SAME, Order
-from returns_looks import Looks, PeerActor
-from returns_order import ReturnsOrder
+from peers.ppo_baselines import train
+from peers.ppo_recipes import SAME, Order
+from peers.returns_looks import Looks, PeerActor
+from peers.returns_training import ReturnsOrder
 
 
 def main() -> None:
     order = ReturnsOrder(**json.loads(sys.argv[1]))
     (seed,) = order.seeds
-    train(
-        Order("sb3", order.environment, "same", seed, order.threads),
-        SAME,
-        ARGUMENTS[order.environment],
-        lambda policy: Looks(order, PeerActor(policy)),
-    )
+    own = Order("sb3", order.environment, "same", seed, order.threads)
+    train(own, SAME, lambda policy: Looks(order, PeerActor(policy)))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import torch
-from events import tell
-from ppo_watch import Policy
-from returns_order import EPISODES, ReturnsOrder
+from lab.events import tell
+from peers.ppo_watch import Policy
+from peers.returns_training import EPISODES, ReturnsOrder
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -57,6 +57,8 @@ class Looks:
         if is_last or env_steps >= self._due:
             self._due = (env_steps // self._order.every + 1) * self._order.every
             self._look(env_steps)
+        if is_last:
+            tell("over")
         return is_last
 
     def _look(self, env_steps: int) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from peers.returns_runs import LAST_LOOKS, Run
-from peers.returns_statistics import Estimate, estimate
-from peers.returns_training import TITLES
-from report import Target, finish, number_text, print_table
+from lab.plots import curve as draw_curve
+from lab.plots import panels
+from lab.report import Target, finish, number_text, print_table
+from lab.statistics import Estimate, estimate
+from peers.returns_training import LAST_LOOKS, TITLES, Run
 
 Found = Mapping[str, Mapping[str, Sequence[Run]]]  # task -> system -> runs
 
@@ -46,19 +45,15 @@ def report(found: Found, steps: int) -> None:
     ratio = _over_sb3(found, compared)
     below = sum(scores[task, "ours"].high < scores[task, "sb3"].low for task in compared)
     is_whole = len(compared) == len(PUBLISHED)
+    each = {
+        task: {system: [run.score for run in runs] for system, runs in systems.items()}
+        for task, systems in found.items()
+    }
+    estimates = {f"{task} {system}": asdict(own) for (task, system), own in scores.items()}
+    figures = {"steps": steps, "scores": each, "estimates": estimates}
     finish(
         "returns",
-        {
-            "steps": steps,
-            "scores": {
-                task: {system: [run.score for run in runs] for system, runs in systems.items()}
-                for task, systems in found.items()
-            },
-            "estimates": {
-                f"{task} {system}": asdict(found) for (task, system), found in scores.items()
-            },
-            "over_sb3": ratio and asdict(ratio),
-        },
+        figures | {"over_sb3": ratio and asdict(ratio)},
         {"tasks_with_an_interval_below_sb3": Target(below if is_whole else None, 0, at_most=True)},
     )
 
@@ -70,17 +65,8 @@ def _print_scores(found: Found, scores: Mapping[tuple[str, str], Estimate], step
         for system, runs in systems.items():
             if runs:
                 seeds = ", ".join(f"{run.score:,.0f}" for run in runs)
-                rows.append(
-                    [
-                        task,
-                        TITLES[system],
-                        scores[task, system],
-                        len(runs),
-                        seeds,
-                        zoo or "–",
-                        tianshou,
-                    ]
-                )
+                score = scores[task, system]
+                rows.append([task, TITLES[system], score, len(runs), seeds, zoo or "–", tianshou])
     print_table(
         f"Greedy return after {steps:,} steps, mean of the last {LAST_LOOKS} looks of a seed: "
         "interquartile mean over seeds (bootstrap interval of 95 %)",
@@ -92,8 +78,7 @@ def _print_scores(found: Found, scores: Mapping[tuple[str, str], Estimate], step
 def _print_threshold(task: str, target: float, systems: Mapping[str, Sequence[Run]]) -> None:
     rows = []
     for system, runs in systems.items():
-        firsts = [run.first_at(target) for run in runs]
-        there = sorted(first for first in firsts if first is not None)
+        there = sorted(first for run in runs if (first := run.first_at(target)) is not None)
         shown = ", ".join(f"{first:,}" for first in there)
         # Of all seeds, those that never got there being the slowest.
         middle = len(runs) // 2
@@ -149,46 +134,16 @@ def curve(runs: Sequence[Run]) -> list[tuple[int, Estimate]]:
     return [(taken, estimate([of[taken] for of in values])) for taken in sorted(shared)]
 
 
-def write_curves(found: Found, path: Path) -> None:
-    """A row for each look of each system."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ("task", "system", "seeds", "env_steps", "interquartile_mean", "low_95", "high_95")
-        )
-        for task, systems in found.items():
-            for system, runs in systems.items():
-                for taken, at in curve(runs):
-                    numbers = [round(number, 1) for number in (at.value, at.low, at.high)]
-                    writer.writerow((task, system, len(runs), taken, *numbers))
-
-
-def plot(table: Path, picture: Path) -> None:
-    """From the table that is there."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    tasks = [task for task in PUBLISHED if any(row["task"] == task for row in rows)]
-    figure, panels = pyplot.subplots(
-        1, len(tasks), figsize=(4.2 * len(tasks), 3.8), dpi=110, squeeze=False
-    )
-    for task, axes in zip(tasks, panels[0], strict=True):
-        own = [row for row in rows if row["task"] == task]
-        for system, group in itertools.groupby(own, key=lambda row: row["system"]):
-            points = list(group)
-            steps, mean, low, high = (
-                [float(row[name]) for row in points]
-                for name in ("env_steps", "interquartile_mean", "low_95", "high_95")
-            )
-            axes.plot(steps, mean, label=f"{TITLES[system]}, {points[0]['seeds']} seeds")
-            axes.fill_between(steps, low, high, alpha=0.2)
-        axes.set(title=task, xlabel="environment steps")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    panels[0][0].set_ylabel("greedy return, interquartile mean")
-    figure.tight_layout()
+def plot(found: Found, picture: Path) -> None:
+    """The curves of each task."""
+    figure, axes = panels(len(found))
+    for (task, systems), panel in zip(found.items(), axes, strict=True):
+        for system, runs in systems.items():
+            looks = curve(runs)
+            at = [taken for taken, _ in looks]
+            names = ("value", "low", "high")
+            values = [[getattr(own, name) for _, own in looks] for name in names]
+            draw_curve(panel, at, *values, f"{TITLES[system]}, {len(runs)} seeds")
+        panel.set(title=task, xlabel="environment steps")
+    axes[0].set_ylabel("greedy return, interquartile mean")
     figure.savefig(picture)

@@ -20,6 +20,7 @@ def write_market(path: Path) -> Path:
             opened = close[max(bar - 1, 0)]
             for stock, price in enumerate(prices):
                 low, high = 0.995 * min(price, opened[stock]), 1.005 * max(price, opened[stock])
-                shown = f"{opened[stock]:.4f},{high:.4f},{low:.4f},{price:.4f},{random.integers(10**4, 10**6)}"
-                file.write(f"S{stock:02},{first + bar},{shown}\n")
+                shown = ",".join(f"{each:.4f}" for each in (opened[stock], high, low, price))
+                volume = random.integers(10**4, 10**6)
+                file.write(f"S{stock:02},{first + bar},{shown},{volume}\n")
     return path.resolve()

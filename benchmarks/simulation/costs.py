@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from simulation.clock import SkippingClock
 from simulation.control_plane import ControlPlane
 from simulation.curves import Curves
-from simulation.pod import Load, SimulatedPod, Site
+from simulation.pod import Load, SimulatedPod, Site, never
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
 from podracer_core.errors import PodracerError
@@ -46,10 +46,6 @@ async def measure(plane: ControlPlane, jobs: Sequence[str], curves: Curves) -> d
         open_aio_channel(plane.orchestrator, plane.pod_token) as pod_channel,
         open_aio_channel(plane.orchestrator, plane.client.connection.token) as client_channel,
     ):
-
-        async def never() -> bool:
-            return False
-
         stub, load = pod_service_pb2_grpc.PodServiceStub(pod_channel), Load()
         rounds = Site(
             stub, open_store(plane.store_url), SkippingClock(), curves, load, never, renewal_s=1e9
@@ -86,12 +82,8 @@ async def measure(plane: ControlPlane, jobs: Sequence[str], curves: Curves) -> d
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        cost["a second of a watcher"] = Cost(
-            *(
-                getattr(watched, field) - getattr(without, field)
-                for field in Cost.__dataclass_fields__
-            )
-        )
+        pairs = zip(astuple(watched), astuple(without), strict=True)
+        cost["a second of a watcher"] = Cost(*(one - other for one, other in pairs))
     return cost
 
 
@@ -147,16 +139,11 @@ async def _cost(plane: ControlPlane, play: Callable[[], Awaitable[None]], count:
     """What `play` costs by each of `count` pieces."""
     cpu, counts = plane.cpu_s, plane.counts
     await play()
-    cpu = {name: seconds - cpu[name] for name, seconds in plane.cpu_s.items()}
-    now = plane.counts
+    cpu = {name: 1e3 * (seconds - cpu[name]) / count for name, seconds in plane.cpu_s.items()}
     grown = {
-        name: {what: number - counts[name][what] for what, number in now[name].items()}
-        for name in now
+        name: {what: (number - counts[name][what]) / count for what, number in found.items()}
+        for name, found in plane.counts.items()
     }
-    return Cost(
-        1e3 * cpu["orchestrator"] / count,
-        1e3 * cpu["leaderboard"] / count,
-        grown["orchestrator"]["statements"] / count,
-        grown["orchestrator"]["transactions"] / count,
-        grown["leaderboard"]["calls"] / count,
-    )
+    own = grown["orchestrator"]
+    services = cpu["orchestrator"], cpu["leaderboard"]
+    return Cost(*services, own["statements"], own["transactions"], grown["leaderboard"]["calls"])

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+CURVES = Path(__file__).with_name("curves.csv")
+"""PPO on HalfCheetah-v5, recorded by benchmarks/simulation/record_curves.py of the tag
+benchmarks-2026-11: looks at agents, by learning rate, discount and seed."""
+
 _STEP_S = 1.0
 _CLIMB = 1e-3
 """Return that every second of training adds: a level then belongs to one moment of a curve, on a
@@ -61,13 +65,12 @@ class Curve:
 
 
 class Curves:
-    """The table of record_curves.py. Between its hyperparameters, and between its seeds, curves are
-    interpolated."""
+    """The table. Between its hyperparameters, and between its seeds, curves are interpolated."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self) -> None:
         looks: dict[tuple[float, float, int], list[tuple[float, float]]] = defaultdict(list)
         self.env_steps_per_second = 0.0
-        with table.open(newline="") as file:
+        with CURVES.open(newline="") as file:
             for row in csv.DictReader(file):
                 key = (float(row["learning_rate"]), float(row["gamma"]), int(row["seed"]))
                 looks[key].append((float(row["device_s"]), float(row["mean_return"])))
@@ -78,6 +81,12 @@ class Curves:
         self.seeds = sorted({key[2] for key in looks})
         length_s = int(min(found[-1][0] for found in looks.values()))
         self._levels = {key: _envelope(found, length_s) for key, found in looks.items()}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Of the hyperparameters."""
+        rates, gammas = self.rates, self.gammas
+        return {"rates": (rates[0], rates[-1]), "gammas": (gammas[0], gammas[-1])}
 
     def of(self, learning_rate: float, gamma: float, seed: int) -> Curve:
         """The curve of an agent: its seed says how much of each recorded seed's luck it has."""

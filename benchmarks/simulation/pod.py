@@ -31,6 +31,7 @@ from podracer_core.storage import (
 )
 from podracer_platform.rpc import bearer
 from podracer_platform.service import own_build
+from podracer_platform.training_messages import result_to_message
 
 EVALUATION_FRACTION = 0.1
 """Part of a round that goes into looks; a learner may take a fifth."""
@@ -65,6 +66,11 @@ class Site:
     renewal_s: float = 10.0 / 3
     look_every: int = 1
     idle_s: float = IDLE_S
+
+
+async def never() -> bool:
+    """For pods whose job does not end."""
+    return False
 
 
 @dataclass
@@ -149,10 +155,8 @@ class SimulatedPod:
         for index in range(1, count + 1):
             await clock.sleep_until(begin + index * renewal_s)
             looks = members if index % self._site.look_every == 0 else []
-            if (
-                await self._renew(lease, members, looks, index * renewal_s)
-                != pod_pb2.LEASE_ACTION_CONTINUE
-            ):
+            action = await self._renew(lease, members, looks, index * renewal_s)
+            if action != pod_pb2.LEASE_ACTION_CONTINUE:
                 return
         await clock.sleep_until(begin + length_s)
         for each in members:
@@ -287,22 +291,16 @@ class SimulatedPod:
         ]
         returns = tuple(level + abs(level) * offset for offset in offsets)
         result = EvaluationResult(returns, (1000,) * episodes, tuple(range(episodes)))
-        return agent_pb2.Evaluation(
-            evaluation_id=f"{lease.fence}-{self._numbers}",
-            agent=spec.name,
-            purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE
-            if final
-            else agent_pb2.EVALUATION_PURPOSE_PROGRESS,
-            checkpoint=final.checkpoint if final else None,
-            returns=returns,
-            lengths=result.lengths,
-            seeds=result.seeds,
-            mean=result.mean,
-            standard_deviation=result.std,
-            lower_bound=result.lower_bound,
-            upper_bound=2.0 * result.mean - result.lower_bound,
-            env_steps=final.checkpoint.env_steps if final else spec.env_steps,
-        )
+        message = result_to_message(result)
+        message.evaluation_id, message.agent = f"{lease.fence}-{self._numbers}", spec.name
+        if final is None:
+            message.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
+            message.env_steps = spec.env_steps
+        else:
+            message.purpose = agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+            message.checkpoint.CopyFrom(final.checkpoint)
+            message.env_steps = final.checkpoint.env_steps
+        return message
 
 
 def _seconds(value: float) -> duration_pb2.Duration:

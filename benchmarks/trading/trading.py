@@ -16,16 +16,15 @@ evaluations inside that time; the peers' clocks stand still while they are looke
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
 
-Runs are kept in `--results`, a line each: an interrupted comparison continues. RLlib lives in a virtual
-environment of its own, see trading_speed.py. Without `--data` an invented market is
-traded, which says nothing of a real one."""
+Runs are kept in `--results`, a line each: an interrupted comparison continues. RLlib lives in a
+virtual environment of its own, see trading_speed.py. Without `--data` an invented market is traded,
+which says nothing of a real one."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -38,27 +37,25 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from measured_process import run_measured
-from peers.virtual_environment import PLACE, installed, python_of, set_up
-from report import versions
+from lab.arguments import PEERS as PLACE
+from lab.arguments import RESULTS, arguments
+from lab.peers import found_peers, run_script
+from lab.processes import PODRACER, run_job
+from lab.report import versions
+from lab.runs import Runs
 from trading_report import ENSEMBLE, OURS, draw, report
-from trading_results import Results, Returns, Season
-from trading_seasons import SeasonOrder
+from trading_seasons import Returns, Run, Season, TradingOrder, key_of
 
 from podracer_trading.backtest import daily_returns, sharpe_ratio
 from podracer_trading.backtesting import play_baseline
 from podracer_trading.environment import StockTrading
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "benchmarks" / "trading"
-CODE = ("libs/podracer_core", "libs/podracer_trading", "benchmarks")
-RESULTS = ROOT / "runs" / "benchmarks" / "trading.jsonl"
 SINGLE, RLLIB = "single", "rllib_ppo"
 PLACES = 4
 PEERS = {
-    "sb3_ppo": ("trading_season_baselines.py", "ppo", 8),
-    "sb3_sac": ("trading_season_baselines.py", "sac", 1),
-    RLLIB: ("trading_season_rllib.py", "ppo", 8),
+    "sb3_ppo": ("trading_baselines.py", "ppo", 8),
+    "sb3_sac": ("trading_baselines.py", "sac", 1),
+    RLLIB: ("trading_rllib.py", "ppo", 8),
 }
 BASELINES = {"buy_and_hold": "buy_and_hold", "equal_weight": "equal_weight_monthly"}
 METHODS = (OURS, ENSEMBLE, SINGLE, *PEERS, *BASELINES)
@@ -66,47 +63,28 @@ START_S, END_S = 120.0, 120.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="an invented market, one short season: under a minute"
+    parser = arguments(
+        __doc__,
+        "an invented market, one short season: under a minute",
+        seeds=5,
+        seconds=60.0,
+        results=RESULTS / "trading.jsonl",
+        peers=PLACE,
     )
     parser.add_argument("--data", type=Path, help="a price table; unset: an invented one")
-    parser.add_argument(
-        "--columns", default="", help="names in the table where they differ: ticker=tic,time=date"
-    )
-    parser.add_argument(
-        "--years", type=int, nargs="+", default=[2019, 2018, 2017], help="the first is the headline"
-    )
-    parser.add_argument(
-        "--adjust",
-        nargs="+",
-        choices=("auto", "none"),
-        default=["auto", "none"],
-        help="the first is the headline",
-    )
+    parser.add_argument("--columns", default="", help="names that differ: ticker=tic,time=date")
+    # Of years and adjustments the first is the headline.
+    parser.add_argument("--years", type=int, nargs="+", default=[2019, 2018, 2017])
+    kinds = ["auto", "none"]
+    parser.add_argument("--adjust", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training, each run")
     parser.add_argument("--snapshots", type=int, default=12, help="in that time")
-    parser.add_argument(
-        "--max-stock", type=int, default=5000, help="shares of one stock in one decision"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="ended runs, a JSON line each"
-    )
+    parser.add_argument("--max-stock", type=int, default=5000, help="shares in one decision")
     parser.add_argument("--figure", type=Path, help="write the accounts of the headline as PNG")
-    parser.add_argument(
-        "--setup", action="store_true", help="make the virtual environment of RLlib first"
-    )
-    parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
-    if options.setup:
-        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-ppo.txt")
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
         if options.quick:
-            options.seeds, options.seconds, options.snapshots, options.data = 1, 6.0, 3, None
+            options.seeds, options.seconds, options.snapshots, options.data = 1, 10.0, 3, None
             options.methods = [OURS, ENSEMBLE, "sb3_ppo", *BASELINES]
             options.results = Path(scratch, "results.jsonl")
         if options.data is None:
@@ -115,16 +93,10 @@ def main() -> None:
         if not options.data.is_file():
             parser.error(f"--data: there is no file {options.data}")
         options.data = options.data.resolve()
-        there = installed(options.peers, ("ray", "gymnasium", "torch"))
-        if RLLIB in options.methods and "ray" not in there:
-            options.methods.remove(RLLIB)
-            print("RLlib is left out: it is not installed (--setup)")
-        print(
-            versions("torch", "stable-baselines3", "numpy"),
-            there or "",
-            f"· {options.seconds:g} s a run",
-            flush=True,
-        )
+        there = found_peers(options, "ppo", ("ray", "gymnasium", "torch"))
+        if "ray" not in there:
+            options.methods = [name for name in options.methods if name != RLLIB]
+        print(versions("torch", "stable-baselines3", "numpy"), f"· {options.seconds:g} s a run")
         seasons = [Season(year, adjust) for adjust in options.adjust for year in options.years]
         found = {season: gathered(season, options, Path(scratch)) for season in seasons}
     report(found, options.seconds)
@@ -135,11 +107,10 @@ def main() -> None:
 def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Returns:
     """All runs of a season, seed after seed; those that the results have already are not made
     again."""
-    results = Results(options.results)
-    rows: dict[str, list[list[float]]] = {name: [] for name in options.methods}
-    sha256 = hashlib.sha256(options.data.read_bytes()).hexdigest()
+    runs = Runs(Run, options.results)
+    rows: dict[str, list[Sequence[float]]] = {name: [] for name in options.methods}
     market = {
-        "data": sha256,
+        "data": hashlib.sha256(options.data.read_bytes()).hexdigest(),
         "columns": options.columns,
         "max_stock": options.max_stock,
         **asdict(season),
@@ -148,18 +119,18 @@ def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Retu
         for name in options.methods:
             if name in BASELINES and seed:
                 continue
-            key = {**market, "method": name, "seed": seed}
+            settings = {**market, "method": name, "seed": seed}
             if name not in BASELINES:
-                key |= {"seconds": options.seconds, "snapshots": options.snapshots}
-            row = results.find(key)
-            if row is None:
+                settings |= {"seconds": options.seconds, "snapshots": options.snapshots}
+            run = runs.get(key_of(settings))
+            if run is None:
                 made = _run(name, seed, season, options, scratch)
-                row = made[name]
-                for which, returns in made.items():
-                    if results.find({**key, "method": which}) is None:
-                        results.add({**key, "method": which}, returns)
-            rows[name].append(row)
-            ratio = float(sharpe_ratio(np.array(row)))
+                found = [Run({**settings, "method": each}, made[each]) for each in made]
+                runs.add(each for each in found if each.key not in runs)
+                run = runs.get(key_of(settings))
+            assert run is not None, "it was made"
+            rows[name].append(run.returns)
+            ratio = float(sharpe_ratio(np.array(run.returns)))
             print(f"{season.title}, {name}, seed {seed}: Sharpe {ratio:.2f}", flush=True)
     return {name: np.array(of_seeds) for name, of_seeds in rows.items()}
 
@@ -174,37 +145,22 @@ def _run(
         last = {"evaluation_split": "test", "evaluation_end": season.end}
         market = StockTrading(1, evaluation=True, table=str(options.data), **arguments, **last)
         record = play_baseline(BASELINES[name], market)
-        return {name: [float(each) for each in daily_returns(record.times, record.value)]}
+        return {name: _floats(daily_returns(record.times, record.value))}
     if name in PEERS:
         script, algorithm, envs = PEERS[name]
         whole, threads = {**arguments, "table": str(options.data)}, os.cpu_count() or 1
-        order = SeasonOrder(
-            algorithm, envs, threads, seed, options.seconds, options.snapshots, season.end, whole
+        about = (options.seconds, whole, options.snapshots, season.end)
+        order = TradingOrder(algorithm, envs, threads, seed, *about)
+        timeout_s = START_S + 4 * order.seconds + END_S
+        peers = options.peers if name == RLLIB else None
+        log = scratch / f"{name}.log"
+        told = run_script(
+            f"trading/{script}", order, log, timeout_s, until=("season",), peers=peers
         )
-        return {name: _peer(name, script, order, options, scratch)}
+        return {name: _floats(told.need("season")[1]["returns"])}
     method = SINGLE if name == SINGLE else OURS
     job = our_job(method, seed, arguments, options.data, options.seconds, options.snapshots)
     return _ours(job, season.end, options, scratch)
-
-
-def _peer(
-    name: str, script: str, order: SeasonOrder, options: argparse.Namespace, scratch: Path
-) -> list[float]:
-    python = python_of(options.peers) if name == RLLIB else Path(sys.executable)
-    log = scratch / f"{name}.log"
-    measured = run_measured(
-        [str(python), str(SCRIPTS / script), json.dumps(asdict(order))],
-        log,
-        environment={"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in CODE)},
-        timeout_s=START_S + 4 * order.seconds + END_S,
-        until=("season",),
-    )
-    told = measured.first("season")
-    if told is None:
-        raise SystemExit(
-            f"{name} has not come to an end\n{log.read_text(errors='replace')[-3000:]}"
-        )
-    return [float(each) for each in told[1]["returns"]]
 
 
 def _ours(
@@ -213,23 +169,14 @@ def _ours(
     """A job, and back-tests of its best policy and of a tournament's ensemble, by the commands that
     a user has."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    log, podracer = folder / "run.log", [sys.executable, "-m", "podracer_client"]
-    (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML, too
-    run = run_measured(
-        [*podracer, "run", str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
-        log,
-        timeout_s=START_S + 2 * options.seconds + END_S,
-    )
-    finished = run.first("job_finished")
-    if finished is None or not finished[1]["checkpoint"]:
-        raise SystemExit(
-            f"{job['name']} has no policy: {finished}\n{log.read_text(errors='replace')[-3000:]}"
-        )
+    run = run_job(job, folder, START_S + 2 * options.seconds + END_S)
     progress = run.last("progress")
-    assert progress is not None, "a job that has finished has told how it goes"
+    if progress is None or not run.need("job_finished")[1]["checkpoint"]:
+        raise SystemExit(f"{job['name']} has no policy\n{run.tail}")
     policies = {job["name"]: [progress[1]["job"]]}
     if job["name"] == OURS:
-        policies[ENSEMBLE] = [progress[1]["job"], "--ensemble", str(PLACES)]
+        places = 2 if options.quick else PLACES  # a short season has few candidates
+        policies[ENSEMBLE] = [progress[1]["job"], "--ensemble", str(places)]
     return {
         name: _back_tested(policy, test_end, folder / name, folder / "runs")
         for name, policy in policies.items()
@@ -237,17 +184,7 @@ def _ours(
 
 
 def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -> list[float]:
-    command = [
-        sys.executable,
-        "-m",
-        "podracer_client",
-        "backtest",
-        *policy,
-        "--to",
-        test_end,
-        "--against",
-        "cash",
-    ]
+    command = [*PODRACER, "backtest", *policy, "--to", test_end, "--against", "cash"]
     command += ["-o", str(out), "--dir", str(state)]
     tested = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if tested.returncode:
@@ -255,10 +192,11 @@ def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -
     with (out / "equity.csv").open() as file:
         rows = list(csv.DictReader(file))
     times = np.array([row["time"] for row in rows], "datetime64[us]")
-    return [
-        float(each)
-        for each in daily_returns(times, np.array([float(row["value"]) for row in rows]))
-    ]
+    return _floats(daily_returns(times, np.array([float(row["value"]) for row in rows])))
+
+
+def _floats(values: Any) -> list[float]:
+    return [float(each) for each in values]
 
 
 def our_job(
@@ -287,18 +225,7 @@ def our_job(
 
 def invented(path: Path) -> Path:
     """A market with a little to learn; the same every time."""
-    command = [
-        sys.executable,
-        "-m",
-        "podracer_client",
-        "data",
-        "make",
-        str(path),
-        "--tickers",
-        "8",
-        "--bars",
-        "1300",
-    ]
+    command = [*PODRACER, "data", "make", str(path), "--tickers", "8", "--bars", "1300"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return path
 

@@ -1,45 +1,29 @@
-"""Stable-Baselines3's PPO for trading_speed.py: its own defaults, accounts in one
-process (DummyVecEnv)."""
+"""Stable-Baselines3's PPO and SAC for trading.py and trading_speed.py, with its own defaults. PPO
+has normalized observations and rewards, as its documentation advises, and rollouts of 2,048
+transitions in all accounts together (DummyVecEnv)."""
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import json
 import sys
-import warnings
+from typing import Any
 
-warnings.simplefilter("ignore")
+import numpy as np
+import torch
+from lab.events import Speedometer
+from peers.baselines import learn_until
+from peers.stock_trading_env import ArrayStockTradingEnv
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+from trading_seasons import Act, Selection, TradingOrder
 
-import torch  # noqa: E402 - warnings of what follows are silenced first
-from peers.stock_trading_env import ArrayStockTradingEnv  # noqa: E402
-from stable_baselines3 import PPO  # noqa: E402
-from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
-from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
-from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
-from trading_order import Speedometer, TradingOrder  # noqa: E402
-
-from podracer_trading.environment import StockTrading  # noqa: E402
+from podracer_trading.environment import StockTrading
 
 ROLLOUT = 2048
-"""Transitions of a rollout, and per environment where there are few: the default."""
-FOREVER = 1_000_000_000
-
-
-class _Over(Exception):
-    pass
-
-
-class _Follow(BaseCallback):
-    def __init__(self, speedometer: Speedometer) -> None:
-        super().__init__()
-        self._speedometer = speedometer
-
-    def _on_rollout_start(self) -> None:
-        if self._speedometer.is_over(self.num_timesteps):
-            raise _Over
-
-    def _on_step(self) -> bool:
-        return True
+LOOK_EVERY = 16
+"""Steps of all accounts between two looks at the clock."""
 
 
 def main() -> None:
@@ -49,10 +33,35 @@ def main() -> None:
     accounts = make_vec_env(
         lambda: ArrayStockTradingEnv(market), n_envs=order.num_envs, seed=order.seed
     )
-    steps = max(ROLLOUT // order.num_envs, 32)
-    model = PPO("MlpPolicy", VecNormalize(accounts), n_steps=steps, seed=order.seed, device="cpu")
-    with contextlib.suppress(_Over):
-        model.learn(FOREVER, callback=_Follow(Speedometer(order.seconds)))
+    about: dict[str, Any] = {"seed": order.seed, "device": "cpu"}
+    if order.algorithm == "ppo":
+        steps = max(ROLLOUT // order.num_envs, 32)
+        model: Any = PPO("MlpPolicy", VecNormalize(accounts), n_steps=steps, **about)
+    else:
+        model = SAC("MlpPolicy", accounts, **about)
+    if order.snapshots:
+        selection = Selection(order)
+        selection.begin()
+        learn_until(
+            model, lambda steps: selection.is_over(lambda: _snapshot(model), steps), LOOK_EVERY
+        )
+    else:
+        learn_until(model, Speedometer(order.seconds).is_over)
+
+
+def _snapshot(model: Any) -> Act:
+    policy, normalizer = copy.deepcopy(model.policy), model.get_vec_normalize_env()
+    mean, deviation, most = 0.0, 1.0, np.inf
+    if normalizer is not None:
+        mean = normalizer.obs_rms.mean.copy()
+        deviation = np.sqrt(normalizer.obs_rms.var + normalizer.epsilon)
+        most = normalizer.clip_obs
+
+    def act(observation: Any) -> Any:
+        seen = np.clip((observation - mean) / deviation, -most, most).astype(np.float32)
+        return policy.predict(seen, deterministic=True)[0]
+
+    return act
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from lab.plots import panels
+from lab.report import Target, finish, print_table
 from numpy.typing import NDArray
-from report import Target, finish, print_table
-from trading_results import Returns, Season
+from trading_seasons import Returns, Season
 
 from podracer_core.statistics import mean_block_length, resamples
 from podracer_trading.backtest import DAYS_A_YEAR, largest_drawdown, sharpe_ratio
@@ -145,19 +146,12 @@ def _distance(found: tuple[float, float, float]) -> str:
 
 def draw(found: Returns, season: Season, path: Path) -> None:
     """Everybody's account in the test year as a picture: the median over seeds, day by day."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(width=10, height=5)
     for name, returns in found.items():
         curves = 100 * np.cumprod(1 + returns, axis=1)
         values = np.concatenate([[100.0], np.median(curves, axis=0)])
         axes.plot(values, label=name, linewidth=2.4 if name == OURS else 1.2)
     axes.set_xlabel(f"trading days of {season.title}")
     axes.set_ylabel("account, % of its start; median over seeds")
-    axes.grid(True, alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)

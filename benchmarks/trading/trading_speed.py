@@ -12,27 +12,21 @@ or .venv-peers."""
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from measured_process import run_measured
+from lab.arguments import PEERS, arguments
+from lab.peers import found_peers, run_script
+from lab.report import Target, finish, print_table, spread, versions
+from lab.statistics import paired
 from peers.stock_market import STOCKS, write_market
-from peers.virtual_environment import PLACE, installed, python_of, set_up
-from report import Target, finish, print_table, spread, versions
-from trading_order import TradingOrder
+from trading_seasons import TradingOrder
 
-from podracer_core.native_settings import NATIVE_SETTINGS
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "benchmarks" / "trading"
-CODE = ("libs/podracer_core", "libs/podracer_trading", "benchmarks")
 LEAST_RATIO = 30.0
 START_S = 120.0
 
@@ -56,35 +50,21 @@ SYSTEMS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="ours and Stable-Baselines3, once: under a minute"
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a measurement")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
-    parser.add_argument(
-        "--setup", action="store_true", help="make the virtual environment of RLlib first"
-    )
-    parser.add_argument("--peers", type=Path, default=PLACE)
-    options = parser.parse_args()
-    if options.setup:
-        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-ppo.txt")
+    options = arguments(
+        __doc__,
+        "ours and Stable-Baselines3, once: under a minute",
+        repeats=5,
+        seconds=15.0,
+        threads=os.cpu_count(),
+        peers=PEERS,
+    ).parse_args()
     names = list(SYSTEMS)
-    there = installed(options.peers, ("ray", "gymnasium", "torch"))
+    there = found_peers(options, "ppo", ("ray", "gymnasium", "torch"))
     if options.quick:
         options.repeats, options.seconds, names = 1, 4.0, ["ours", "sb3"]
     elif "ray" not in there:
         names.remove("rllib")
-        print("RLlib is left out: it is not installed (--setup)")
-    print(
-        versions("torch", "stable-baselines3", "numpy"),
-        there or "",
-        f"· {options.threads} threads",
-        flush=True,
-    )
+    print(versions("torch", "stable-baselines3", "numpy"), f"· {options.threads} threads")
     speeds: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="trading-speed-") as scratch:
         table = write_market(Path(scratch, "prices.csv"))
@@ -92,12 +72,7 @@ def main() -> None:
             for name in names:
                 speeds[name].append(_measure(name, repeat, table, options))
                 print(f"{name}: {speeds[name][-1]:,.0f} steps/s", flush=True)
-    ratios = {
-        name: statistics.median(
-            ours / peer for ours, peer in zip(speeds["ours"], speeds[name], strict=True)
-        )
-        for name in names[1:]
-    }
+    ratios = {name: paired(speeds["ours"], speeds[name]) for name in names[1:]}
     print_table(
         f"PPO on StockTrading-v0, {STOCKS} stocks: environment steps/s, learning included, median "
         "(least – greatest)",
@@ -112,26 +87,17 @@ def main() -> None:
 
 
 def _measure(name: str, repeat: int, table: Path, options: argparse.Namespace) -> float:
-    system = SYSTEMS[name]
-    order = TradingOrder(
-        system.num_envs, options.threads, repeat, options.seconds, {"table": str(table)}
-    )
-    python = python_of(options.peers) if system.in_peers else Path(sys.executable)
-    log = table.with_name(f"{name}.log")
-    measured = run_measured(
-        [str(python), str(SCRIPTS / system.script), json.dumps(asdict(order))],
-        log,
-        environment={"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in CODE)}
-        | (NATIVE_SETTINGS if name == "ours" else {}),
-        timeout_s=START_S + 4 * options.seconds,
+    system, market = SYSTEMS[name], {"table": str(table)}
+    order = TradingOrder("ppo", system.num_envs, options.threads, repeat, options.seconds, market)
+    told = run_script(
+        f"trading/{system.script}",
+        order,
+        table.with_name(f"{name}.log"),
+        START_S + 4 * options.seconds,
         until=("speed",),
+        peers=options.peers if system.in_peers else None,
     )
-    told = measured.first("speed")
-    if told is None:
-        raise SystemExit(
-            f"{name} has not told its speed\n{log.read_text(errors='replace')[-3000:]}"
-        )
-    return float(told[1]["env_steps_per_second"])
+    return float(told.need("speed")[1]["env_steps_per_second"])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from podracer_client.command.application import application
+from podracer_client.command import application
 from podracer_client.local import resting_services
 from support.commands import run_here
 from support.golden import STATE, check_golden, pretty

@@ -23,9 +23,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "trading"))
 
 import trading
 import trading_seasons
+from lab.runs import Runs
 from trading_report import above, growth, report, yearly_mean
-from trading_results import Results, Season
-from trading_seasons import SeasonOrder, Selection, played
+from trading_seasons import Run, Season, Selection, TradingOrder, key_of, played
 
 SEASON = Season(2019, "auto")
 KEY = {"year": 2019, "method": "tournament", "seed": 0}
@@ -58,16 +58,18 @@ def test_our_jobs_are_job_files(name: str, tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_found_again_and_a_line_that_was_cut_off_is_not(tmp_path: Path) -> None:
-    results = Results(tmp_path / "runs.jsonl")
-    assert results.find(KEY) is None
-    results.add(KEY, [0.1, -0.2])
-    with (tmp_path / "runs.jsonl").open("a") as file:
-        file.write('{"key": {"year": 2019, "method": "single", "seed": 0}, "ret')
-    single = {**KEY, "method": "single"}
-    assert results.find(single) is None
-    results.add(single, [0.3])
-    assert (results.find(KEY), results.find(single)) == ([0.1, -0.2], [0.3])
-    assert results.find({**KEY, "seed": 1}) is None
+    results, single = tmp_path / "runs.jsonl", {**KEY, "method": "single"}
+    Runs(Run, results).add([Run(KEY, [0.1, -0.2])])
+    with results.open("a") as file:
+        file.write('{"settings": {"year": 2019, "method": "single", "seed": 0}, "ret')
+    assert key_of(single) not in Runs(Run, results)
+    Runs(Run, results).add([Run(single, [0.3])])
+    found = Runs(Run, results)
+    assert [found.get(key_of(each)) for each in (KEY, single)] == [
+        Run(KEY, [0.1, -0.2]),
+        Run(single, [0.3]),
+    ]
+    assert found.get(key_of({**KEY, "seed": 1})) is None
 
 
 def test_returns_compound_and_means_are_of_a_year() -> None:
@@ -158,7 +160,7 @@ def test_the_best_snapshot_of_the_validation_is_tested_once(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(trading_seasons, "time", clock)
-    selection = Selection(SeasonOrder("ppo", 1, 1, 0, 10.0, 4, DAYS[150], arguments))
+    selection = Selection(TradingOrder("ppo", 1, 1, 0, 10.0, arguments, 4, DAYS[150]))
     tested: list[int] = []
 
     def snapshot(number: int) -> trading_seasons.Act:

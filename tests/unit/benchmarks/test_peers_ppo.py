@@ -16,35 +16,27 @@ from podracer_platform.jobs import parse_job, validate
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from measured_process import Measured
+from lab.processes import Measured
+from lab.runs import Runs
 from peers import ppo_measure, ppo_recipes
 from peers.ppo_measure import measure, our_job
-from peers.ppo_plan import Entry, Run, Setting, append_run, read_runs
-from peers.ppo_recipes import BEST, TASKS, hyperparameters
+from peers.ppo_plan import SYSTEMS, Entry, Run, Setting, systems_of
+from peers.ppo_recipes import SAME, TASKS, hyperparameters, recipe_of
 from peers.ppo_report import report
 
 SETTING = Setting(speed_s=20.0, limit_s=None, threads=2, peers=Path("none"))
 
 
 def speed(environment: str, system: str, seed: int, steps_per_second: float) -> Run:
-    (blank,) = Entry("speed", TASKS[environment], system, seed).blank_runs(SETTING)
-    return replace(
-        blank, figures={"steps_per_second": steps_per_second, "memory_mb": 1.0, "processes": 1}
-    )
+    figures = {"steps_per_second": steps_per_second, "memory_mb": 1.0, "processes": 1}
+    (run,) = Entry("speed", TASKS[environment], system, seed).runs(SETTING, [figures])
+    return run
 
 
 def solved(environment: str, system: str, seed: int, *seconds: float | None) -> list[Run]:
-    blank = Entry("target", TASKS[environment], system, seed).blank_runs(SETTING)
-    rest: dict[str, Any] = {
-        "training_seconds": 1.0,
-        "env_steps": 1,
-        "steps_per_second": 1.0,
-        "memory_mb": 1.0,
-    }
-    return [
-        replace(run, figures={"seconds": each, **rest})
-        for run, each in zip(blank, seconds, strict=True)
-    ]
+    rest = dict.fromkeys(("training_seconds", "env_steps", "steps_per_second", "memory_mb"), 1.0)
+    found: list[dict[str, Any]] = [{"seconds": each, **rest} for each in seconds]
+    return Entry("target", TASKS[environment], system, seed).runs(SETTING, found)
 
 
 def targets_of(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -52,33 +44,55 @@ def targets_of(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> dict[str,
     return dict(json.loads(capsys.readouterr().out.splitlines()[-1])["targets"])
 
 
-@pytest.mark.parametrize("environment", sorted(TASKS))
+@pytest.mark.parametrize("environment", ["Ant-v5", "HalfCheetah-v5"])
 def test_our_job_is_valid_and_has_the_recipe(environment: str) -> None:
     job = our_job(Entry("target", TASKS[environment], "ours", 3), 1000.0, 900.0)
     spec = parse_job(json.dumps(job))
     validate(spec)
-    assert hyperparameters(BEST[environment]).keys() == {
+    assert hyperparameters(SAME).keys() == {
         dimension.hyperparameter for dimension in spec.search.space
     }
-    assert hyperparameters(BEST[environment]).keys() <= find_algorithm("ppo").defaults().keys()
+    assert hyperparameters(SAME).keys() <= find_algorithm("ppo").defaults().keys()
     assert (spec.seed, spec.objective.target_return, spec.evaluation.episodes) == (3, 1000.0, 100)
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "LunarLander-v3"])
+def test_a_task_with_a_job_of_its_own_has_its_target(environment: str) -> None:
+    task = TASKS[environment]
+    spec = parse_job(json.dumps(our_job(Entry("target", task, "ours", 3), *task.targets, 60.0)))
+    validate(spec)
+    assert spec.environment.id == environment
+    assert (spec.seed, spec.objective.max_duration) == (3, 60.0)
+    assert spec.objective.target_return == task.targets[0]
+
+
+def test_every_task_has_the_recipes_and_limits_of_its_systems() -> None:
+    for task in TASKS.values():
+        names = systems_of(task, ["podracer", "sb3", "sbx"])
+        assert names[0] == "ours"
+        for system in (SYSTEMS[name] for name in names if not SYSTEMS[name].is_ours):
+            assert recipe_of(system.recipe, task.environment)
+            assert not task.least or system.recipe in task.least
+    assert "ours_8" in systems_of(TASKS["CartPole-v1"], ["podracer"])
+    assert not [name for name in systems_of(TASKS["Ant-v5"], ["podracer"]) if name != "ours"]
 
 
 def test_ended_runs_are_kept_also_behind_a_torn_line(tmp_path: Path) -> None:
     results = tmp_path / "runs" / "results.jsonl"
     first, second = speed("Ant-v5", "ours", 0, 1.0), speed("Ant-v5", "sbx_same", 0, 2.0)
-    append_run(results, first)
+    Runs(Run, results).add([first])
     with results.open("a") as file:
         file.write('{"part": "speed", "envir')
-    append_run(results, second)
-    assert read_runs(results) == {first.key: first, second.key: second}
+    Runs(Run, results).add([second])
+    assert list(Runs(Run, results)) == [first, second]
+    assert first.key in Runs(Run, results)
 
 
 def test_other_settings_make_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry("target", TASKS["Ant-v5"], "sb3_same", 0)
-    keys = [run.key for run in entry.blank_runs(SETTING)]
-    monkeypatch.setitem(ppo_recipes.BEST, "Ant-v5", replace(BEST["Ant-v5"], epochs=4))
-    assert not set(keys) & {run.key for run in entry.blank_runs(SETTING)}
+    keys = [run.key for run in entry.runs(SETTING)]
+    monkeypatch.setattr(ppo_recipes, "SAME", replace(SAME, epochs=4))
+    assert not set(keys) & {run.key for run in entry.runs(SETTING)}
 
 
 def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(
@@ -112,7 +126,7 @@ def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch: pytest.Mon
         (890.0, {"event": "steps", "env_steps": 440_000}),
     ]
     told = Measured(events, peak_bytes=5_000_000, processes=2, timed_out=True)
-    monkeypatch.setattr(ppo_measure, "run_measured", lambda *args, **kwargs: told)
+    monkeypatch.setattr(ppo_measure, "run_script", lambda *args, **kwargs: told)
     first, second = measure(Entry("target", TASKS["Ant-v5"], "sbx_published", 0), SETTING)
     assert (
         first.seconds,
@@ -130,9 +144,9 @@ def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch: pytest.Mon
 def test_a_peer_that_ends_before_its_time_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("sbx_published.log").write_text("no such thing")
-    told = Measured([(10.0, {"event": "training"})], timed_out=False)
-    monkeypatch.setattr(ppo_measure, "run_measured", lambda *args, **kwargs: told)
+    log = tmp_path / "sbx_published.log"
+    log.write_text("no such thing")
+    told = Measured([(10.0, {"event": "training"})], timed_out=False, log=log)
+    monkeypatch.setattr(ppo_measure, "run_script", lambda *args, **kwargs: told)
     with pytest.raises(SystemExit, match="no such thing"):
         measure(Entry("target", TASKS["Ant-v5"], "sbx_published", 0), SETTING)

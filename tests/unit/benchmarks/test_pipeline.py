@@ -14,7 +14,7 @@ from podracer_platform.jobs import parse_job, validate
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import pipeline
-from measured_process import Measured
+from lab.processes import Measured
 from pipeline import AHEAD, FUSED, LOCK_STEP, PODS, TASKS, Pod
 
 

@@ -13,15 +13,18 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
+from lab.statistics import estimate, interquartile_mean
 from peers.ppo_recipes import ARGUMENTS
 from peers.returns_report import PUBLISHED, report
-from peers.returns_runs import Run, Runs
-from peers.returns_statistics import estimate, interquartile_mean
+from peers.returns_training import AgentRuns, Run, settings_of
+
+EVERY = 1000
 
 
 def run(system: str = "ours", seed: int = 0, *returns: float, task: str = "Hopper-v5") -> Run:
     looks = [(1000 * (index + 1), value) for index, value in enumerate(returns)]
-    return Run(task, system, seed, "settings", 1000 * len(returns), looks, 1.0)
+    settings = settings_of("sb3" if system == "sb3" else "ours", EVERY)
+    return Run(task, system, seed, settings, 1000 * len(returns), looks, 1.0)
 
 
 def test_an_agent_that_was_trained_is_found_again_also_behind_a_torn_line(tmp_path: Path) -> None:
@@ -29,33 +32,34 @@ def test_an_agent_that_was_trained_is_found_again_also_behind_a_torn_line(tmp_pa
     first = run("ours", 0, 1.0, 2.0)
     second = run("ours", 1, 3.0, 4.0)
     third = run("sb3", 0, 5.0, 6.0)
-    Runs(record).add([third])
-    Runs(results).add([first])
+    AgentRuns(Run, record).add([third])
+    AgentRuns(Run, results).add([first])
     with results.open("a") as file:
         file.write('{"task": "Hop')
-    Runs(results).add([second])
-    found = Runs(results, record)
-    for expected in (first, second, third):
-        assert found.find(*expected.key, 2000) == expected
-    assert found.find(*first.key, 2001) is None
-    assert found.find("Hopper-v5", "ours", 0, "others", 2000) is None
+    AgentRuns(Run, results).add([second])
+    found = AgentRuns(Run, results, record)
+    assert found.find("Hopper-v5", "ours", [0, 1, 2], EVERY, 2000) == as_read([first, second])
+    assert found.find("Hopper-v5", "sb3", [0], EVERY, 2000) == as_read([third])
+    assert not found.find("Hopper-v5", "ours", [0], EVERY, 2001)
+    assert not found.find("Hopper-v5", "ours", [0], EVERY + 1, 2000)
     found.copy(record)
-    assert Runs(record).find(*second.key, 2000) == second
+    again = AgentRuns(Run, record)
+    assert again.find("Hopper-v5", "ours", [1], EVERY, 2000) == as_read([second])
+
+
+def as_read(runs: list[Run]) -> list[Run]:
+    return [replace(each, looks=[list(look) for look in each.looks]) for each in runs]
 
 
 def test_a_long_run_holds_a_short_one(tmp_path: Path) -> None:
     short, long = run("ours", 0, 1.0, 2.0), run("ours", 0, 1.0, 2.0, 6.0, 7.0)
-    runs = Runs(tmp_path / "results.jsonl")
+    runs = AgentRuns(Run, tmp_path / "results.jsonl")
     runs.add([long])
     runs.add([short])
-    assert runs.find(*long.key, 4000) == long
-    assert runs.find(*long.key, 2000) == short
-    assert (long.score, short.score, long.first_at(5.0), long.first_at(8.0)) == (
-        5.0,
-        1.5,
-        3000,
-        None,
-    )
+    assert runs.find("Hopper-v5", "ours", [0], EVERY, 4000) == [long]
+    assert runs.find("Hopper-v5", "ours", [0], EVERY, 2000) == [short]
+    assert (long.score, short.score) == (5.0, 1.5)
+    assert (long.first_at(5.0), long.first_at(8.0)) == (3000, None)
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import podracer
-from podracer_client import tournament
+from podracer_client import job_run as tournament
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from tests.unit.in_process.tiny import FAST
 

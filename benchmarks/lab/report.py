@@ -7,13 +7,8 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -30,27 +25,6 @@ class Target:
         if self.value is None:
             return False
         return self.value <= self.target if self.at_most else self.value >= self.target
-
-
-def read_lines(*files: Path) -> Iterator[dict[str, Any]]:
-    """The objects in those files that there are, one a line; a line that was not written to its end
-    is none."""
-    for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
-        with suppress(ValueError):
-            yield json.loads(line)
-
-
-def last_line(command: Sequence[str], **variables: str) -> dict[str, Any]:
-    """The object that ends the output of a command, run in a folder of its own. Raises SystemExit
-    if it fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        places: Any = {"cwd": folder, "env": {**os.environ, **variables}}
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=900, **places
-        )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def versions(*packages: str) -> str:
@@ -77,24 +51,23 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
         )
 
 
-def spread(values: Sequence[float]) -> str:
-    """`median (least – greatest)`."""
-    return (
-        f"{number_text(statistics.median(values))} ({number_text(min(values))} – "
-        f"{number_text(max(values))})"
-    )
+def spread(values: Iterable[float | None]) -> str:
+    """`median (least – greatest)` of those that are known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    middle, least, greatest = statistics.median(known), min(known), max(known)
+    return f"{number_text(middle)} ({number_text(least)} – {number_text(greatest)})"
 
 
 def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Target]) -> None:
     """Print what was reached and the closing JSON line."""
-    print_table(
-        "Targets",
-        ["target", "value", "to reach", "met"],
-        [
-            [key, _measured(t), f"{'≤' if t.at_most else '≥'} {number_text(t.target)}", _met(t)]
-            for key, t in targets.items()
-        ],
-    )
+    rows = []
+    for key, each in targets.items():
+        value = "not measured" if each.value is None else each.value
+        met = "–" if each.value is None else "yes" if each.met else "NO"
+        rows.append([key, value, f"{'≤' if each.at_most else '≥'} {number_text(each.target)}", met])
+    print_table("Targets", ["target", "value", "to reach", "met"], rows)
     closing = {
         "benchmark": name,
         "figures": dict(figures),
@@ -103,14 +76,6 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
         },
     }
     print(json.dumps(closing))
-
-
-def _measured(target: Target) -> object:
-    return "not measured" if target.value is None else target.value
-
-
-def _met(target: Target) -> str:
-    return "–" if target.value is None else "yes" if target.met else "NO"
 
 
 def number_text(cell: object) -> str:
