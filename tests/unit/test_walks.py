@@ -105,10 +105,10 @@ def test_a_field_of_the_job_file(copy: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_command(copy: Path) -> None:
-    """A module in `command/`, and two places in `application.py`."""
+    """A module in `command/`, and two places in `commands.py`."""
     folder = copy / "libs/podracer_client/podracer_client/command"
     (folder / "greet.py").write_text(COMMAND)
-    insert(folder / "application.py", "    jobs,\n", "    greet,\n")
-    insert(folder / "application.py", "        report.trace,\n", "        greet.greet,\n")
+    insert(folder / "commands.py", "    jobs,\n", "    greet,\n")
+    insert(folder / "commands.py", "        report.trace,\n", "        greet.greet,\n")
     assert "Greet a person." in run(copy, "-m", "podracer_client", "--help").stdout
     assert run(copy, "-m", "podracer_client", "greet", "world").stdout == "hello, world\n"

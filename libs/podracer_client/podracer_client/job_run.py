@@ -16,6 +16,7 @@ from podracer_core.errors import PreconditionFailed
 from podracer_core.in_process import Look, Result, interrupts, load
 from podracer_platform.jobs import load_job_file
 
+_CLIENT = "podracer_client"
 _TARGET_MISSED, _INTERRUPTED = 3, 130  # exit codes of the command, beside 0
 
 
@@ -24,15 +25,14 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
     same state `folder`.
 
     The services are processes that end with the call. Ctrl-C suspends the job and returns the best
-    policy so far. `history` holds the best evaluation over time. Raises
-    InvalidInput for an invalid job file, PreconditionFailed for a job that
-    fails or has no policy."""
+    policy so far. `history` holds the best evaluation over time. Raises InvalidInput for an invalid
+    job file, PreconditionFailed for a job that fails or has no policy."""
     spec = load_job_file(Path(job_file))
     command = [
         sys.executable,
         "-P",
         "-m",
-        "podracer_client",
+        _CLIENT,
         "run",
         str(job_file),
         "--dir",
