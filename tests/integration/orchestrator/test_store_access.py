@@ -15,7 +15,8 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PermissionRefused, PodracerError
-from podracer_core.storage import ObjectStore, job_prefix, verify
+from podracer_core.storage import ObjectStore, StoreAccess, StoreKeys, job_prefix, verify
+from podracer_platform.messages import seconds_from_duration
 from podracer_platform.rpc import bearer
 from podracer_platform.storage import S3Settings, open_store
 from support.s3_server import PROGRAMS, S3Server, each_program
@@ -43,7 +44,7 @@ class Pod:
         lease, loop = learner.lease, asyncio.get_running_loop()
         self.own = job_prefix(lease.name.split("/")[1], lease.job_uid)
 
-        def ask(method: str, key: str) -> pod_pb2.GetStoreAccessResponse:
+        def ask(method: str, key: str) -> StoreAccess:
             self.asked.append(f"{method} {key}" if key else "keys")
             kind = {"GET": "read", "PUT": "write"}[method]
             request = pod_pb2.GetStoreAccessRequest(
@@ -54,7 +55,15 @@ class Pod:
             async def answer() -> pod_pb2.GetStoreAccessResponse:
                 return await call
 
-            return asyncio.run_coroutine_threadsafe(answer(), loop).result(30)
+            access = asyncio.run_coroutine_threadsafe(answer(), loop).result(30)
+            keys = access.keys
+            return StoreAccess(
+                seconds_from_duration(access.validity),
+                StoreKeys(keys.access_key, keys.secret_key, keys.session_token)
+                if access.HasField("keys")
+                else None,
+                access.url,
+            )
 
         store = open_store(url, S3Settings(s3.endpoint, attempts=2), leased=True)
         store.check()

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,8 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
                 return pod_service_pb2.GetStoreAccessResponse(url=url, validity=validity)
             written = written_pattern("p", "uid1", granted.lease.fence)
             keys = self.store.session_keys(f"{job_prefix('p', 'uid1')}*", written, 3600.0)
-            return pod_service_pb2.GetStoreAccessResponse(keys=keys, validity=validity)
+            message = keys and pod_service_pb2.StoreKeys(**asdict(keys))
+            return pod_service_pb2.GetStoreAccessResponse(keys=message, validity=validity)
 
     @contextlib.contextmanager
     def _held(self, request: Any) -> Iterator[Granted]:

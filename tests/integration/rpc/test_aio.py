@@ -124,7 +124,9 @@ async def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptu
         with pytest.raises(PodracerError, match="internal error") as caught:
             await call()
         assert "hunter2" not in str(caught.value)
-        (record,) = [record for record in caplog.records if record.name.startswith("podracer_core")]
+        (record,) = [
+            record for record in caplog.records if record.name.startswith("podracer_platform")
+        ]
         assert caught.value.metadata["error_id"] in record.getMessage()
         assert record.exc_info is not None
 

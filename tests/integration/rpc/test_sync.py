@@ -119,7 +119,9 @@ def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixt
         with pytest.raises(PodracerError, match="internal error") as caught:
             call()
         assert "hunter2" not in str(caught.value)
-        (record,) = [record for record in caplog.records if record.name.startswith("podracer_core")]
+        (record,) = [
+            record for record in caplog.records if record.name.startswith("podracer_platform")
+        ]
         assert caught.value.metadata["error_id"] in record.getMessage()
         assert record.exc_info is not None
         assert "hunter2" in str(record.exc_info[1])

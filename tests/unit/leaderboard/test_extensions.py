@@ -54,5 +54,5 @@ def test_a_package_can_bring_its_own(installed: None) -> None:
 
 
 def test_what_is_no_generator_is_refused(installed: None) -> None:
-    with pytest.raises(InvalidInput, match=r"is no podracer_leaderboard\.generator\.Generator"):
+    with pytest.raises(InvalidInput, match=r"is no podracer_core\.evolution\.generator\.Generator"):
         load_class(GENERATORS, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]

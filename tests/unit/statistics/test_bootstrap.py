@@ -59,7 +59,7 @@ def test_blocks_grow_with_dependence() -> None:
 
 def test_series_too_short_for_more() -> None:
     assert bootstrap_interval(np.array([0.02]), mean) == (0.02, 0.02)
-    assert bootstrap_interval(np.array([0.02]), lambda values: float(values.std())) == (0.0, 0.0)
+    assert bootstrap_interval(np.array([0.02]), lambda values: values.std(axis=-1)) == (0.0, 0.0)
     assert mean_block_length(np.zeros(100)) == 1.0
     lower, upper = bootstrap_interval(np.array([0.02, -0.01]), mean)
     assert lower == -0.01

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse, StoreKeys
 from podracer_core.errors import Fenced, Unavailable
-from podracer_platform.messages import seconds_to_duration
+from podracer_core.storage import StoreAccess, StoreKeys
 from podracer_platform.storage import LeaseAccess
 
 
@@ -19,18 +18,13 @@ class Orchestrator:
         self.error: Exception | None = None
         self.access = LeaseAccess(self.ask, lambda: self.now)
 
-    def ask(self, method: str, key: str) -> GetStoreAccessResponse:
+    def ask(self, method: str, key: str) -> StoreAccess:
         self.count += 1
         if self.error is not None:
             raise self.error
-        answer = GetStoreAccessResponse(validity=seconds_to_duration(900.0))
         if key:
-            answer.url = f"{method} {key} {self.count}"
-        else:
-            answer.keys.MergeFrom(
-                StoreKeys(access_key=f"key-{self.count}", secret_key="s", session_token="t")
-            )
-        return answer
+            return StoreAccess(900.0, url=f"{method} {key} {self.count}")
+        return StoreAccess(900.0, StoreKeys(f"key-{self.count}", "s", "t"))
 
 
 def test_keys_are_asked_for_again_after_two_thirds_of_their_time() -> None:

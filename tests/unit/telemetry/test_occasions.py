@@ -19,7 +19,7 @@ def test_the_first_ones_and_ever_fewer_of_the_others() -> None:
 
 def test_phases_add_up() -> None:
     now = [0.0]
-    phases = Phases(lambda: now[0])
+    phases = Phases(clock=lambda: now[0])
     for _ in range(3):
         phases.next_iteration()
         with phases.phase("collect"):
