@@ -174,14 +174,12 @@ def _python() -> dict[str, str]:
         for package in ("podracer", "podracer_client")
     }
     shown = "".join(page.read_text() for page in sorted(DOCS.glob("write-a*.md")))
-    imports = set(
-        re.findall(
-            r"^from (podracer_(?:core|leaderboard)\.[\w.]+) import (.+)$", shown, re.MULTILINE
-        )
+    imports = re.findall(
+        r"^from (podracer_core\.[\w.]+) import (\([^)]*\)|.+)$", shown, re.MULTILINE
     )
-    names["extensions"] = [
-        f"{module}.{name}" for module, listed in sorted(imports) for name in listed.split(", ")
-    ]
+    names["extensions"] = sorted(
+        {f"{module}.{name}" for module, listed in imports for name in re.findall(r"\w+", listed)}
+    )
     return {
         f"python/{page}": f"# {page}\n\n" + "".join(f"::: {name}\n\n" for name in listed)
         for page, listed in names.items()
