@@ -9,7 +9,7 @@ import time
 
 
 def tell(event: str, **values: object) -> None:
-    """One JSON line on stdout; who reads it takes the time when it comes."""
+    """Write one JSON line to stdout. The reader takes the time at which it arrives."""
     sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()
 
