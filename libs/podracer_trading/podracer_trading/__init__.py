@@ -8,6 +8,4 @@ backtesting     accounts played bar by bar, and the evaluator `backtest`
 stored_policies the evaluator's answer to Backtest: stored policies beside baselines
 client          data sets, back-tests of jobs, and their pages
 command         `podracer backtest` and `podracer data`
-
-This file imports nothing.
 """

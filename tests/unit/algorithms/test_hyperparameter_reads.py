@@ -1,6 +1,6 @@
 """Every hyperparameter that the code reads by name is described, and every described one is read.
 
-A read is what mypy cannot check: `hyperparameters["gamma"]`. docs/adr/0028 says why it stays one.
+A read is what mypy cannot check: `hyperparameters["gamma"]`. docs/adr/0037 says why it stays one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files on their way to a server and back.
 
 uploads     a job's code and data, to the object store
-stored_data   named data sets: stored, listed, described, fetched
+stored_data named data sets: stored, listed, described, fetched
 """
 
 from typing import TYPE_CHECKING

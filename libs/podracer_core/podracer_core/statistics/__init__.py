@@ -1,6 +1,6 @@
-"""Intervals and bounds of estimates; no torch. This file has quantiles of Student's t distribution,
-without SciPy.
+"""Intervals and bounds of estimates; no torch.
 
+student_t    Student's t distribution, without SciPy
 bootstrap    intervals of statistics of dependent values (NumPy)
 bootstrap_t  the lower bound of a mean
 shrinkage    the values behind scores of unequal precision

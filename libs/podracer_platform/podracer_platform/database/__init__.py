@@ -1,13 +1,13 @@
 """The durable state of a control service: SQLAlchemy over SQLite or PostgreSQL, Alembic migrations;
 no torch.
 
-This module holds `Database`. It runs read operations, and write operations one at a time, on the
-newest revision of the schema.
+database  `Database`: read operations, and write operations one at a time, on the newest revision of
+          the schema
 location  checks the URL, and reports why a database cannot be used
 tenure    one active process for a database: a lock on a file, or a row with a term
 standby   waits for the end of another process's tenure
 
-Needs the extra `podracer-core[database]`.
+Needs the extra `podracer-platform[database]`.
 """
 
 from typing import TYPE_CHECKING

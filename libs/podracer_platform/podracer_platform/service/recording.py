@@ -72,7 +72,7 @@ def _start(
             from podracer_platform.service import otlp  # late: most processes need none of it
         except ImportError as error:
             message = (
-                "telemetry is enabled, but not installed: pip install 'podracer-core[telemetry]'"
+                "telemetry is enabled, but not installed: pip install 'podracer-platform[telemetry]'"
             )
             raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error
         resource = otlp.resource_of(service, {"service.version": own_build().version})

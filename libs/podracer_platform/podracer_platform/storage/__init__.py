@@ -1,5 +1,6 @@
 """Object stores beyond a folder; no torch.
 
+stores        opens the store at a URL
 s3            s3://bucket/prefix
 leased        s3://bucket/prefix with the keys of a lease
 spool         a folder of this machine on the way to a store

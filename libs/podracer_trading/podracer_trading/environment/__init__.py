@@ -9,7 +9,7 @@ statistic     a number to rank policies by, from daily returns
 Every knob is in podracer_trading.info. What needs no torch, from the file
 to tickers on one time axis, is podracer_trading.market_data.
 
-This file imports nothing; pyarrow and talib are imported when a table is opened.
+pyarrow and talib are imported when a table is opened.
 """
 
 from typing import TYPE_CHECKING

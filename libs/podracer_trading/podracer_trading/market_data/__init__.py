@@ -8,9 +8,9 @@ ex_rights     unadjusted ex-rights dates found and smoothed
 canonical     the Parquet file in which a table is stored, and appending bars to it
 inspection    remarkable data in a table: gaps, splits, jumps
 synthetic     synthetic markets
+columns       the names of the columns; the error for a refused table
 
-This module has the error for a refused table; pyarrow and talib are imported when a table is
-opened."""
+pyarrow and talib are imported when a table is opened."""
 
 from typing import TYPE_CHECKING
 
