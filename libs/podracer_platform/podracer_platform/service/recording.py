@@ -71,10 +71,11 @@ def _start(
         try:
             from podracer_platform.service import otlp  # late: most processes need none of it
         except ImportError as error:
-            message = (
-                "telemetry is enabled, but not installed: pip install 'podracer-platform[telemetry]'"
-            )
-            raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error
+            raise InvalidInput(
+                "telemetry is enabled, but not installed: "
+                f"pip install 'podracer-platform[telemetry]' ({error})",
+                reason="NO_TELEMETRY",
+            ) from error
         resource = otlp.resource_of(service, {"service.version": own_build().version})
         if otlp_metrics or options.metrics_listen:
             watch_process()
