@@ -19,7 +19,7 @@ import yaml
 from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient
-from podracer_client.servers import Place, cluster
+from podracer_client.servers import Place, connect_through_kubectl
 from podracer_core.config import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage import ObjectStore
@@ -172,7 +172,7 @@ class Installation:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """As a context of `podracer context` reaches it, from where kubectl works."""
-        with Client(cluster.connect(Place(self.namespace))) as client:
+        with Client(connect_through_kubectl(Place(self.namespace))) as client:
             yield client
 
     @contextmanager

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["make_folder", "require_makeable", "require_writable", "write_private", "write_whole"]
-
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents. Raises InvalidInput if that fails."""

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from podracer_core.errors import DeadlineExpired, InvalidInput, PodracerError, Unavailable
 
-__all__ = ["mlflow_client", "require", "within"]
-
 Result = TypeVar("Result")
 
 _SECRETS = (

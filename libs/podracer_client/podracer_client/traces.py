@@ -17,7 +17,6 @@ from podracer_platform.telemetry import ENDING
 
 _JOB = re.compile(r'"job":"([^"]+)"')
 
-__all__ = ["Frame", "Trace", "TraceSpan", "chrome_trace", "flame_of", "flame_text", "read_trace"]
 
 _TOTAL = "seconds."
 _SAMPLED = "sampled"

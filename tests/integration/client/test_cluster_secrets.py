@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from podracer_client import secrets
 from podracer_client.secrets import ClusterSecrets, create_secrets, keep
-from podracer_client.secrets import cluster as cluster_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_platform.kubernetes import ClusterApi, read_kubeconfig
 from podracer_platform.rpc import FileToken, TokenFiles, hash_tokens
@@ -143,14 +143,14 @@ def test_a_third_of_its_time_before_its_end_a_certificate_is_renewed(
     certificate = x509.load_pem_x509_certificate(data(api, "podracer-tls-client")["tls.crt"])
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
-    class Clock(cluster_secrets.datetime):  # type: ignore[misc, name-defined]
+    class Clock(secrets.datetime):  # type: ignore[misc, name-defined]
         now_is = begin + (end - begin) * 0.6
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return cls.now_is
 
-    monkeypatch.setattr(cluster_secrets, "datetime", Clock)
+    monkeypatch.setattr(secrets, "datetime", Clock)
     deployment.ensure()
     assert ("patch", "secrets") not in api.calls
     Clock.now_is = begin + (end - begin) * 0.7
@@ -225,7 +225,7 @@ def test_it_waits_for_an_api_server_that_is_away_and_makes_again_what_is_deleted
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(cluster_secrets, "LOOK_S", 0.05)
+    monkeypatch.setattr(secrets, "LOOK_S", 0.05)
     api.faults["get", "secrets"] = [ApiError(503, "ServiceUnavailable", "not yet")]
     stop = threading.Event()
     thread = threading.Thread(

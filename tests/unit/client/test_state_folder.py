@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from podracer_client import processes
 from podracer_client.local import LocalServices, ServiceOptions, StateFolder
-from podracer_client.processes import RunFolder, run_folder
+from podracer_client.processes import RunFolder
 from podracer_client.servers import Connection, ConnectionFile, find_connection
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
 
@@ -69,10 +70,10 @@ def test_the_connection_file_of_a_killed_launcher_is_removed(tmp_path: Path) -> 
 def test_a_killed_launchers_run_folder_goes_when_the_next_one_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, "_LONGEST_PARENT_BYTES", 1000)
+    monkeypatch.setattr(processes, "_LONGEST_PARENT_BYTES", 1000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = (
-        "import os; from podracer_client.processes import run_folder as module\n"
+        "import os; from podracer_client import processes as module\n"
         "module._LONGEST_PARENT_BYTES = 1000; module.RunFolder(); os._exit(9)"
     )
     subprocess.run(

@@ -139,18 +139,18 @@ def create_token(
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Print a new signed token. It is not stored."""
-    from podracer_client.secrets import deployment
+    from podracer_client import secrets as issuing
 
-    sys.stdout.write(f"{deployment.create(folder, name, role, project, audience, days)}\n")
+    sys.stdout.write(f"{issuing.create_token(folder, name, role, project, audience, days)}\n")
 
 
 @tokens.command("list")
 def list_tokens(folder: IssuingFolder = Path("runs")) -> None:
     """List the signed tokens that were issued."""
-    from podracer_client.secrets import deployment
+    from podracer_client.secrets import issued_tokens
 
     rows = []
-    for claims, state in deployment.issued(folder):
+    for claims, state in issued_tokens(folder):
         limits = (" ".join(each) or "all" for each in (claims.projects, claims.audience))
         rows.append(
             (
@@ -176,6 +176,6 @@ def revoke_token(
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Revoke signed tokens: servers refuse them from the next call on."""
-    from podracer_client.secrets import deployment
+    from podracer_client import secrets as issuing
 
-    sys.stdout.writelines(f"revoked {each}\n" for each in deployment.revoke(folder, token))
+    sys.stdout.writelines(f"revoked {each}\n" for each in issuing.revoke_token(folder, token))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
     from podracer_core.catalogue.environments import StoredFile
 
-__all__ = ["check_jobs", "create_jobs", "follow_jobs"]
 
 _INTERVAL_S = 1.0
 

@@ -11,8 +11,6 @@ from podracer_core.catalogue.environments import described_environment
 from podracer_core.statistics import posterior_means
 from podracer_platform.messages import arguments_from_message
 
-__all__ = ["best_first", "best_score", "corrected_means", "score", "score_name", "statistic"]
-
 
 class Judged(Protocol):
     """An agent of a table: its best score, and why it cannot be first."""

@@ -21,8 +21,6 @@ from podracer_core.storage import REPLAY_FOLDER, FolderStore, read_file, read_ma
 from podracer_platform.jobs import Founder, JobSpec, WarmStart
 from podracer_platform.messages import hyperparameters_from_message
 
-__all__ = ["look_up_founders"]
-
 
 def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:
     """`spec` with the best candidates of the job in its warm start: an id, or the name in a file if

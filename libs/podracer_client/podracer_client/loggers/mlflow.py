@@ -14,8 +14,6 @@ from podracer_client.names import short_name
 from podracer_client.outside import mlflow_client, require, within
 from podracer_core.errors import InvalidInput
 
-__all__ = ["MlflowLogger"]
-
 _TIMEOUT_S = 120.0
 _METRICS = 1000  # that MLflow takes at once
 _POSITION, _JOB, _AGENT = "podracer.position", "podracer.job_uid", "podracer.agent"

@@ -18,8 +18,6 @@ from podracer_client.names import short_name
 from podracer_client.outside import require
 from podracer_core.errors import InvalidInput
 
-__all__ = ["TensorBoardLogger"]
-
 _STATE = "podracer-log.json"
 _FILE = "events.out.tfevents.0000000000.podracer"
 

@@ -16,8 +16,6 @@ from podracer_client.loggers.logger import AgentRun, LogState, Point
 from podracer_client.names import short_name
 from podracer_client.outside import require, within
 
-__all__ = ["WandbLogger"]
-
 _TIMEOUT_S = 120.0
 _MAX_OPEN = 32
 """Open runs at a time. The oldest one is closed for a new one, and continued when its agent has

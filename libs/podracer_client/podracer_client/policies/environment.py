@@ -22,14 +22,6 @@ from podracer_platform.attachments import put_file
 from podracer_platform.messages import environment_to_message
 from podracer_platform.yaml_text import parse_yaml
 
-__all__ = [
-    "bring_files",
-    "changed_environment",
-    "parsed_arguments",
-    "trained_environment",
-    "with_arguments",
-]
-
 _DIGITS = 16
 """Digits of the SHA-256 in the name under which replaced content is kept
 (`UploadHeader.replace`)."""

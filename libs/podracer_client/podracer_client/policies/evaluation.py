@@ -26,18 +26,6 @@ from podracer_client.policies.folders import StoredPolicy
 from podracer_core.errors import InvalidInput
 from podracer_platform.jobs import broken_episodes
 
-__all__ = [
-    "EnsembleEvaluation",
-    "alone_json",
-    "alone_text",
-    "evaluate_alone",
-    "evaluate_together",
-    "rule_text",
-    "sources",
-    "together_json",
-    "together_text",
-]
-
 _TIMEOUT_S = 3600.0
 _FRESH_EPISODES = 100
 _SHOWN_EPISODES = 8

@@ -27,17 +27,6 @@ from podracer_client.servers import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_platform.jobs import CONFIRMING
 
-__all__ = [
-    "MANIFEST",
-    "Competition",
-    "StoredPolicy",
-    "checkpoint_folder",
-    "competing_folders",
-    "is_there",
-    "policy_folders",
-    "stored_policies",
-]
-
 MANIFEST = "manifest.json"
 _CHAMPION = "champion"
 _MOST_COMPETING = 8

@@ -21,15 +21,6 @@ from podracer_client.policies.environment import trained_environment
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage import FILE_NAME, Manifest, ManifestFile
 
-__all__ = [
-    "PREFIX",
-    "acting_files",
-    "fetched_policy",
-    "hub_client",
-    "parse_hub_name",
-    "require_harmless",
-]
-
 PREFIX = "hf://"
 ACTING = ("actor.safetensors", "normalizer.safetensors")
 """The files of a checkpoint that acting needs."""

@@ -25,8 +25,6 @@ from podracer_core.catalogue import named_values
 from podracer_core.errors import InvalidInput
 from podracer_platform.rpc import ChannelOptions, TlsFolder, open_channel
 
-__all__ = ["PolicyAnswer", "PolicyClient"]
-
 Observation = ArrayLike | Mapping[Any, Any] | tuple[Any, ...]
 
 _SERVICE = "/podracer.policy.v1.PolicyService/"

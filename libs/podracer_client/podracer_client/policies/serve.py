@@ -39,8 +39,6 @@ from podracer_client.processes import (
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_platform.rpc import FileToken, Role, create_tokens, is_label, prepare_address
 
-__all__ = ["ServeOptions", "Wanted", "keep_serving", "wanted_policies"]
-
 _STOP_S = 4.0
 _NAME = re.compile(r"([A-Za-z0-9._-]{1,100})=(.+)", re.DOTALL)
 _DEFAULT_NAME = "policy"

@@ -15,8 +15,6 @@ from podracer_core.sections import Evolution, Fusion, Objective, Pod
 from podracer_platform.jobs import Beginnings, Continuous, JobSpec, Retrain, WarmStart
 from podracer_platform.messages import space_from_message
 
-__all__ = ["environment_rows", "request_rows", "searched_names"]
-
 _SCALE = ", in the logarithm"
 
 

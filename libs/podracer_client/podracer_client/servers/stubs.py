@@ -23,8 +23,6 @@ from podracer_client.servers.connection import Connection
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_platform.rpc import ChannelOptions, TlsFolder, open_channel
 
-__all__ = ["PAGE_SIZE", "Servers", "pages"]
-
 PAGE_SIZE = 1000
 MOST_PAGES = 10_000
 _JOB_METHODS = (

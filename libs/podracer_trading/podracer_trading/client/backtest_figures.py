@@ -16,7 +16,6 @@ from podracer_client.report.figures import WIDTH_IN, FigurePlan, legend, tidy
 from podracer_trading.client.backtest_words import title_of
 from podracer_trading.client.backtests import Backtest
 
-__all__ = ["backtest_figures", "weights"]
 
 _MOST_HELD = len(SERIES) - 1
 _POINTS = 4000

@@ -13,22 +13,6 @@ from podracer_client.names import short_name
 from podracer_trading.backtest import Edge
 from podracer_trading.client.backtests import Account, Backtest
 
-__all__ = [
-    "COLUMNS",
-    "WINDOWS",
-    "account_cells",
-    "backtest_json",
-    "backtest_text",
-    "difference_text",
-    "percent",
-    "period_text",
-    "ratio",
-    "seen_text",
-    "title_of",
-    "validation_text",
-    "who_text",
-    "window_cells",
-]
 
 _ROWS = (
     ("cumulative_return", "return", "percent"),

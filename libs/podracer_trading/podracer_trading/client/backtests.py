@@ -31,7 +31,6 @@ from podracer_trading.backtest import (
     sharpe_ratio,
 )
 
-__all__ = ["INDEX", "POLICY", "Account", "Backtest", "run_backtest"]
 
 POLICY, INDEX = "policy", "index"
 _TIMEOUT_S = 3600.0

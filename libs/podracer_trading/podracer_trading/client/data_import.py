@@ -34,14 +34,6 @@ from podracer_trading.market_data import (
     write_canonical,
 )
 
-__all__ = [
-    "ImportRequest",
-    "Imported",
-    "import_market_data",
-    "inspection_text",
-    "length_text",
-    "write_market",
-]
 
 _TELL_FROM_BYTES = 32 << 20  # smaller files are read in a moment
 _ATTEMPTS = 5  # to add bars to a data set that others add to at the same time

@@ -1,11 +1,16 @@
-"""Child processes: started, watched, ended; and what an interrupt of this process does."""
+"""Child processes: started, watched, ended; ports and unix sockets for them; and what an interrupt of
+this process does."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
-from podracer_platform.rpc import Backoff
+from podracer_platform.rpc import Address, Backoff, parse_address
 from podracer_platform.service import PARENT_VARIABLE
+
+if TYPE_CHECKING:
+    import psutil
 
 LISTENING = "listening on "
 """The line on stdout, followed by the address, of a service that serves."""
@@ -314,3 +322,136 @@ def serve_until_interrupted(inbox: Inbox, wait_ready: Callable[[], str]) -> int:
             case PodracerError():
                 raise message
     return INTERRUPTED
+
+
+_HIGHEST = 65535
+
+
+class FixedAddress:
+    """An address whose port stays the same, so that a restarted service is found again.
+
+    Port 0 is replaced by a free one. On Linux it stays reserved while this object lives: its socket
+    is bound and does not listen, so that a server may listen there and the system gives the port to
+    no other process."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._reservation: socket.socket | None = None
+        parsed = parse_address(address)
+        if parsed.is_unix or parsed.port:
+            return
+        self._reservation = _bound(parsed)
+        self.address = str(parsed.with_port(self._reservation.getsockname()[1]))
+        if not Path("/proc/net/tcp").exists():
+            self._reservation.close()
+
+    def close(self) -> None:
+        """Give the port back."""
+        if self._reservation is not None:
+            self._reservation.close()
+
+
+def free_ports(address: Address, count: int) -> list[Address]:
+    """Addresses of the same host, with the first free ports above its own."""
+    found: list[Address] = []
+    for port in range(address.port + 1, _HIGHEST + 1):
+        candidate = address.with_port(port)
+        with suppress(OSError):
+            with _bound(candidate) as probe:
+                probe.listen(1)
+            found.append(candidate)
+        if len(found) == count:
+            break
+    return found
+
+
+def listener_of(port: int) -> str:
+    """The process that listens on a port, for a message: `process 4242, the Podracer of
+    /home/a/runs`.
+
+    Empty where the system does not tell: another user's process, or macOS.
+    """
+    import psutil  # late: only this message needs it
+
+    with suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            is_at_port = connection.laddr and connection.laddr.port == port
+            if is_at_port and connection.status == psutil.CONN_LISTEN and connection.pid:
+                return describe_process(psutil.Process(connection.pid))
+    return ""
+
+
+def _bound(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address.host, address.port))
+    except OSError:
+        probe.close()
+        raise
+    return probe
+
+
+def describe_process(process: psutil.Process) -> str:
+    """A process in words for a message; one of ours with its state folder."""
+    if not any(word.startswith("podracer_") for word in process.cmdline()):
+        return f"process {process.pid} ({process.name()})"
+    database = Path(process.environ().get("PODRACER_DATABASE", "").removeprefix("sqlite:///"))
+    folder = f", the Podracer of {database.parent}" if database.is_absolute() else " (Podracer)"
+    return f"process {process.pid}{folder}"
+
+
+PREFIX = "podracer-"
+_LONGEST_PARENT_BYTES = 30
+"""Below it must fit `podracer-xxxxxxxx/<pod>/evaluator.sock`, and a unix socket's path has 103
+bytes on macOS."""
+
+_LOCK = "lock"
+_YOUNG_S = 60.0
+
+
+class RunFolder:
+    """A temporary folder, made on creation (mode 0700), removed by `remove` or at the end of a
+    `with`.
+
+    It is locked while its process lives. One whose process was killed is removed when the next one
+    is made."""
+
+    def __init__(self) -> None:
+        parent = tempfile.gettempdir()
+        if len(os.fsencode(parent)) > _LONGEST_PARENT_BYTES:
+            parent = "/tmp"  # noqa: S108
+        _remove_left_overs(Path(parent))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def socket(self, name: str) -> str:
+        """The address of a server's socket in this folder."""
+        return f"unix://{self.path / name}.sock"
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+def _remove_left_overs(parent: Path) -> None:
+    """Remove this user's run folders that are not locked; young ones may be about to be."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # not ours, in use, or another process is removing it too
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -1,10 +1,12 @@
-"""The page (README.md) of a policy that is shared, and the files beside it."""
+"""A policy given to others: its page (README.md) and the files beside it, uploaded to Hugging Face or
+into MLflow's registry of models."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from google.protobuf.json_format import MessageToDict
 from podracer_client.display import interval_text, return_text
 from podracer_client.files import write_whole
 from podracer_client.jobs import Client, History
-from podracer_client.policies import acting_files
+from podracer_client.outside import mlflow_client, require, within
+from podracer_client.policies import PREFIX, acting_files, hub_client, parse_hub_name
 from podracer_client.report import CURVES_BY_STEPS, job_figures, request_rows, versions_of
 from podracer_client.report.figures import render
+from podracer_core.errors import InvalidInput
 from podracer_core.storage import FILE_NAME, Manifest
-
-__all__ = ["write_share"]
 
 
 def write_share(
@@ -151,3 +153,79 @@ def _front_matter(environment: str, algorithm: str, metrics: dict[str, Any]) -> 
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> list[str]:
     cells = [f"| {word} | {str(value).replace('|', '&#124;')} |" for word, value in rows]
     return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]
+
+
+_TIMEOUT_S = 900.0
+_MLFLOW = "mlflow:"
+_EXPERIMENT = "podracer/policies"
+
+
+def check_destination(text: str) -> None:
+    """Raises InvalidInput for what is no destination, or where its package is missing."""
+    if text.startswith(PREFIX):
+        if parse_hub_name(text)[1] is not None:
+            raise InvalidInput(f"{text}: a push creates a new revision; omit @REVISION")
+        hub_client()
+    elif text.startswith(_MLFLOW):
+        _registry(text)
+        require("mlflow", "mlflow")
+    else:
+        raise InvalidInput(
+            "expected hf://OWNER/REPO or mlflow:MODEL_NAME@URI", reason="UNKNOWN_DESTINATION"
+        )
+
+
+def push(folder: Path, destination: str, metrics: dict[str, Any], *, public: bool) -> str:
+    """Upload; what was made, for people. A repository that has to be made is private unless it is
+    to be `public`."""
+    if destination.startswith(PREFIX):
+        return within(
+            _TIMEOUT_S,
+            destination,
+            lambda: _push_to_hub(folder, parse_hub_name(destination)[0], public),
+        )
+    name, uri = _registry(destination)
+    return within(
+        _TIMEOUT_S, f"{_MLFLOW}{name}", lambda: _push_to_mlflow(folder, name, uri, metrics)
+    )
+
+
+def _push_to_hub(folder: Path, repository: str, public: bool) -> str:
+    page = folder / "README.md"
+    page.write_text(page.read_text().replace("hf://OWNER/REPO", f"{PREFIX}{repository}"))
+    hub = hub_client()
+    hub.create_repo(repository, private=not public, exist_ok=True)
+    made = hub.upload_folder(
+        repo_id=repository, folder_path=str(folder), commit_message="Push a policy"
+    )
+    return f"{PREFIX}{repository}@{made.oid}"
+
+
+def _push_to_mlflow(folder: Path, name: str, uri: str, metrics: dict[str, Any]) -> str:
+    """A new version of the model, whose source is the artifacts of a run; the alias `champion`
+    points at it."""
+    client = mlflow_client(uri)
+    experiment = client.get_experiment_by_name(_EXPERIMENT)
+    number = experiment.experiment_id if experiment else client.create_experiment(_EXPERIMENT)
+    run = client.create_run(number, run_name=name)
+    for metric, value in metrics.items():
+        client.log_metric(run.info.run_id, metric, float(value))
+    client.log_artifacts(run.info.run_id, str(folder), "policy")
+    client.set_terminated(run.info.run_id)
+    with suppress(require("mlflow.exceptions", "mlflow").MlflowException):  # it is there
+        client.create_registered_model(name)
+    made = client.create_model_version(
+        name,
+        f"{run.info.artifact_uri}/policy",
+        run.info.run_id,
+        description=(folder / "README.md").read_text().partition("\n---\n")[2],
+    )
+    client.set_registered_model_alias(name, "champion", made.version)
+    return f"{_MLFLOW}{name} version {made.version}"
+
+
+def _registry(text: str) -> tuple[str, str]:
+    name, _, uri = text.removeprefix(_MLFLOW).partition("@")
+    if not name or not uri:
+        raise InvalidInput("expected mlflow:MODEL_NAME@URI", reason="UNKNOWN_DESTINATION")
+    return name, uri
