@@ -271,7 +271,7 @@ def test_a_page_runs_no_code_that_comes_from_a_server(
 ) -> None:
     """What is in the state folder of this machine is its user's own."""
     monkeypatch.setattr(
-        "podracer_client.policies.recording.private_evaluator", lambda: pytest.fail("reached")
+        "podracer_client.policies.evaluation.private_evaluator", lambda: pytest.fail("reached")
     )
     foreign, own = tmp_path / "foreign", tmp_path / "runs" / "objects" / "own"
     metadata = {"environment": EnvironmentSpec(entry_point="theirs:Environment").to_metadata()}
@@ -328,7 +328,7 @@ def test_a_video_for_a_page_is_short_and_small(monkeypatch: pytest.MonkeyPatch) 
             raise DeadlineExpired("too late")
         return VideoHeader(frame_count=2, size_bytes=(8 << 20) + 1)
 
-    monkeypatch.setattr("podracer_client.policies.recording.record", record)
+    monkeypatch.setattr("podracer_client.policies.evaluation.record", record)
     with pytest.raises(InvalidInput, match="too large for a page"):
         film("large", FakeClient([]), None)  # type: ignore[arg-type]
     with pytest.raises(DeadlineExpired, match="the episode was not filmed within 120 s"):

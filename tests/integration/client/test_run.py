@@ -17,7 +17,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
 from podracer_client.display import JsonDisplay
 from podracer_client.local import foreground
-from podracer_client.local import run as run_module
+from podracer_client.local import foreground as run_module
 from podracer_client.processes import ProcessNews
 from podracer_core.errors import Unavailable
 from podracer_platform.jobs import parse_job

@@ -35,10 +35,9 @@ pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
 from podracer_client.web import (  # noqa: E402
-    acts,
     agent_values,
     application,
-    feed,
+    following,
 )
 
 JOB = (
@@ -185,7 +184,7 @@ def test_only_so_many_clients_are_told(
 def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline(
     browser: Any, origin: str
 ) -> None:
-    static = Path(feed.__file__).parent / "static"
+    static = Path(following.__file__).parent / "static"
     for path in [*static.rglob("*.*")]:
         answer = browser.get(f"{origin}/static/{path.relative_to(static)}", timeout=60)
         assert answer.status_code == 200
@@ -401,14 +400,14 @@ class TestVideos:
             filmed.append(policy)
             return "data:", "an episode"
 
-        monkeypatch.setattr(acts, "film", film)
+        monkeypatch.setattr(application, "film", film)
         return filmed
 
     def test_each_snapshot_is_filmed_once_and_the_oldest_goes(
         self, tmp_path: Path, filmed: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(acts, "KEPT", 1)
-        kept = acts.Videos(tmp_path)
+        monkeypatch.setattr(application, "KEPT", 1)
+        kept = application.Videos(tmp_path)
         for agent in ("a0001", "a0001", "a0002", "a0001"):
             found = kept.film(self.OneBoard(), {"job": "j", "agent": agent})  # type: ignore[arg-type]
             assert found == {"video": "data:", "text": "after 0 training steps: an episode"}
@@ -416,7 +415,7 @@ class TestVideos:
         assert agents == [f"{agent}/checkpoints/512-1" for agent in ("a0001", "a0002", "a0001")]
 
     def test_one_at_a_time(self, tmp_path: Path, filmed: list[str]) -> None:
-        kept = acts.Videos(tmp_path)
+        kept = application.Videos(tmp_path)
         with kept._turn, pytest.raises(Exhausted, match="another video is being filmed"):
             kept.film(self.OneBoard(), {"job": "j", "agent": "a0001"})  # type: ignore[arg-type]
         assert filmed == []
@@ -523,7 +522,7 @@ def test_a_fork_is_offered_what_it_may_change() -> None:
 
 
 async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:
-    known = feed.Feed(asyncio.get_running_loop(), {"events": 100})
+    known = following.Feed(asyncio.get_running_loop(), {"events": 100})
     known.put(job=0, gone="here")
     known.append("events", range(50))
     reader = known.frames()
@@ -544,8 +543,8 @@ async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:
 
 
 async def test_a_long_history_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "ROWS_AT_ONCE", 10)
-    known = feed.Feed(asyncio.get_running_loop(), {"evaluations": 1000})
+    monkeypatch.setattr(following, "ROWS_AT_ONCE", 10)
+    known = following.Feed(asyncio.get_running_loop(), {"evaluations": 1000})
     known.append("evaluations", range(25))
     reader = known.frames()
     pieces = [await anext(reader) for _ in range(3)]

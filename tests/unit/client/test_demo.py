@@ -12,8 +12,8 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.command import run as demo
 from podracer_client.display import JobSummary
-from podracer_client.local import run
-from podracer_client.policies import recording
+from podracer_client.local import foreground
+from podracer_client.policies import evaluation
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_platform.jobs import load_job_file, parse_job
 from support.commands import Result, run_here
@@ -38,8 +38,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             frame_count=501, episode_return=500.0, complete=True, size_bytes=2048
         )
 
-    monkeypatch.setattr(run, "run_job", run_job)
-    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(foreground, "run_job", run_job)
+    monkeypatch.setattr(evaluation, "record", record)
     return seen
 
 

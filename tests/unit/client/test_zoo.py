@@ -49,7 +49,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_entry_runs_as_its_job_file_does(tmp_path: Path) -> None:
     starts: list[tuple[Callable[..., None], object]]
     starts = [(zoo.run_entry, "cartpole"), (run_module.run, find_entry("cartpole").job_file)]
-    with mock.patch("podracer_client.local.run.run_job", return_value=3) as run_job:
+    with mock.patch("podracer_client.local.foreground.run_job", return_value=3) as run_job:
         for start, what in starts:
             with pytest.raises(typer.Exit) as ended:
                 start(what, tmp_path, plain=True, max_pods=2)

@@ -9,8 +9,14 @@ from collections.abc import Sequence
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.display.catalogue import hyperparameters_text, telling_names
-from podracer_client.display.output import columns, count_text, interval_text, return_text
+from podracer_client.display.output import (
+    columns,
+    count_text,
+    hyperparameters_text,
+    interval_text,
+    return_text,
+    telling_names,
+)
 from podracer_client.jobs import agent_hyperparameters, broken_text, corrected_means
 from podracer_client.names import enum_word, seconds, short_name
 

@@ -14,16 +14,15 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
-    from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_jobs
     from podracer_client.jobs.following import EVERYTHING, Follower, JobUpdate
     from podracer_client.jobs.history import (
         COUNTS, FINAL_STATES, Agent, Candidate, Evaluation, Event, History, Objective, Pod,
-        Thinning, agent_hyperparameters, broken_text, finite_evaluation,
+        Thinning, agent_hyperparameters, best_first, best_score, broken_text, corrected_means,
+        finite_evaluation, score, score_name, statistic,
     )
     from podracer_client.jobs.job import Job
-    from podracer_client.jobs.scores import (
-        best_first, best_score, corrected_means, score, score_name, statistic,
+    from podracer_client.jobs.submission import (
+        check_jobs, create_jobs, follow_jobs, look_up_founders,
     )
-    from podracer_client.jobs.warm_starts import look_up_founders
 else:
     __all__, __getattr__ = exports(__name__)

@@ -69,7 +69,7 @@ class Client(Servers):
         Uploads its code and data first. Raises InvalidInput with every bad field, AlreadyExists for
         a taken `job_id`."""
         # late: reading needs none of it
-        from podracer_client.jobs.warm_starts import look_up_founders
+        from podracer_client.jobs.submission import look_up_founders
         from podracer_platform.jobs import load_job_file
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)

@@ -7,23 +7,83 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podracer.common.v1 import agent_pb2, cohort_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.jobs.scores import best_score, score_name
 from podracer_client.names import enum_word, moment, seconds, short_name, time_text
 from podracer_core.catalogue import HyperparameterValue
+from podracer_core.catalogue.environments import described_environment
 from podracer_core.errors import InvalidInput
+from podracer_core.statistics import posterior_means
 from podracer_platform.jobs import broken_episodes
-from podracer_platform.messages import hyperparameter_from_message
+from podracer_platform.messages import arguments_from_message, hyperparameter_from_message
+
+
+class Judged(Protocol):
+    """An agent of a table: its best score, and why it cannot be first."""
+
+    @property
+    def score(self) -> float | None: ...
+
+    @property
+    def exclusion(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Judged)
+
+
+def best_first(agents: Iterable[Row]) -> list[Row]:
+    """Agents in the order of all tables: by score, then those without one, then those that cannot
+    be first."""
+    return sorted(
+        agents, key=lambda row: (bool(row.exclusion), row.score is None, -(row.score or 0.0))
+    )
+
+
+def score_name(
+    environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None
+) -> str:
+    """`Sharpe` of a market whose agents are ranked by that; `return` elsewhere, also of an
+    environment unknown here. `changes` are arguments that take the place of its own."""
+    info = described_environment(environment.id)
+    if info is None:
+        return "return"
+    arguments = arguments_from_message(environment.kwargs, "environment.kwargs")
+    return info.score_name({**arguments, **(changes or {})})
+
+
+def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:
+    """The number of an evaluation that the objective looks at."""
+    if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
+        return evaluation.mean
+    return evaluation.lower_bound
+
+
+def statistic(objective: evolution_pb2.Objective) -> str:
+    """The name of that number."""
+    return "mean" if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN else "lower bound"
+
+
+def best_score(job: job_pb2.Job) -> float | None:
+    """The number by which a job's best ranks, with its broken episodes; None without one."""
+    return job.progress.best_score if job.progress.HasField("best_score") else None
+
+
+def corrected_means(evaluations: Sequence[agent_pb2.Evaluation]) -> tuple[float, ...]:
+    """The means of a leaderboard's evaluations, each drawn to all of them by as much as its
+    episodes leave open: the best of many noisy numbers promises too much."""
+    means = [each.mean for each in evaluations]
+    variances = [each.standard_deviation**2 for each in evaluations]
+    return posterior_means(means, [max(1, len(each.returns)) for each in evaluations], variances)
+
 
 Item = TypeVar("Item")
 

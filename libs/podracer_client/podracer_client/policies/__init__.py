@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_client.policies import evaluation, recording
+    from podracer_client.policies import evaluation
     from podracer_client.policies.environment import (
-        bring_files, changed_environment, parsed_arguments, trained_environment, with_arguments,
+        Trust, bring_files, changed_environment, parsed_arguments, trained_environment,
+        with_arguments,
     )
     from podracer_client.policies.evaluation import (
-        evaluate_alone, evaluate_together, rule_text, sources,
+        evaluate_alone, evaluate_together, film, record, rule_text, sources, video_text,
+        write_pieces,
     )
     from podracer_client.policies.folders import (
-        MANIFEST, Competition, checkpoint_folder, competing_folders, is_there, policy_folders,
-        stored_policies,
+        MANIFEST, PREFIX, Competition, acting_files, checkpoint_folder, competing_folders,
+        hub_client, is_there, parse_hub_name, policy_folders, stored_policies,
     )
-    from podracer_client.policies.hub import PREFIX, acting_files, hub_client, parse_hub_name
-    from podracer_client.policies.pieces import write_pieces
     from podracer_client.policies.policy_client import PolicyClient
-    from podracer_client.policies.recording import film, record, video_text
     from podracer_client.policies.serve import ServeOptions, Wanted, keep_serving, wanted_policies
-    from podracer_client.policies.trust import Trust
 else:
     __all__, __getattr__ = exports(__name__)

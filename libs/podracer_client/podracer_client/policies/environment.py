@@ -3,24 +3,57 @@ NAME=VALUE`)."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.jobs import Client
 from podracer_client.local import Connect
-from podracer_client.policies.trust import Trust
+from podracer_client.servers import DEFAULT_FOLDER
 from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage import FILE_NAME, Manifest
 from podracer_platform.attachments import put_file
 from podracer_platform.messages import environment_to_message
 from podracer_platform.yaml_text import parse_yaml
+
+_FILE = "trusted_code"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """`folder`: the state folder, which remembers the digests that are trusted; `given`: by
+    `--trust`."""
+
+    folder: Path | None = None
+    given: bool = False
+
+    def require(self, code: StoredFile) -> None:
+        """Ask, once for each digest. Raises InvalidInput (UNTRUSTED_ENVIRONMENT) without an
+        answer."""
+        known = (self.folder or DEFAULT_FOLDER) / _FILE
+        if known.exists() and code.sha256 in known.read_text().split():
+            return
+        name = "/".join(code.key.split("/")[:4])
+        text = f"the policy's environment is code of the server: {name}, SHA-256 {code.sha256[:16]}"
+        is_asked = not self.given and sys.stdin.isatty() and sys.stderr.isatty()
+        if not self.given and not (
+            is_asked and typer.confirm(f"{text}. Run it in a box?", err=True)
+        ):
+            message = f"{text}; if you trust it, say so once with --trust"
+            raise InvalidInput(message, reason="UNTRUSTED_ENVIRONMENT")
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with known.open("a") as file:
+            file.write(f"{code.sha256}\n")
+
 
 _DIGITS = 16
 """Digits of the SHA-256 in the name under which replaced content is kept

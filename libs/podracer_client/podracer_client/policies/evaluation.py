@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,13 @@ from podracer_client.display import (
     interval_text,
     return_text,
 )
-from podracer_client.jobs import score_name
+from podracer_client.jobs import Client, score_name
+from podracer_client.local import Connect, StateFolder, private_evaluator
 from podracer_client.names import short_name
-from podracer_client.policies.folders import StoredPolicy
-from podracer_core.errors import InvalidInput
+from podracer_client.policies.environment import Trust, bring_files, changed_environment
+from podracer_client.policies.folders import StoredPolicy, policy_folders, require_harmless
+from podracer_client.servers import DEFAULT_FOLDER
+from podracer_core.errors import DataCorrupted, DeadlineExpired, InvalidInput
 from podracer_platform.jobs import broken_episodes
 
 _TIMEOUT_S = 3600.0
@@ -267,4 +274,114 @@ def _variance(evaluation: agent_pb2.Evaluation) -> float:
 def _arguments_text(arguments: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()
+    )
+
+
+def write_pieces(pieces: Iterable[Any], output: Path) -> Any:
+    """Write the file of ExportPolicy or RecordVideo, whole or not at all; its header.
+
+    Raises DataCorrupted, InvalidInput when it cannot be written.
+    """
+    header: Any = None
+    digest = hashlib.sha256()
+    try:
+        with tempfile.NamedTemporaryFile(
+            prefix=f".{output.name}.", dir=output.absolute().parent
+        ) as file:
+            for piece in pieces:
+                if piece.WhichOneof("part") == "header":
+                    header = piece.header
+                else:
+                    digest.update(piece.data)
+                    file.write(piece.data)
+            if header is None or digest.hexdigest() != header.sha256:
+                raise DataCorrupted("the file arrived incomplete; nothing was written")
+            file.flush()
+            Path(file.name).chmod(0o644)
+            output.unlink(missing_ok=True)
+            output.hardlink_to(file.name)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {output}: {error.strerror}", path=output) from error
+    return header
+
+
+FORMATS = {
+    ".mp4": evaluator_service_pb2.VIDEO_FORMAT_MP4,
+    ".gif": evaluator_service_pb2.VIDEO_FORMAT_GIF,
+}
+_PAGE_TIMEOUT_S, _PAGE_STEPS, _PAGE_BYTES = 120.0, 1_000, 8 << 20
+
+
+def record(
+    policies: Sequence[str],
+    output: Path,
+    connect: Connect,
+    state_folder: Path | None = None,
+    *,
+    best: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    only_own_code: bool = False,
+    trusted: bool = False,
+    timeout_s: float = _TIMEOUT_S,
+    **wanted: Any,
+) -> evaluator_service_pb2.VideoHeader:
+    """Film one episode of policies, named as in `policy_folders`, into `output`, whose ending (a
+    key of FORMATS) says in which form; `best` as there. `only_own_code`: see `film`; `trusted`: see
+    `Trust`. `wanted` are more fields of RecordVideoRequest."""
+    with policy_folders(policies, best, connect, state_folder) as folders:
+        own = StateFolder.objects_of(state_folder or DEFAULT_FOLDER).resolve()
+        if only_own_code and not folders[0].resolve().is_relative_to(own):
+            require_harmless(folders[0], "the job", f"use `podracer video {policies[0]}`")
+        with private_evaluator() as evaluator:
+            bring_files(evaluator, folders[0], connect, Trust(state_folder, trusted))
+            environment = changed_environment(folders[0], arguments or {})
+            request = evaluator_service_pb2.RecordVideoRequest(
+                checkpoints=sources(folders),
+                environment=environment,
+                format=FORMATS[output.suffix],
+                **wanted,
+            )
+            pieces = evaluator.RecordVideo(request, timeout=timeout_s)
+            header: evaluator_service_pb2.VideoHeader = write_pieces(pieces, output)
+    return header
+
+
+def film(policy: str, client: Client, state_folder: Path | None) -> tuple[str, str]:
+    """Film a policy of the client's server, in at most two minutes, 1,000 steps and 8 MiB: a
+    `data:` URL and a text.
+
+    For pages, whose users have not named this policy: no code comes from the server. A policy that
+    is not in the state folder of this machine is filmed only in environments that are installed
+    here. Raises InvalidInput (UNTRUSTED_ENVIRONMENT, TOO_LARGE), DeadlineExpired, and as `record`.
+    """
+    limits: dict[str, Any] = {"timeout_s": _PAGE_TIMEOUT_S, "step_limit": _PAGE_STEPS}
+    with tempfile.TemporaryDirectory(prefix="podracer-video-") as folder:
+        output = Path(folder, "video.mp4")
+        try:
+            header = record(
+                [policy],
+                output,
+                lambda: nullcontext(client),
+                state_folder,
+                only_own_code=True,
+                **limits,
+            )
+        except DeadlineExpired as error:
+            raise DeadlineExpired(
+                f"the episode was not filmed within {_PAGE_TIMEOUT_S:g} s"
+            ) from error
+        if header.size_bytes > _PAGE_BYTES:
+            raise InvalidInput(f"{video_text(header)} is too large for a page", reason="TOO_LARGE")
+        return (
+            f"data:video/mp4;base64,{base64.b64encode(output.read_bytes()).decode()}",
+            video_text(header),
+        )
+
+
+def video_text(header: evaluator_service_pb2.VideoHeader) -> str:
+    """`an episode of 500 steps, return 500.0; 48 KiB`."""
+    cut = "" if header.complete else ", not to its end"
+    steps = f"an episode of {header.frame_count - 1:,} steps{cut}"
+    return (
+        f"{steps}, return {return_text(header.episode_return)}; {header.size_bytes / 1024:,.0f} KiB"
     )

@@ -15,18 +15,21 @@ from podracer_core.lazy import exports
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 if TYPE_CHECKING:
-    from podracer_client.report.experiment import Experiment, best_so_far, experiment_of, spread
-    from podracer_client.report.experiment_html import (
-        experiment_figures, experiment_page, experiment_text,
+    from podracer_client.report.experiment import (
+        Experiment, best_so_far, experiment_figures, experiment_of, experiment_page,
+        experiment_text, spread,
     )
     from podracer_client.report.families import (
         ancestors, best_agent, family_order, living_lines, most_telling,
     )
-    from podracer_client.report.html import Markup, definitions, element, join, page, section, table
-    from podracer_client.report.job_html import job_page, population_table
-    from podracer_client.report.job_plots import CURVES_BY_STEPS, job_figures
+    from podracer_client.report.html import (
+        DARK, GRID, LIGHT, MUTED, SERIES, Markup, definitions, element, join, page, section,
+        series_colors, table,
+    )
+    from podracer_client.report.job_html import (
+        CURVES_BY_STEPS, job_figures, job_page, population_table,
+    )
     from podracer_client.report.making import make_report, versions_of
-    from podracer_client.report.palette import DARK, GRID, LIGHT, MUTED, SERIES, series_colors
     from podracer_client.report.pods import job_steps, pod_histories, throughput
     from podracer_client.report.request import environment_rows, request_rows, searched_names
 else:

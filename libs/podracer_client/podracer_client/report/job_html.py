@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from podracer_client.display import (
     count_text,
@@ -14,10 +15,23 @@ from podracer_client.display import (
     telling_names,
 )
 from podracer_client.jobs import Agent, Event, History, best_first
-from podracer_client.report import job_plots as figures
 from podracer_client.report.families import LIVING
-from podracer_client.report.figures import FigurePlan, Rendered, figure_element
+from podracer_client.report.figures import (
+    MAX_AGENTS,
+    MAX_LINES,
+    MAX_NAMES,
+    MAX_PODS,
+    FigurePlan,
+    Rendered,
+    draw_curves,
+    draw_hyperparameters,
+    draw_lineage,
+    draw_pods,
+    drawn_names,
+    figure_element,
+)
 from podracer_client.report.html import (
+    LIGHT,
     Content,
     Markup,
     definitions,
@@ -26,10 +40,75 @@ from podracer_client.report.html import (
     meter,
     page,
     section,
+    series_colors,
     table,
 )
-from podracer_client.report.palette import LIGHT, series_colors
+from podracer_client.report.pods import pod_histories
 from podracer_client.report.request import environment_rows, request_rows
+
+CURVES_BY_STEPS, CURVES_BY_TIME = "returns-by-steps", "returns-by-time"
+LINEAGE, HYPERPARAMETERS, PODS = "lineage", "hyperparameters", "pods"
+
+
+def job_figures(report: History) -> tuple[FigurePlan, ...]:
+    """The figures, not drawn yet."""
+    return (
+        FigurePlan(
+            CURVES_BY_STEPS,
+            "Evaluations against environment steps",
+            f"Every evaluation of {_part_of(len(report.agents), MAX_LINES, 'agents')}, losers too; "
+            "a child's line begins at its parent's. Bold: the line of the best. Circles: the "
+            "leaderboard with 95 % intervals, filled where confirmed with fresh seeds.",
+            partial(draw_curves, report, by_time=False),
+        ),
+        FigurePlan(
+            CURVES_BY_TIME,
+            "Evaluations against time",
+            "The same evaluations, when they were made.",
+            partial(draw_curves, report, by_time=True),
+        ),
+        FigurePlan(
+            LINEAGE,
+            "Lineage",
+            f"{_part_of(len(report.agents), MAX_AGENTS, 'agents').capitalize()}: a bar from its "
+            "proposal to its last evaluation, below the parent from whose weights it began, with "
+            "its best score and its place on the leaderboard. Pale: lines that died out; a stroke "
+            "at the end: replaced; a cross: failed.",
+            partial(draw_lineage, report),
+        ),
+        FigurePlan(
+            HYPERPARAMETERS,
+            "Hyperparameters over time",
+            f"What was searched{_most(report)}: a line for each judged agent over its life, the "
+            "better the more orange; bold: on the leaderboard.",
+            partial(draw_hyperparameters, report),
+        ),
+        FigurePlan(
+            PODS,
+            "Pods over time",
+            f"{_part_of(_pod_count(report), MAX_PODS, 'pods', 'first').capitalize()}: a box for "
+            "each piece of work. The steps a second are counted between evaluations.",
+            partial(draw_pods, report),
+        ),
+    )
+
+
+def _part_of(count: int, limit: int, what: str, chosen: str = "most telling") -> str:
+    """`all 8 agents`, `the only agent`, `the 80 most telling of 500 agents`."""
+    if count > limit:
+        return f"the {limit} {chosen} of {count:,} {what}"
+    return f"the only {what.removesuffix('s')}" if count == 1 else f"all {count:,} {what}"
+
+
+def _most(report: History) -> str:
+    return (
+        f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
+    )
+
+
+def _pod_count(report: History) -> int:
+    return len(pod_histories(report.events, report.now_s))
+
 
 MAX_ROWS = 300
 _NUMBERS = (
@@ -198,12 +277,10 @@ def job_page(
             section("What was asked", definitions(request_rows(report.job.spec))),
             section("Leaderboard", leaderboard_table(report, colors) or nothing),
             section("Champion", _champion(*video)),
-            section(
-                "Learning curves", figure[figures.CURVES_BY_STEPS], figure[figures.CURVES_BY_TIME]
-            ),
-            section("Lineage", figure[figures.LINEAGE]),
-            section("Hyperparameters over time", figure[figures.HYPERPARAMETERS]),
-            section("Pods and throughput", figure[figures.PODS], _pods(report)),
+            section("Learning curves", figure[CURVES_BY_STEPS], figure[CURVES_BY_TIME]),
+            section("Lineage", figure[LINEAGE]),
+            section("Hyperparameters over time", figure[HYPERPARAMETERS]),
+            section("Pods and throughput", figure[PODS], _pods(report)),
             section("Budget", _budget(report)),
             section("Ensemble", _ensemble(report)),
             section("Trained once more", _retrained(report)),

@@ -19,15 +19,16 @@ from podracer_client.display import (
 from podracer_client.files import write_whole
 from podracer_client.jobs import Client, History
 from podracer_client.names import best_checkpoint_name
-from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
-from podracer_client.report.experiment_html import (
+from podracer_client.report.experiment import (
+    Experiment,
     experiment_figures,
+    experiment_jobs,
     experiment_page,
     experiment_text,
+    gather_experiment,
 )
 from podracer_client.report.figures import FigurePlan, render_figures, write_figures
-from podracer_client.report.job_html import job_page, origin, outcome_text
-from podracer_client.report.job_plots import job_figures
+from podracer_client.report.job_html import job_figures, job_page, origin, outcome_text
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.storage import FILE_NAME, Manifest
 

@@ -42,8 +42,12 @@ def serve_page(
     try:
         import uvicorn
 
-        from podracer_client.web.acts import Videos
-        from podracer_client.web.application import ImpatientProtocol, Page, make_application
+        from podracer_client.web.application import (
+            ImpatientProtocol,
+            Page,
+            Videos,
+            make_application,
+        )
         from podracer_client.web.following import Upstream
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy
     from podracer_client.report.figures.comparison import (
         MAX_GROUPS, draw_multiples, draw_overlay, draw_spread,
     )
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
     from podracer_client.report.figures.pods import MAX_PODS, draw_pods
     from podracer_client.report.figures.rendering import (
-        FigurePlan, Rendered, figure_element, render, render_figures, write_figures,
+        WIDTH_IN, FigurePlan, Rendered, figure_element, legend, render, render_figures, tidy,
+        write_figures,
     )
 else:
     __all__, __getattr__ = exports(__name__)

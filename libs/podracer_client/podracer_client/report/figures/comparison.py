@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from podracer_client.jobs import History
 from podracer_client.report.experiment import Experiment, axis_value, best_so_far
-from podracer_client.report.figures.axes import WIDTH_IN, number_ticks, tidy, time_ticks
-from podracer_client.report.palette import INK, MUTED, PAGE, SERIES, series_colors
+from podracer_client.report.figures.rendering import WIDTH_IN, number_ticks, tidy, time_ticks
+from podracer_client.report.html import INK, MUTED, PAGE, SERIES, series_colors
 
 MAX_GROUPS = 40
 MAX_PANELS = 6

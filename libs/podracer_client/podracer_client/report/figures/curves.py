@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 
 from podracer_client.jobs import Agent, Candidate, Evaluation, History
 from podracer_client.report.families import best_agent, most_telling
-from podracer_client.report.figures.axes import (
+from podracer_client.report.figures.rendering import (
     WIDTH_IN,
     legend,
     logarithmic,
@@ -21,7 +21,7 @@ from podracer_client.report.figures.axes import (
     tidy,
     time_ticks,
 )
-from podracer_client.report.palette import INK, MUTED, PAGE, series_colors
+from podracer_client.report.html import INK, MUTED, PAGE, series_colors
 
 MAX_LINES = 400
 _MAX_DOTS = 600

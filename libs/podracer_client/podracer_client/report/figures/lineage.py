@@ -20,8 +20,8 @@ from podracer_client.report.families import (
     living_lines,
     most_telling,
 )
-from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy, time_ticks
-from podracer_client.report.palette import BAD, INK, MUTED, PAGE, series_colors
+from podracer_client.report.figures.rendering import WIDTH_IN, legend, tidy, time_ticks
+from podracer_client.report.html import BAD, INK, MUTED, PAGE, series_colors
 
 MAX_AGENTS = 80
 _ROW_IN = 0.21

@@ -7,8 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from podracer_client.jobs import History
-from podracer_client.report.figures.axes import WIDTH_IN, legend, number_ticks, tidy, time_ticks
-from podracer_client.report.palette import BAD, INK, MUTED, PAGE, SERIES
+from podracer_client.report.figures.rendering import (
+    WIDTH_IN,
+    legend,
+    number_ticks,
+    tidy,
+    time_ticks,
+)
+from podracer_client.report.html import BAD, INK, MUTED, PAGE, SERIES
 from podracer_client.report.pods import PodHistory, pod_histories, throughput
 
 MAX_PODS = 60
