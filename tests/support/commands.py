@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from podracer_client.command import main
+from podracer_client.__main__ import main
 from podracer_client.local import services
 
 

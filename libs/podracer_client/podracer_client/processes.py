@@ -1,5 +1,5 @@
-"""Child processes: started, watched, ended; ports and unix sockets for them; and what an interrupt of
-this process does."""
+"""Child processes: started, watched, ended; ports and unix sockets for them; and what an interrupt
+of this process does."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ they expire. No owner and no manifest names these Secrets, so they outlive the d
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
 import ipaddress
 import json
 import logging
@@ -26,6 +25,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from functools import cache, partial
 from pathlib import Path

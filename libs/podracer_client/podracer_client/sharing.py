@@ -1,5 +1,5 @@
-"""A policy given to others: its page (README.md) and the files beside it, uploaded to Hugging Face or
-into MLflow's registry of models."""
+"""A policy given to others: its page (README.md) and the files beside it, uploaded to Hugging Face
+or into MLflow's registry of models."""
 
 from __future__ import annotations
 

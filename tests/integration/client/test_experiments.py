@@ -17,7 +17,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client import Client, Connection
-from podracer_client.command import main
+from podracer_client.__main__ import main
 from podracer_client.display import ExperimentDisplay, JsonExperimentDisplay
 from podracer_client.jobs import check_jobs, create_jobs, follow_jobs
 from podracer_client.local import foreground
@@ -161,7 +161,7 @@ class TestSubmit:
         capsys: pytest.CaptureFixture[str],
     ) -> Callable[..., tuple[int, str, str]]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("podracer_client.jobs.submission._INTERVAL_S", 0.05)
+        monkeypatch.setattr("podracer_client.jobs.client._INTERVAL_S", 0.05)
         (tmp_path / "token").write_text(connection.token())
         (tmp_path / "token").chmod(0o600)
         (tmp_path / "job.yaml").write_text(TEXT)
@@ -251,7 +251,7 @@ class TestRun:
     ) -> Callable[[], tuple[int, list[Any]]]:
         FakeServices.connection = connection
         monkeypatch.setattr(foreground, "LocalServices", FakeServices)
-        monkeypatch.setattr("podracer_client.jobs.submission._INTERVAL_S", 0.05)
+        monkeypatch.setattr("podracer_client.jobs.client._INTERVAL_S", 0.05)
         monkeypatch.chdir(tmp_path)
 
         def run() -> tuple[int, list[Any]]:

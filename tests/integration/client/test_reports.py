@@ -12,7 +12,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
-from podracer_client.command import main
+from podracer_client.__main__ import main
 from podracer_client.jobs import Client
 from podracer_client.local import resting_services
 from podracer_client.report import environment_rows, request_rows

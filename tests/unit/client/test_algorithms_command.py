@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from podracer_client.command import algorithms as command
+from podracer_client.command import catalogue as command
 from podracer_core.catalogue import BUILT_IN
 from podracer_core.errors import InvalidInput
 from support.installed import CATALOGUE, Install, install
@@ -127,7 +127,7 @@ def test_no_torch_is_imported() -> None:
     code = (
         "import sys\n"
         "sys.argv = ['podracer', 'algorithms', 'ppo', '--json']\n"
-        "from podracer_client.command import main\n"
+        "from podracer_client.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
         "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_client.command import exit_code, failure_text, main
+from podracer_client.__main__ import main
+from podracer_client.command import exit_code, failure_text
 from podracer_client.policies import write_pieces
 from podracer_core.errors import (
     DataCorrupted,
@@ -97,7 +98,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "sys.argv = ['podracer', '--help']\n"
-        "from podracer_client.command import main\n"
+        "from podracer_client.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
         "heavy = {'torch', 'numpy', 'matplotlib', 'gymnasium', 'grpc', 'google.protobuf', "

@@ -13,7 +13,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from podracer_client.command import environments as command
+from podracer_client.command import catalogue as command
 from podracer_client.command import exit_code
 from podracer_core.catalogue import BoxSpace, DiscreteSpace, from_json
 from podracer_core.catalogue.environments import (
@@ -227,7 +227,7 @@ def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys\n"
         "sys.argv = ['podracer', 'environments', *sys.argv[1:], '--json']\n"
-        "from podracer_client.command import main\n"
+        "from podracer_client.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
         "heavy = {'torch', 'numpy', 'gymnasium', 'mujoco', 'pyarrow'} & set(sys.modules)\n"

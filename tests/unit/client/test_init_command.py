@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.command import init
+from podracer_client.command import job_files
 from podracer_core.catalogue.environments import known_environments
 from podracer_platform.jobs import JobSpec, load_experiment
 from support.commands import Result, run_here
@@ -96,11 +96,11 @@ def test_a_terminal_is_asked_three_questions(
             question.split(maxsplit=1)[0]
         ]
 
-    monkeypatch.setattr(init.typer, "prompt", answer)
+    monkeypatch.setattr(job_files.typer, "prompt", answer)
     for stream in ("stdin", "stderr"):
         monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True)
     monkeypatch.chdir(tmp_path)
-    init.init()
+    job_files.init()
     assert asked == [("Environment", "CartPole-v1"), ("Return", "-100"), ("How", "10m")]
     (spec,) = load_experiment(tmp_path / "acrobot.yaml").jobs
     assert (spec.objective.target_return, spec.objective.max_duration) == (-80.0, 180.0)

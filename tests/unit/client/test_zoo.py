@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 import typer
 
+from podracer_client.command import job_files
 from podracer_client.command import run as run_module
-from podracer_client.command import zoo
 from podracer_client.zoo import Entry, entries, find_entry
 from podracer_core.errors import NotFound
 from support.processes import ROOT
@@ -27,7 +27,7 @@ def test_there_are_ten_and_each_is_a_job_of_its_name() -> None:
 
 @pytest.mark.parametrize("entry", entries(), ids=NAMES)
 def test_the_page_shows_the_card(entry: Entry) -> None:
-    assert f"| {' | '.join(zoo.row(entry))} |" in PAGE
+    assert f"| {' | '.join(job_files.row(entry))} |" in PAGE
     assert (entry.run is None) == bool(entry.note), "a note stands in for a run"
     if entry.run is None:
         assert entry.note in " ".join(PAGE.split())
@@ -38,9 +38,9 @@ def test_the_page_shows_the_card(entry: Entry) -> None:
 
 
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    zoo.list_entries()
+    job_files.list_entries()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", *NAMES]
-    zoo.list_entries(json=True)
+    job_files.list_entries(json=True)
     cards = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(Path(card["job_file"]).is_file() for card in cards)
     assert {"cartpole", "acrobot"} <= {card["name"] for card in cards if card["short"]}
@@ -48,7 +48,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_entry_runs_as_its_job_file_does(tmp_path: Path) -> None:
     starts: list[tuple[Callable[..., None], object]]
-    starts = [(zoo.run_entry, "cartpole"), (run_module.run, find_entry("cartpole").job_file)]
+    starts = [(job_files.run_entry, "cartpole"), (run_module.run, find_entry("cartpole").job_file)]
     with mock.patch("podracer_client.local.foreground.run_job", return_value=3) as run_job:
         for start, what in starts:
             with pytest.raises(typer.Exit) as ended:

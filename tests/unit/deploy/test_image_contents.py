@@ -90,7 +90,7 @@ def _as_in(image: str, folder: Path) -> tuple[dict[str, str], set[str]]:
 def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path: Path) -> None:
     environment, missing = _as_in("orchestrator", tmp_path)
     assert {"numpy", "matplotlib", "torch"} <= missing
-    program = "import uvicorn, podracer_client.command.web, podracer_client.web.application"
+    program = "import uvicorn, podracer_client.command.report, podracer_client.web.application"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

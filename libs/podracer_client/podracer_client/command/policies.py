@@ -1,9 +1,11 @@
-"""Commands on trained policies: evaluate, export, download, serve, film."""
+"""Commands on trained policies: evaluate, export, serve, film, push."""
 
 from __future__ import annotations
 
 import enum
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +23,7 @@ from podracer_client.command.options import (
 )
 from podracer_client.display import write_json
 from podracer_client.files import require_writable
-from podracer_client.names import short_name
+from podracer_client.names import is_job_name, short_name
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -295,3 +297,57 @@ def _title(policy: str) -> str:
     policy = policy.rstrip("/")
     title = policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
     return title.strip(".") or "policy"
+
+
+@with_server
+def push(
+    server: ServerOptions,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT|JOB",
+            help="A checkpoint's folder or name, or a job (for its best policy).",
+            show_default=False,
+        ),
+    ],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="hf://OWNER/REPO|mlflow:MODEL_NAME@URI",
+            show_default=False,
+            help="The destination.",
+        ),
+    ],
+    video: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A video of the policy.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
+    json: Json = False,
+) -> None:
+    """Upload a policy with a model card: checkpoint, curves, job, versions and metrics."""
+    from podracer_client.sharing import check_destination, push
+
+    check_destination(destination)
+
+    from podracer_client.policies import is_there, policy_folders
+    from podracer_client.sharing import write_share
+
+    with tempfile.TemporaryDirectory(prefix="podracer-push-") as folder, ExitStack() as held:
+        (checkpoint,) = held.enter_context(
+            policy_folders([policy], 0, server.connect, server.folder)
+        )
+        is_job = is_job_name(policy) and not is_there(policy)
+        client = held.enter_context(server.read()) if is_job else None
+        metrics = write_share(Path(folder), checkpoint, client, policy, video)
+        made = push(Path(folder), destination, metrics, public=public)
+    if json:
+        write_json({"event": "pushed", "to": made, **metrics})
+    else:
+        sys.stdout.write(f"pushed {made}\n")

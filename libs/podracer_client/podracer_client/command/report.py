@@ -1,9 +1,12 @@
-"""`podracer report` and `trace`: what became of a job, as a page, and of its time, as a file for
-Perfetto."""
+"""A job shown elsewhere: `podracer report`, as a page; `trace`, its time, for Perfetto; `web`, live
+in a browser; `log`, in an experiment tracker."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
@@ -153,3 +156,110 @@ def trace(
         return
     sys.stdout.write(flame_text(found, flame))
     sys.stdout.write(f"wrote {output}\n")
+
+
+@with_server
+def web(
+    server: ServerOptions,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address that the page listens on. Beyond loopback, --key-file is required.",
+        ),
+    ] = "127.0.0.1:0",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the page's key, instead of a key in the URL.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:PORT]", help="A further host name of the page; may be repeated."
+        ),
+    ] = None,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.")
+    ] = False,
+    view: Annotated[
+        str, typer.Option(metavar="PATH", help="The first view, as after # in the page's links.")
+    ] = "",
+) -> None:
+    """Serve a live web page until Ctrl-C: curves, lineage, pods, leaderboard, and actions on jobs.
+
+    Needs no running server for a state folder.
+    """
+    from podracer_client.processes import INTERRUPTED, Interrupts
+    from podracer_client.web import serve_page
+
+    stop = threading.Event()
+    with (
+        Interrupts(stop.set, lambda: os._exit(INTERRUPTED)),
+        server.read() as client,
+        serve_page(
+            server.connect,
+            client,
+            listen=listen,
+            key_file=key_file,
+            hosts=host or (),
+            state_folder=server.folder,
+        ) as url,
+    ):
+        if view:
+            url += f"{'&to=' if '#' in url else '#'}{view}"
+        sys.stdout.write(f"{url}\n")
+        sys.stdout.flush()
+        if open_browser:
+            typer.launch(url)
+        stop.wait()
+    raise typer.Exit(INTERRUPTED)
+
+
+@with_server
+def log(
+    server: ServerOptions,
+    name: JobName,
+    to: Annotated[
+        list[str],
+        typer.Option(
+            "--to",
+            metavar="tensorboard:DIR|mlflow:URI|wandb:PROJECT",
+            help="The tracker to log to; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command
+    to continue."""
+    from podracer_client.loggers import Logger, follow, open_logger
+
+    with server.read() as client, ExitStack() as opened:
+        job = client.job(name)
+        loggers: list[Logger] = []
+        for target in to:
+            loggers.append(open_logger(target, job.message))
+            opened.callback(loggers[-1].close)
+        before = [logger.position for logger in loggers]
+        count = follow(client, job, loggers)
+    kinds = [target.partition(":")[0] for target in to]  # a URI may hold a password
+    for kind, had in zip(kinds, before, strict=True):
+        if json:
+            write_json(
+                {
+                    "event": "logged",
+                    "job": job.name,
+                    "to": kind,
+                    "evaluations": count,
+                    "new": count - had,
+                }
+            )
+        else:
+            sys.stdout.write(
+                f"{short_name(job.name)}: {count:,} evaluations in {kind}, {count - had:,} of them "
+                "new\n"
+            )

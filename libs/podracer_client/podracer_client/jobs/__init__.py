@@ -2,10 +2,9 @@
 
 client        `Client`: submits jobs and reads their results
 job           `Job`, one job
-history       `History`, the one view of a job; following: reads what is new into it
-scores         the number by which evaluations rank
-experiments   several jobs of one file
-warm_starts   the agents of another job that a new one starts from
+history       `History`, the one view of a job, and the number by which evaluations rank
+following     reads what is new into a History
+submission    several jobs of one file; the agents of another job that a new one starts from
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.client import Client, follow_jobs
     from podracer_client.jobs.following import EVERYTHING, Follower, JobUpdate
     from podracer_client.jobs.history import (
         COUNTS, FINAL_STATES, Agent, Candidate, Evaluation, Event, History, Objective, Pod,
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
         finite_evaluation, score, score_name, statistic,
     )
     from podracer_client.jobs.job import Job
-    from podracer_client.jobs.submission import (
-        check_jobs, create_jobs, follow_jobs, look_up_founders,
-    )
+    from podracer_client.jobs.submission import check_jobs, create_jobs, look_up_founders
 else:
     __all__, __getattr__ = exports(__name__)

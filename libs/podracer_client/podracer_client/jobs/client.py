@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -12,10 +13,13 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs.job import Job, find_job
 from podracer_client.names import DEFAULT_PROJECT
 from podracer_client.servers import Servers, find_connection, pages
-from podracer_core.errors import Unavailable
+from podracer_core.errors import DeadlineExpired, Unavailable
 
 if TYPE_CHECKING:
     from podracer_platform.jobs import JobSpec
+
+
+_INTERVAL_S = 1.0
 
 
 class Client(Servers):
@@ -187,3 +191,32 @@ class Client(Servers):
             for page in pages(self.job_service.ListPromotions, request)
             for each in page.promotions
         ]
+
+
+def follow_jobs(
+    client: Client,
+    names: Sequence[str],
+    *,
+    patience_s: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> Iterator[Mapping[str, Job]]:
+    """Yield the jobs by name, in the order of `names`, about once a second until all have ended.
+
+    It polls, as a stream for each job would need a thread for each. Deleted jobs are left out.
+    Raises Unavailable if the server does not answer for `patience_s`."""
+    last_answer = clock()
+    while True:
+        try:
+            found = {job.name: job for job in client.jobs()}
+            last_answer = clock()
+        except (Unavailable, DeadlineExpired) as error:
+            if clock() - last_answer > patience_s:
+                message = f"no answer from the orchestrator for {patience_s:.0f} s: {error.message}"
+                raise Unavailable(message, reason=error.reason) from error
+        else:
+            now = {name: found[name] for name in names if name in found}
+            yield now
+            if all(job.ended for job in now.values()):
+                return
+        wait(_INTERVAL_S)

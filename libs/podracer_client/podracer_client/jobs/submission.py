@@ -1,31 +1,30 @@
-"""Jobs of one file with a matrix: check all, then create each once; follow them until the last one
-ends."""
+"""Submitting jobs: what one starts from, the candidates of another job's leaderboard or a
+checkpoint in a folder; the jobs of one file with a matrix, all checked before the first is
+created."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import re
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2
-from podracer_client.artifacts import upload_bytes
+from podracer_client.artifacts import upload_bytes, upload_files
 from podracer_client.jobs.job import Job, find_job
 from podracer_client.names import DEFAULT_PROJECT, refused
 from podracer_client.servers import Servers
-from podracer_core.errors import DeadlineExpired, InvalidInput, NotFound, Unavailable
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.storage import REPLAY_FOLDER, FolderStore, read_file, read_manifest
 from podracer_platform.jobs import DataSets, Founder, JobSpec, WarmStart
 from podracer_platform.messages import hyperparameters_from_message
 
 if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
     from podracer_core.catalogue.environments import StoredFile
 
 
@@ -102,10 +101,7 @@ def _uploaded(servers: Servers, folder: Path) -> Founder:
     )
 
 
-_INTERVAL_S = 1.0
-
-
-def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+def check_jobs(servers: Servers, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
     """Upload the files of all specs and have the server validate them; creates no job. Returns the
     uploaded specs.
 
@@ -121,15 +117,15 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
             tuple(sorted(spec.data.items(), key=str)),
         )
         if files not in stored:
-            uploaded = client.upload_files(spec)
+            uploaded = upload_files(servers.artifact_service, spec)
             stored[files] = uploaded.environment.code, uploaded.data
         code, data = stored[files]
         spec = replace(spec, environment=replace(environment, code_path="", code=code), data=data)
-        ready.append(look_up_founders(client, spec))
+        ready.append(look_up_founders(servers, spec))
     for spec in ready:
         try:
             request = job_service_pb2.CreateJobRequest(spec=spec.to_message(), validate_only=True)
-            client.job_service.CreateJob(request)
+            servers.job_service.CreateJob(request)
         except InvalidInput as error:
             message = f"{spec.name}: {error.message}; nothing was submitted"
             raise InvalidInput(message, violations=error.violations, reason=error.reason) from error
@@ -137,7 +133,7 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
 
 
 def create_jobs(
-    client: Client, specs: Sequence[JobSpec], submission: str, *, job_id: str = ""
+    servers: Servers, specs: Sequence[JobSpec], submission: str, *, job_id: str = ""
 ) -> Iterator[Job]:
     """Create the jobs one by one. A repeated `submission` finds the jobs that it has created
     before.
@@ -150,33 +146,4 @@ def create_jobs(
             spec=spec.to_message(),
             request_id=f"{submission}-{number}",
         )
-        yield Job(client, client.job_service.CreateJob(request).job)
-
-
-def follow_jobs(
-    client: Client,
-    names: Sequence[str],
-    *,
-    patience_s: float = 60.0,
-    clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], object] = time.sleep,
-) -> Iterator[Mapping[str, Job]]:
-    """Yield the jobs by name, in the order of `names`, about once a second until all have ended.
-
-    It polls, as a stream for each job would need a thread for each. Deleted jobs are left out.
-    Raises Unavailable if the server does not answer for `patience_s`."""
-    last_answer = clock()
-    while True:
-        try:
-            found = {job.name: job for job in client.jobs()}
-            last_answer = clock()
-        except (Unavailable, DeadlineExpired) as error:
-            if clock() - last_answer > patience_s:
-                message = f"no answer from the orchestrator for {patience_s:.0f} s: {error.message}"
-                raise Unavailable(message, reason=error.reason) from error
-        else:
-            now = {name: found[name] for name in names if name in found}
-            yield now
-            if all(job.ended for job in now.values()):
-                return
-        wait(_INTERVAL_S)
+        yield Job(servers, servers.job_service.CreateJob(request).job)

@@ -1,8 +1,8 @@
 """Everything on one machine, for `podracer run` and `podracer up`.
 
-state_folder, services   the folder with all durable state; the processes over it
-run, experiments      the commands that run jobs
-foreground               their common part, and `podracer up`
+services     the folder with all durable state; the processes over it
+foreground   `podracer run` and `up`
+machine      `podracer doctor`
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,5 @@
-"""Services in the foreground: with a job, or until Ctrl-C (`podracer up`)."""
+"""Services in the foreground: with a job, with all jobs of a matrix, which share this machine, or
+until Ctrl-C (`podracer up`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The services of this machine: all of them, those that read a folder at rest, and an evaluator
-alone."""
+"""The state folder of this machine, and the services over it: all of them, those that read a folder
+at rest, and an evaluator alone."""
 
 from __future__ import annotations
 

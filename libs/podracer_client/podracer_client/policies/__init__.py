@@ -1,10 +1,9 @@
 """Trained policies.
 
-folders                       finds the policies that a user names
-hub                           policies in a repository of Hugging Face
-evaluation                    evaluation by an evaluator, and the result as text
-environment                   the environment of an evaluation
-serve, policy_client          serving on this machine; a client for actions (`PolicyClient`)
+folders                finds the policies that a user names, here, on a server or at Hugging Face
+environment            the environment of an evaluation, and whether its code may run
+evaluation             evaluation by an evaluator, the result as text, and videos
+serve, policy_client   serving on this machine; a client for actions (`PolicyClient`)
 """
 
 from typing import TYPE_CHECKING

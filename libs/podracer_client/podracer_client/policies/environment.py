@@ -1,5 +1,5 @@
-"""The environment of a policy's training: its files for an evaluator, and other arguments (`--set
-NAME=VALUE`)."""
+"""The environment of a policy's training: its files for an evaluator, whether its code, which comes
+from a server, may run on this machine, and other arguments (`--set NAME=VALUE`)."""
 
 from __future__ import annotations
 

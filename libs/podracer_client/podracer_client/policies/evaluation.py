@@ -1,4 +1,4 @@
-"""Evaluations of trained policies, and their text."""
+"""Evaluations of trained policies by a private evaluator, and their text; videos of policies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
-"""Finds the policies that a user names: local folders, checkpoints on a server, or a job's best
-candidates."""
+"""Finds the policies that a user names: local folders, checkpoints on a server, a job's best
+candidates, or a repository of Hugging Face (`hf://OWNER/REPO[@REVISION]`).
+
+Of a repository only the manifest and the safetensors files that it names are downloaded, at one
+commit, within limits, and checked against the manifest's digests. No pickle is read, and
+environments that would run the repository's code are refused."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """The report of a job or an experiment as one HTML page.
 
-request, experiment, pods                the request in words; data of a page beside the History
-making                                   a page, its figures and a short text
-job_html, experiment_html                the pages, section by section; html: their elements;
-                                         palette: their colours
-figures, job_plots, families             drawn by matplotlib; their captions; the order of a family
-                                         tree
+making                           a page, its figures and a short text; the page of an experiment
+job_html                         the page of a job, section by section, and its figures' captions
+request, experiment, timelines   the request in words; data of a page beside the History
+figures                          drawn by matplotlib
+html                             elements and colours of a page
 """
 
 import logging
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
         Experiment, best_so_far, experiment_figures, experiment_of, experiment_page,
         experiment_text, spread,
     )
-    from podracer_client.report.families import (
-        ancestors, best_agent, family_order, living_lines, most_telling,
-    )
     from podracer_client.report.html import (
         DARK, GRID, LIGHT, MUTED, SERIES, Markup, definitions, element, join, page, section,
         series_colors, table,
@@ -30,7 +26,10 @@ if TYPE_CHECKING:
         CURVES_BY_STEPS, job_figures, job_page, population_table,
     )
     from podracer_client.report.making import make_report, versions_of
-    from podracer_client.report.pods import job_steps, pod_histories, throughput
     from podracer_client.report.request import environment_rows, request_rows, searched_names
+    from podracer_client.report.timelines import (
+        ancestors, best_agent, family_order, job_steps, living_lines, most_telling, pod_histories,
+        throughput,
+    )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -1,4 +1,8 @@
-"""A page and its elements. Text is escaped only here: the input is text, the output a `Markup`."""
+"""A page and its elements. Text is escaped only here: the input is text, the output a `Markup`.
+
+The colours are ones that colour-blind readers can tell apart, and CSS variables that replace them
+in a page. The series begin with those of Okabe and Ito 2008, Color Universal Design, those of them
+that are legible on white."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a job, section by section."""
+"""The page of a job, section by section, and its figures with their captions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from podracer_client.display import (
     telling_names,
 )
 from podracer_client.jobs import Agent, Event, History, best_first
-from podracer_client.report.families import LIVING
 from podracer_client.report.figures import (
     MAX_AGENTS,
     MAX_LINES,
@@ -43,8 +42,8 @@ from podracer_client.report.html import (
     series_colors,
     table,
 )
-from podracer_client.report.pods import pod_histories
 from podracer_client.report.request import environment_rows, request_rows
+from podracer_client.report.timelines import LIVING, pod_histories
 
 CURVES_BY_STEPS, CURVES_BY_TIME = "returns-by-steps", "returns-by-time"
 LINEAGE, HYPERPARAMETERS, PODS = "lineage", "hyperparameters", "pods"

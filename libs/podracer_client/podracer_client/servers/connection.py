@@ -1,5 +1,5 @@
-"""Where servers are, with which token and certificates: given, in the environment, in a state folder,
-in a context (servers by name), or in a cluster, through kubectl with the user's rights."""
+"""Where servers are, with which token and certificates: given, in the environment, in a state
+folder, in a context (servers by name), or in a cluster, through kubectl with the user's rights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podracer_client.files import write_private
-from podracer_client.processes import FixedAddress, ManagedProcess, ProcessPlan
 from podracer_core.errors import InvalidInput, NotFound, Unavailable
-from podracer_platform.rpc import FileToken, TlsMaterial, TokenSource
+from podracer_platform.rpc import FileToken, TokenSource
+
+if TYPE_CHECKING:
+    from podracer_client.processes import ManagedProcess
+    from podracer_platform.rpc import TlsMaterial
 
 CONTEXT_VARIABLE = "PODRACER_CONTEXT"
 ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"
@@ -259,6 +263,8 @@ def connect_through_kubectl(place: Place) -> Connection:
 
     Raises InvalidInput without kubectl, Unavailable with kubectl's message if it is refused or
     finds nothing."""
+    from podracer_platform.rpc import TlsMaterial  # late: most commands need none
+
     if shutil.which("kubectl") is None:
         raise InvalidInput(
             "kubectl is not on PATH: a cluster is reached by it", reason="NO_KUBECTL"
@@ -329,6 +335,8 @@ def _forward(
 
     If kubectl ends, because its pod or the API server is gone, it is started again with the same
     port."""
+    from podracer_client.processes import FixedAddress, ManagedProcess, ProcessPlan
+
     fixed = stack.enter_context(closing(FixedAddress("127.0.0.1:0")))
     port = fixed.address.rpartition(":")[2]
     command = [

@@ -1,5 +1,10 @@
 """The live page: a small server on loopback that follows jobs over gRPC and shows them in a
-browser."""
+browser.
+
+serving       starts it
+application   the page over HTTP, and its actions
+following     what it shows
+"""
 
 from typing import TYPE_CHECKING
 

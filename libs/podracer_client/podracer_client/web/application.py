@@ -1,4 +1,5 @@
-"""The page over HTTP: access, its files, one stream of updates per client, and actions.
+"""The page over HTTP: access, its files, one stream of updates per client, and actions on jobs, the
+same as the commands.
 
 Only a browser that has the key and uses one of the page's host names has access. A page of another
 site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,

@@ -1,5 +1,6 @@
 """The threads that follow the orchestrator and the leaderboard, and write what the page shows into
-a feed."""
+a feed: values by key, and growing logs, of which each reader gets the changes since its last
+frame."""
 
 from __future__ import annotations
 

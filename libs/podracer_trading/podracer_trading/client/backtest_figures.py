@@ -16,7 +16,6 @@ from podracer_client.report.figures import WIDTH_IN, FigurePlan, legend, tidy
 from podracer_trading.client.backtest_words import title_of
 from podracer_trading.client.backtests import Backtest
 
-
 _MOST_HELD = len(SERIES) - 1
 _POINTS = 4000
 _WIDE = 2.5  # between the greatest and the least value: then equal steps are equal returns

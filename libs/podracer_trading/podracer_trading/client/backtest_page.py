@@ -35,7 +35,6 @@ from podracer_trading.client.backtest_words import (
 )
 from podracer_trading.client.backtests import Account, Backtest
 
-
 PAGE = "index.html"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FALLS = 5

@@ -13,7 +13,6 @@ from podracer_client.names import short_name
 from podracer_trading.backtest import Edge
 from podracer_trading.client.backtests import Account, Backtest
 
-
 _ROWS = (
     ("cumulative_return", "return", "percent"),
     ("annual_return", "a year", "percent"),

@@ -31,7 +31,6 @@ from podracer_trading.backtest import (
     sharpe_ratio,
 )
 
-
 POLICY, INDEX = "policy", "index"
 _TIMEOUT_S = 3600.0
 _TYPED = {"evaluation_start": "--from", "evaluation_end": "--to", "index_column": "--index"}

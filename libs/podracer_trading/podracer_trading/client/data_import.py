@@ -34,7 +34,6 @@ from podracer_trading.market_data import (
     write_canonical,
 )
 
-
 _TELL_FROM_BYTES = 32 << 20  # smaller files are read in a moment
 _ATTEMPTS = 5  # to add bars to a data set that others add to at the same time
 _SHOWN = 50

@@ -24,7 +24,6 @@ from podracer_platform.attachments import put_file, sha256_of
 from podracer_trading.backtest import chained
 from podracer_trading.client.backtests import POLICY, Account, Backtest, run_backtest
 
-
 _TABLE = "table"
 _SELECTION = ("evaluation_start", "evaluation_end")
 

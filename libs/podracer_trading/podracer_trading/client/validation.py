@@ -11,7 +11,6 @@ from podracer_trading.backtest import Edge, edge_over_holding
 from podracer_trading.client.backtests import run_backtest
 from podracer_trading.client.session import Bring, Evaluator
 
-
 _HOLDING = "buy_and_hold"
 
 

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from podracer_client.display import differing_names
 from podracer_client.jobs import Agent, History
-from podracer_client.report.families import most_telling
 from podracer_client.report.figures.rendering import (
     WIDTH_IN,
     logarithmic,
@@ -25,6 +24,7 @@ from podracer_client.report.figures.rendering import (
 )
 from podracer_client.report.html import INK, MUTED
 from podracer_client.report.request import searched_names
+from podracer_client.report.timelines import most_telling
 from podracer_core.catalogue import IntegerInterval, Interval, find_algorithm
 from podracer_core.errors import InvalidInput
 

@@ -1,5 +1,5 @@
 """Rendered figures, as SVG (a file, or inline in a page) and as PNG; the same data give the same
-bytes."""
+bytes. Axes without clutter, and numbers and times on them."""
 
 from __future__ import annotations
 
