@@ -17,8 +17,8 @@ from podracer_trading.environment import (
     Market,
     StockTrading,
     bars_needed,
-    indicators,
     indicators_of,
+    market,
     prepare,
     turbulence_of,
 )
@@ -344,7 +344,7 @@ def test_turbulence(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(both[21:40], pair[21:40])
     assert both[40] != pytest.approx(pair[40])  # half of the window by now
     assert np.isfinite(both[21:]).all()
-    monkeypatch.setattr(indicators, "_BLOCK_NUMBERS", 100)  # less than one bar needs
+    monkeypatch.setattr(market, "_BLOCK_NUMBERS", 100)  # less than one bar needs
     assert np.array_equal(turbulence_of(close, traded, 20), both, equal_nan=True)
 
 

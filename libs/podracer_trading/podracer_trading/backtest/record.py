@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_trading.backtest.returns import Performance, daily_returns, performance
+from podracer_trading.backtest.statistics import Performance, daily_returns, performance
 
 _TRADES = ("decided", "filled", "ticker", "shares", "price", "cost")
 

@@ -1,10 +1,9 @@
 """Market data and back-tests.
 
-data_import                                      a price table -> a canonical file, a data set of a
-                                                 server
-session, backtests                               policies played through the days by an evaluator
-validation                                       whether a job's best has an edge over holding
-backtest_words, backtest_page, backtest_figures   its results
+data_import                     a price table -> a canonical file, a data set of a server
+session                         policies played through the days by an evaluator; whether a job's
+                                best has an edge over holding
+backtest_words, backtest_page   the results as text and JSON; as a page with figures
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from podracer_trading.client.data_import import (
         ImportRequest, import_market_data, inspection_text, write_market,
     )
-    from podracer_trading.client.session import BacktestPlan, play_backtest, price_file
-    from podracer_trading.client.validation import edge_in_validation
+    from podracer_trading.client.session import (
+        BacktestPlan, edge_in_validation, play_backtest, price_file,
+    )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 from podracer_client.display import columns
 from podracer_client.names import short_name
 from podracer_trading.backtest import Edge
-from podracer_trading.client.backtests import Account, Backtest
+from podracer_trading.client.session import Account, Backtest
 
 _ROWS = (
     ("cumulative_return", "return", "percent"),

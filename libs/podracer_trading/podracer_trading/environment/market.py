@@ -1,8 +1,12 @@
 """Preparation of a price table, from its file to tensors on the device: everything that is done
-once."""
+once.
+
+Train, validation and test are three stretches of time, one after the other. Technical indicators
+of each ticker, through TA-Lib, use the bars up to their own alone."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,17 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from podracer_trading.environment.indicators import (
-    bars_needed,
-    indicators_of,
-    names_of,
-    turbulence_of,
-)
-from podracer_trading.environment.split import split_bars
-from podracer_trading.info import Split, StockTradingConfig
+from podracer_trading.info import Indicator, Split, StockTradingConfig
 from podracer_trading.market_data import (
     AlignedBars,
     ExRightsDate,
+    PriceTable,
     adjusted,
     align,
     checked,
@@ -29,7 +27,276 @@ from podracer_trading.market_data import (
     moment,
     read_table,
     refusal,
+    trading_library,
 )
+
+_DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
+
+
+def split_bars(
+    times: NDArray[np.datetime64], first: int, config: StockTradingConfig
+) -> Mapping[Split, range]:
+    """The bars of each split; those before `first` belong to none.
+
+    Raises InvalidInput for a text that is no date, dates in the wrong order, and a training split
+    without two bars."""
+    train_end, validation_end = _ends(times, first, config)
+    bars: Mapping[Split, range] = {
+        "train": range(first, train_end),
+        "validation": range(train_end, validation_end),
+        "test": range(validation_end, len(times)),
+        "all": range(first, len(times)),
+    }
+    check_split(bars, "train", times, config)
+    return bars
+
+
+def traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
+    """The splits that training and evaluation trade. If validation ends where training does, it is
+    empty: evaluation then trades the training bars."""
+    if config.train_end is None:
+        has_validation = config.validation_fraction > 0
+    else:
+        last = config.validation_end
+        has_validation = last is None or _end_of("validation_end", last) != _end_of(
+            "train_end", config.train_end
+        )
+    default: Split = "validation" if config.split == "train" and has_validation else config.split
+    return config.split, config.evaluation_split or default
+
+
+def check_split(
+    bars: Mapping[Split, range],
+    split: Split,
+    times: NDArray[np.datetime64],
+    config: StockTradingConfig,
+) -> range:
+    """The bars of `split`. Raises InvalidInput where it has no two, as one step needs."""
+    if len(bars[split]) >= 2:
+        return bars[split]
+    usable = times[bars["all"].start :]
+    there = (
+        f"usable bars run from {moment(usable[0])} to {moment(usable[-1])}"
+        if len(usable)
+        else "no bar is usable"
+    )
+    if config.train_end is None:
+        to_blame = "validation_fraction" if split == "validation" else "train_fraction"
+    else:
+        to_blame = (
+            "validation_end"
+            if split == "test" and config.validation_end is not None
+            else "train_end"
+        )
+    message = f"the {split} split has {len(bars[split])} bars and needs two at least: {there}"
+    raise refusal(to_blame, f"{message} (indicators need {bars['all'].start} bars before)")
+
+
+def evaluation_bars(
+    bars: Mapping[Split, range],
+    split: Split,
+    times: NDArray[np.datetime64],
+    config: StockTradingConfig,
+) -> range:
+    """The bars that an evaluation trades: those of `split`, or from `evaluation_start` to
+    `evaluation_end`, of which one that is unset is the split's own. Raises InvalidInput for dates
+    between which no two usable bars lie."""
+    if config.evaluation_start is None and config.evaluation_end is None:
+        return check_split(bars, split, times, config)
+    usable, start, stop = bars["all"], bars[split].start, bars[split].stop
+    there = "the table has no usable bar"
+    if usable:
+        there = f"usable bars run from {moment(times[usable[0]])} to {moment(times[usable[-1]])}"
+    if config.evaluation_start is not None:
+        first = _start_of("evaluation_start", config.evaluation_start)
+        start = max(usable.start, int(np.searchsorted(times, first)))
+        if not usable or first > times[usable[-1]]:
+            raise refusal(
+                "evaluation_start", f"evaluation_start is {config.evaluation_start}: {there}"
+            )
+    if config.evaluation_end is not None:
+        after = _end_of("evaluation_end", config.evaluation_end)
+        stop = min(usable.stop, int(np.searchsorted(times, after)))
+        if not usable or after <= times[usable[0]]:
+            raise refusal("evaluation_end", f"evaluation_end is {config.evaluation_end}: {there}")
+    if stop - start < 2:
+        name = "evaluation_end" if config.evaluation_end is not None else "evaluation_start"
+        stretch = (
+            f"from {config.evaluation_start or f'the {split} split'} to "
+            f"{config.evaluation_end or 'its end'}"
+        )
+        raise refusal(
+            name,
+            f"{stretch} there are {max(0, stop - start)} bars, and two are needed at least: "
+            f"{there}",
+        )
+    return range(start, stop)
+
+
+def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig) -> tuple[int, int]:
+    """The first bars of validation and of test."""
+    if config.train_end is None:
+        count = len(times) - first
+        ends = [
+            round(count * config.train_fraction),
+            round(count * (config.train_fraction + config.validation_fraction)),
+        ]
+        return first + ends[0], first + ends[1]
+    train_end = _end_of("train_end", config.train_end)
+    if config.validation_end is None:
+        return max(first, int(np.searchsorted(times, train_end))), len(times)
+    validation_end = _end_of("validation_end", config.validation_end)
+    if validation_end < train_end:
+        message = (
+            f"is {config.validation_end}, before train_end ({config.train_end}): validation "
+            "follows training"
+        )
+        raise refusal("validation_end", f"validation_end {message}")
+    after = np.searchsorted(times, np.array([train_end, validation_end]))
+    return max(first, int(after[0])), max(first, int(after[1]))
+
+
+def _end_of(name: str, text: str) -> np.datetime64:
+    """The first moment after the whole of what the text names: its year, month, day, or minute."""
+    after: np.datetime64 = (_named(name, text) + 1).astype("datetime64[us]")
+    return after
+
+
+def _start_of(name: str, text: str) -> np.datetime64:
+    """The first moment of what the text names."""
+    first: np.datetime64 = _named(name, text).astype("datetime64[us]")
+    return first
+
+
+def _named(name: str, text: str) -> np.datetime64:
+    """The year, month, day or minute. Raises InvalidInput where it is none."""
+    try:
+        # NumPy also takes "today", zones that it then does not heed, and years of eight digits.
+        named = np.datetime64(text) if _DATE.fullmatch(text) else np.datetime64("NaT")
+    except ValueError:  # the 30th of February
+        named = np.datetime64("NaT")
+    if np.isnat(named):
+        raise refusal(
+            name, f"{name} is {text!r}; a date such as 2018-12-31, or 2018-12-31 09:30 is expected"
+        )
+    return named
+
+
+_MACD = (12, 26, 9)  # fast, slow and signal windows: everyone's
+
+Series = NDArray[np.float64]
+
+
+def names_of(config: StockTradingConfig) -> tuple[Indicator, ...]:
+    """The indicators of `config` that exist for each ticker: all but turbulence, which is one of
+    the whole market."""
+    return tuple(name for name in config.indicators if name != "turbulence")
+
+
+def bars_needed(config: StockTradingConfig) -> int:
+    """Bars of a ticker until all its indicators are known; those before the last of these bars have
+    none yet."""
+    _, slow, signal = _MACD
+    needed = {
+        "macd": slow + signal - 1,
+        "rsi": config.rsi_window + 1,
+        "cci": config.cci_window,
+        "adx": 2 * config.adx_window,
+        "bollinger": config.bollinger_window,
+    }
+    return max((needed[name] for name in names_of(config)), default=1)
+
+
+def indicators_of(table: PriceTable, config: StockTradingConfig) -> NDArray[np.float64]:
+    """[R, I], NaN on bars before all of a ticker's are known. Raises InvalidInput for a ticker with
+    too few bars.
+
+    macd        MACD line of the close as a fraction of the close
+    rsi, adx    0 … 100
+    cci         TA-Lib's
+    bollinger   where the close lies between the lower (0) and the upper (1) band of two standard
+                deviations
+    """
+    names, needed = names_of(config), bars_needed(config)
+    values = np.full((len(table.time), len(names)), np.nan)
+    for ticker, name in enumerate(table.tickers):
+        rows = table.rows(ticker)
+        if rows.stop - rows.start < needed:
+            message = (
+                f"{name} has {rows.stop - rows.start} bars; its indicators need {needed} at least"
+            )
+            raise refusal("table", f"{message}: leave it out, or choose shorter windows")
+        high, low, close = (np.ascontiguousarray(column) for column in table.prices[rows, 1:].T)
+        for column, indicator in enumerate(names):
+            values[rows, column] = _series(indicator, high, low, close, config)
+        values[rows.start : rows.start + needed - 1] = np.nan
+    return values
+
+
+def _series(
+    indicator: Indicator, high: Series, low: Series, close: Series, config: StockTradingConfig
+) -> Series:
+    talib = trading_library("talib")
+    match indicator:
+        case "macd":
+            found = talib.MACD(close, *_MACD)[0] / close
+        case "rsi":
+            found = talib.RSI(close, config.rsi_window)
+        case "cci":
+            found = talib.CCI(high, low, close, config.cci_window)
+        case "adx":
+            found = talib.ADX(high, low, close, config.adx_window)
+        case _:
+            upper, _, lower = talib.BBANDS(close, config.bollinger_window, 2.0, 2.0)
+            width = upper - lower
+            found = np.where(
+                width > 0, (close - lower) / np.where(width > 0, width, 1.0), 0.5 + 0 * width
+            )
+    return np.asarray(found, dtype=np.float64)
+
+
+# How unusual a day is for the whole market.
+#
+# Kritzman and Li 2010, "Skulls, Financial Turbulence, and Risk Management", eq. 1: the squared
+# Mahalanobis distance of the day's returns from those of a trailing window. About K where days are
+# normal and the window much longer than K.
+
+_BLOCK_NUMBERS = 1 << 22  # of the windows or of the covariances that are worked on at a time
+
+
+def turbulence_of(
+    close: NDArray[np.float64], traded: NDArray[np.bool_], window: int
+) -> NDArray[np.float64]:
+    """[T] from closes [T, K] (0 before a ticker's first bar), NaN where fewer than `window` returns
+    came before.
+
+    On each bar those tickers count that traded on it and on half of the window's bars.
+    """
+    bars, tickers = close.shape
+    first = window + 1  # the first bar has no return
+    turbulence = np.full(bars, np.nan)
+    if bars <= first:
+        return turbulence
+    returns = np.zeros((bars, tickers))
+    is_known = close[:-1] > 0
+    np.divide(close[1:], close[:-1], out=returns[1:], where=is_known)
+    returns[1:] -= is_known
+    bars_traded = np.lib.stride_tricks.sliding_window_view(traded[1:-1], window, axis=0).sum(axis=2)
+    counts = traded[first:] & (2 * bars_traded >= window)
+    # [T - first, K, window]
+    trailing = np.lib.stride_tricks.sliding_window_view(returns[1:-1], window, axis=0)
+    numbers = (bars - first) * tickers * max(tickers, window)
+    for block in np.array_split(np.arange(bars - first), -(-numbers // _BLOCK_NUMBERS)):
+        mean = trailing[block].mean(axis=2)
+        centered = (trailing[block] - mean[:, :, None]) * counts[block][:, :, None]
+        covariance = centered @ centered.transpose(0, 2, 1) / (window - 1)
+        distance = (returns[first + block] - mean) * counts[block]
+        # The pseudoinverse leaves out the tickers that do not count, and whatever else has no
+        # variance.
+        inverse = np.linalg.pinv(covariance, rcond=1e-10, hermitian=True)
+        turbulence[first + block] = np.einsum("ti,tij,tj->t", distance, inverse, distance)
+    return turbulence
+
 
 # Relative. A deviation below it is the rounding of something that stands still; to divide by it
 # would make noise of it.

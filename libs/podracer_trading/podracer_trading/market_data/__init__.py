@@ -1,16 +1,15 @@
 """Price tables for StockTrading-v0 and `podracer data`; no torch.
 
-reading       CSV, Parquet or Arrow -> columns
-wall_clock    times with a zone
-table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the
-              user's rule for gaps
-ex_rights     unadjusted ex-rights dates found and smoothed
+reading       CSV, Parquet or Arrow -> columns; times with a zone
+table         the columns; checked tables, ticker by ticker in order of time; tickers on one time axis,
+              with the user's rule for gaps
 canonical     the Parquet file in which a table is stored, and appending bars to it
-inspection    remarkable data in a table: gaps, splits, jumps
+inspection    remarkable data in a table: gaps, splits, jumps; unadjusted ex-rights dates,
+              smoothed
 synthetic     synthetic markets
-columns       the names of the columns; the error for a refused table
 
-pyarrow and talib are imported when a table is opened."""
+pyarrow and talib are imported when a table is opened.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,13 @@ if TYPE_CHECKING:
     from podracer_trading.market_data.canonical import (
         Provenance, append, prepared, read_provenance, unadjusted, write_canonical,
     )
-    from podracer_trading.market_data.columns import COLUMNS, FIELD, refusal, trading_library
-    from podracer_trading.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
-    from podracer_trading.market_data.inspection import JUMP_RULE, SPLIT_RULE, Inspection, inspect
+    from podracer_trading.market_data.inspection import (
+        JUMP_RULE, SPLIT_RULE, ExRightsDate, Inspection, adjusted, find_ex_rights, inspect,
+    )
     from podracer_trading.market_data.reading import read_index, read_table
     from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
-    from podracer_trading.market_data.table import AlignedBars, PriceTable, align, checked, moment
+    from podracer_trading.market_data.table import (
+        COLUMNS, FIELD, AlignedBars, PriceTable, align, checked, moment, refusal, trading_library,
+    )
 else:
     __all__, __getattr__ = exports(__name__)
