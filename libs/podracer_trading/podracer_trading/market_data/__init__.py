@@ -1,8 +1,8 @@
 """Price tables for StockTrading-v0 and `podracer data`; no torch.
 
 reading       CSV, Parquet or Arrow -> columns; times with a zone
-table         the columns; checked tables, ticker by ticker in order of time; tickers on one time axis,
-              with the user's rule for gaps
+table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the
+              user's rule for gaps
 canonical     the Parquet file in which a table is stored, and appending bars to it
 inspection    remarkable data in a table: gaps, splits, jumps; unadjusted ex-rights dates,
               smoothed
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from podracer_trading.market_data.inspection import (
         JUMP_RULE, SPLIT_RULE, ExRightsDate, Inspection, adjusted, find_ex_rights, inspect,
     )
-    from podracer_trading.market_data.reading import read_index, read_table
-    from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
-    from podracer_trading.market_data.table import (
-        COLUMNS, FIELD, AlignedBars, PriceTable, align, checked, moment, refusal, trading_library,
+    from podracer_trading.market_data.reading import (
+        COLUMNS, FIELD, read_index, read_table, refusal, trading_library,
     )
+    from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
+    from podracer_trading.market_data.table import AlignedBars, PriceTable, align, checked, moment
 else:
     __all__, __getattr__ = exports(__name__)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 from podracer_trading.market_data.inspection import ExRightsDate, adjusted, find_ex_rights
-from podracer_trading.market_data.table import COLUMNS, PriceTable, moment, refusal, trading_library
+from podracer_trading.market_data.reading import COLUMNS, refusal, trading_library
+from podracer_trading.market_data.table import PriceTable, moment
 
 _SCHEMA = "1"
 _KEY = b"podracer.market_data"

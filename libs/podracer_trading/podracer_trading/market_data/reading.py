@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +11,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.errors import InvalidInput
-from podracer_trading.market_data.table import COLUMNS, refusal, trading_library
+from podracer_core.errors import InvalidInput, PreconditionFailed
+
+FIELD = "environment.kwargs"
+
+COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
+"""The columns of every table."""
+
+
+def refusal(name: str, message: str) -> InvalidInput:
+    """The error for one argument of the constructor of StockTrading-v0, which uses the tables."""
+    return InvalidInput(message, field=f"{FIELD}.{name}")
+
+
+def trading_library(module: str) -> Any:
+    """The module of that name. Raises PreconditionFailed if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"market data needs {module}, which cannot be imported here ({error}); "
+        message += "install podracer-trading"
+        raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error
+
 
 _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)$"
 

@@ -3,36 +3,13 @@ order of time."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_trading.market_data.reading import RawTable
-
-FIELD = "environment.kwargs"
-
-COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
-"""The columns of every table."""
-
-
-def refusal(name: str, message: str) -> InvalidInput:
-    """The error for one argument of the constructor of StockTrading-v0, which uses the tables."""
-    return InvalidInput(message, field=f"{FIELD}.{name}")
-
-
-def trading_library(module: str) -> Any:
-    """The module of that name. Raises PreconditionFailed if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        message = f"market data needs {module}, which cannot be imported here ({error}); "
-        message += "install podracer-trading"
-        raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error
-
+from podracer_core.errors import InvalidInput
+from podracer_trading.market_data.reading import RawTable, refusal
 
 # Relative. Prices that went through float32 may leave [low, high] by a rounding.
 _ROUNDING = 1e-6
