@@ -27,7 +27,6 @@ from podracer_platform.attachments import (
 )
 from podracer_platform.jobs import JobSpec
 
-_CODE_NAME = "code.zip"
 _LEAST_TIMEOUT_S = 60.0
 _SLOWEST_BYTES_PER_S = 1 << 18
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
@@ -44,7 +43,9 @@ def upload_files(store: Store, spec: JobSpec) -> JobSpec:
     the field of a file that cannot be sent, and the server's errors."""
     environment = spec.environment
     if environment.code_path:
-        code = _upload_code(store, Path(environment.code_path), environment.entry_point)
+        packed = pack_code(Path(environment.code_path), environment.entry_point)
+        header = Header(kind=artifact_service_pb2.ARTIFACT_KIND_CODE)
+        code = upload_bytes(store, header, "code.zip", packed)
         environment = replace(environment, code_path="", code=code)
     data = {
         name: _upload_data_set(store, name, Path(file)) if isinstance(file, str) else file
@@ -57,11 +58,6 @@ def upload_file(store: Store, header: Header, path: Path) -> artifact_service_pb
     """Store a file under the name of `header`; its size and SHA-256 are filled in."""
     header.sha256, header.size_bytes = sha256_of(path), path.stat().st_size
     return store.Upload(_requests(header, file_pieces(path)), timeout=_timeout_s(header)).artifact
-
-
-def _upload_code(store: Store, folder: Path, entry_point: str) -> StoredFile:
-    header = Header(kind=artifact_service_pb2.ARTIFACT_KIND_CODE)
-    return upload_bytes(store, header, _CODE_NAME, pack_code(folder, entry_point))
 
 
 def upload_bytes(store: Store, header: Header, name: str, packed: bytes) -> StoredFile:
@@ -94,7 +90,7 @@ def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) ->
     """Store the file unless the store has it; `name` is its local name."""
     header.parent = DEFAULT_PROJECT
     request = artifact_service_pb2.GetArtifactRequest(
-        name=f"{DEFAULT_PROJECT}/artifacts/{header.artifact_id or header.sha256}"
+        name=_resource(header.artifact_id or header.sha256)
     )
     try:
         artifact = store.GetArtifact(request).artifact

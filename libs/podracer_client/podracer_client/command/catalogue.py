@@ -13,10 +13,24 @@ import typer
 
 from podracer_client.command.options import Json
 from podracer_client.display import value_text, write_json, write_table
-from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue import (
+    AlgorithmInfo,
+    BoxSpace,
+    Choice,
+    Fixed,
+    Hyperparameter,
+    IntegerInterval,
+    Interval,
+    Range,
+    Space,
+    broken_algorithms,
+    describe,
+    find_algorithm,
+    known_algorithms,
+    to_json,
+)
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue import AlgorithmInfo, BoxSpace, Hyperparameter, Space
     from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
 
 
@@ -28,12 +42,6 @@ def algorithms(
     json: Json = False,
 ) -> None:
     """List built-in and installed algorithms, or show one. Needs no server."""
-    from podracer_core.catalogue import (
-        broken_algorithms,
-        find_algorithm,
-        known_algorithms,
-    )
-
     found = list(known_algorithms().values()) if name is None else [find_algorithm(name)]
     if json:
         for info in found:
@@ -119,7 +127,7 @@ def _show_algorithm(info: AlgorithmInfo) -> None:
 
 def _knob_text(knob: Hyperparameter) -> str:
     lines = [f"{knob.name}: {value_text(knob.default)}", f"    {knob.meaning}"]
-    lines.append(f"    range {_range_text(knob)}{_searched(knob)}, scope {knob.scope}")
+    lines.append(f"    range {_range(knob)}{_searched(knob)}, scope {knob.scope}")
     lines += [f"    source {knob.source}"] if knob.source else []
     return "\n".join(lines) + "\n"
 
@@ -164,7 +172,7 @@ def _reference(paper: str) -> str:
     return ", ".join(parts if len(parts) < 3 else [parts[0], parts[-1]])
 
 
-def _range_text(knob: Hyperparameter) -> str:
+def _range(knob: Hyperparameter) -> str:
     """The values that a hyperparameter may have."""
     if knob.choices:
         return ", ".join(knob.choices)
@@ -224,8 +232,6 @@ def environments(
 
 def environment_json(info: EnvironmentInfo) -> dict[str, Any]:
     """Everything that is known of an environment; spaces are null where only starting it tells."""
-    from podracer_core.catalogue import to_json
-
     return {
         "id": info.id,
         "description": info.description,
@@ -297,8 +303,6 @@ def _scalar(value: object) -> str:
 
 
 def _list_environments(found: Sequence[EnvironmentInfo]) -> None:
-    from podracer_core.catalogue import describe
-
     rows = [
         (
             info.id,
@@ -366,8 +370,6 @@ def _limit(info: EnvironmentInfo, unknown: str = _UNKNOWN) -> str:
 
 
 def _space_text(space: Space | None) -> str:
-    from podracer_core.catalogue import BoxSpace, describe
-
     if space is None:
         return _UNKNOWN
     return (

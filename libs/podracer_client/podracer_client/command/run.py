@@ -24,7 +24,7 @@ from podracer_client.command.options import (
 )
 from podracer_client.command.report import web
 from podracer_client.display import write_json, write_table
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 if TYPE_CHECKING:
     from podracer_client.local import ServiceOptions
@@ -103,8 +103,6 @@ def _live_page(folder: Path) -> Iterator[None]:
 
 def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:
     """A continuous job never ends, so this command would not either."""
-    from podracer_core.errors import InvalidInput
-
     if any(spec.continuous is not None for spec in experiment.jobs):
         instead = f"start a server with `podracer up`, then `podracer submit {job_file}`"
         raise InvalidInput(
@@ -167,7 +165,6 @@ def demo(
 
 def _film(checkpoint: str, folder: Path) -> None:
     from podracer_client.policies import record, video_text
-    from podracer_core.errors import PreconditionFailed
 
     output = folder / "champion.mp4"
     sys.stderr.write("filming the champion\n")

@@ -139,9 +139,9 @@ def create_token(
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Print a new signed token. It is not stored."""
-    from podracer_client import secrets as issuing
+    from podracer_client.secrets import create_token as create
 
-    sys.stdout.write(f"{issuing.create_token(folder, name, role, project, audience, days)}\n")
+    sys.stdout.write(f"{create(folder, name, role, project, audience, days)}\n")
 
 
 @tokens.command("list")

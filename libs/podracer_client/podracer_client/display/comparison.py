@@ -101,8 +101,8 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
         "state": enum_word(job_pb2.JobState, job.state),
         "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
         "matrix": {axis: _value(job, axis) for axis in axes},
-        "best_return": progress.best.mean if progress.HasField("best") else None,
-        "seconds_to_target": _to_target(job),
+        "best_return": _best(job),
+        "seconds_to_target": History(job).time_to_target_s,
         "env_steps": progress.env_steps,
         "cost_seconds": round(seconds(progress.cost), 3),
         "problem": job.problem.message if job.HasField("problem") else None,
@@ -121,7 +121,7 @@ def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
             *(_value(job, axis) for axis in axes),
             result_word(job).lower().replace("_", " "),
             return_text(_best(job)),
-            duration_text(_to_target(job)),
+            duration_text(History(job).time_to_target_s),
             count_text(job.progress.env_steps),
             count_text(seconds(job.progress.cost)),
         ]
@@ -141,7 +141,7 @@ def _over_seeds(
 ) -> str:
     rows = []
     for values, group in grouped_over_seeds(jobs, axes, _value).items():
-        times = [found for job in group if (found := _to_target(job)) is not None]
+        times = [found for job in group if (found := History(job).time_to_target_s) is not None]
         best = [found for job in group if (found := _best(job)) is not None]
         rows.append(
             [
@@ -162,10 +162,6 @@ def _value(job: job_pb2.Job, axis: str) -> str:
 
 def _best(job: job_pb2.Job) -> float | None:
     return job.progress.best.mean if job.progress.HasField("best") else None
-
-
-def _to_target(job: job_pb2.Job) -> float | None:
-    return seconds(job.progress.time_to_target) if job.progress.HasField("time_to_target") else None
 
 
 def is_seed(axis: str) -> bool:

@@ -14,8 +14,6 @@ from podracer_client.display.summary import JobSummary
 from podracer_client.jobs import History, JobUpdate, Pod
 from podracer_client.names import moment, time_json
 
-_LINE_INTERVAL_S = 2.0
-_PROGRESS_INTERVAL_S = 1.0
 _INSPECTED = "ENVIRONMENT_INSPECTED"
 WARNINGS = frozenset(
     {"WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"}
@@ -57,8 +55,10 @@ class Display:
         """Show that the job has ended, or that we stop watching; called once, last."""
 
 
-class PlainDisplay(Display):
-    """A line every two seconds and one for each event on stderr; the end on stdout."""
+class _Lines(Display):
+    """Shows the job at intervals, and whenever its state changes."""
+
+    interval_s: float
 
     def __init__(
         self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic
@@ -67,13 +67,24 @@ class PlainDisplay(Display):
         self._diagnostics = diagnostics
         self._clock = clock
         self._next_s = 0.0
-        self._last = ""
+        self._state = ""
 
     def show(self, history: History) -> None:
         now = self._clock()
-        if now < self._next_s and history.state == self._last:
-            return
-        self._next_s, self._last = now + _LINE_INTERVAL_S, history.state
+        if now >= self._next_s or history.state != self._state:
+            self._next_s, self._state = now + self.interval_s, history.state
+            self._progress(history)
+
+    def _progress(self, history: History) -> None:
+        raise NotImplementedError
+
+
+class PlainDisplay(_Lines):
+    """A line every two seconds and one for each event on stderr; the end on stdout."""
+
+    interval_s = 2.0
+
+    def _progress(self, history: History) -> None:
         self._log(progress_line(history))
 
     def event(self, event: job_pb2.Event) -> None:
@@ -93,27 +104,16 @@ class PlainDisplay(Display):
         self._diagnostics.flush()
 
 
-class JsonDisplay(Display):
+class JsonDisplay(_Lines):
     """`progress` about once a second; `job_event`, `prepared` and `note` as they happen;
     `job_finished` at the end.
 
     Why a job has failed goes to `diagnostics`, for people.
     """
 
-    def __init__(
-        self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._out = out
-        self._diagnostics = diagnostics
-        self._clock = clock
-        self._next_s = 0.0
-        self._state = ""
+    interval_s = 1.0
 
-    def show(self, history: History) -> None:
-        now = self._clock()
-        if now < self._next_s and history.state == self._state:
-            return
-        self._next_s, self._state = now + _PROGRESS_INTERVAL_S, history.state
+    def _progress(self, history: History) -> None:
         write_json(
             {
                 "event": "progress",

@@ -23,7 +23,6 @@ from podracer_client.jobs import (
     best_score,
     score,
     score_name,
-    statistic,
 )
 from podracer_client.names import enum_word, seconds, short_name, time_json
 from podracer_core.config import format_seconds
@@ -75,7 +74,7 @@ def _how_far(job: job_pb2.Job) -> str:
     if not job.progress.HasField("best"):
         return f"{target}; no evaluation came before the end"
     confirmed = "confirmed" if best.purpose in CONFIRMING else "unconfirmed"
-    called, name = statistic(objective), score_name(job.spec.environment)
+    called, name = History(job).objective.statistic, score_name(job.spec.environment)
     episodes = f" over {count_text(len(best.returns))} episodes" if best.returns else ""
     place = f"at {count_text(best.env_steps)} steps of its lineage"
     if best.create_time.seconds and job.create_time.seconds:
@@ -173,10 +172,6 @@ class JobSummary:
             *(f"  {line}" for line in problem.detail.splitlines()),
         ]
 
-    @property
-    def _has_ended_well(self) -> bool:
-        return self.job.state == job_pb2.JOB_STATE_SUCCEEDED
-
     def lines(self) -> list[str]:
         """The summary as text."""
         progress = self.job.progress
@@ -209,7 +204,7 @@ class JobSummary:
             best = progress.best
             confirmed = ", confirmed" if best.purpose in CONFIRMING else ""
             title = f"best {score_name(self.job.spec.environment)}"
-            ranked, called = best_score(self.job), statistic(self.job.spec.objective)
+            ranked, called = best_score(self.job), History(self.job).objective.statistic
             first = "" if called == "mean" else f"{return_text(ranked)} ({called}), mean "
             lines.append(
                 f"{title}  {first}{evaluation_text(best)}, agent "
@@ -219,7 +214,9 @@ class JobSummary:
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {retrained_text(self.job)}")
         elif (
-            self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best")
+            self.job.state == job_pb2.JOB_STATE_SUCCEEDED
+            and self.job.spec.HasField("retrain")
+            and progress.HasField("best")
         ):
             lines.append("retrained    no, that has failed: its events say why")
         if self.job.HasField("ensemble"):
@@ -313,9 +310,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         else None,
         "env_steps": progress.env_steps,
         "train_seconds": round(seconds(progress.train_time), 3),
-        "seconds_to_target": seconds(progress.time_to_target)
-        if progress.HasField("time_to_target")
-        else None,
+        "seconds_to_target": History(job).time_to_target_s,
         "agents": progress.agent_count,
         "pods": progress.pod_count,
         "rounds": progress.completed_rounds,

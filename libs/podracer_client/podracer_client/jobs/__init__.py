@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from podracer_client.jobs.history import (
         COUNTS, FINAL_STATES, Agent, Candidate, Evaluation, Event, History, Objective, Pod,
         Thinning, agent_hyperparameters, best_first, best_score, broken_text, corrected_means,
-        finite_evaluation, score, score_name, statistic,
+        finite_evaluation, score, score_name,
     )
     from podracer_client.jobs.job import Job
     from podracer_client.jobs.submission import check_jobs, create_jobs, look_up_founders

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -27,20 +27,7 @@ from podracer_platform.jobs import broken_episodes
 from podracer_platform.messages import arguments_from_message, hyperparameter_from_message
 
 
-class Judged(Protocol):
-    """An agent of a table: its best score, and why it cannot be first."""
-
-    @property
-    def score(self) -> float | None: ...
-
-    @property
-    def exclusion(self) -> str: ...
-
-
-Row = TypeVar("Row", bound=Judged)
-
-
-def best_first(agents: Iterable[Row]) -> list[Row]:
+def best_first(agents: Iterable[Agent]) -> list[Agent]:
     """Agents in the order of all tables: by score, then those without one, then those that cannot
     be first."""
     return sorted(
@@ -65,11 +52,6 @@ def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) 
     if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
         return evaluation.mean
     return evaluation.lower_bound
-
-
-def statistic(objective: evolution_pb2.Objective) -> str:
-    """The name of that number."""
-    return "mean" if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN else "lower bound"
 
 
 def best_score(job: job_pb2.Job) -> float | None:

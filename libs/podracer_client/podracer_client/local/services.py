@@ -168,7 +168,6 @@ _AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
 Connect = Callable[[], AbstractContextManager[Client]]
 """Returns a context manager of a client: Client's own `connect`, or one that keeps an open client
 open."""
-_READY_TIMEOUT_S = 60.0
 _EVALUATOR_STOP_S = 1.0
 
 
@@ -235,8 +234,6 @@ class LocalServices:
 
     def client(self) -> Client:
         """A client of the two, once they are ready."""
-        from podracer_client.jobs import Client
-
         return Client(self.wait_ready())
 
     def stop(self, timeout_s: float = STOP_S) -> None:
@@ -356,19 +353,30 @@ def running_or_resting(
 
 
 @contextmanager
+def _started(*plans: ProcessPlan, stop_s: float = _STOP_S) -> Iterator[list[str]]:
+    """Start the processes; yields their addresses. They are stopped at the end, the last first."""
+    processes = [ManagedProcess(plan) for plan in plans]
+    for process in processes:
+        process.start()
+    try:
+        yield [process.wait_ready(READY_TIMEOUT_S) for process in processes]
+    finally:
+        for process in reversed(processes):
+            process.stop(stop_s)
+
+
+@contextmanager
 def resting_leaderboard(folder: Path) -> Iterator[Client]:
     """A client of the folder's leaderboard alone. Raises PreconditionFailed while another process
     has the folder."""
     with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
         token = create_tokens(state.tokens)[Role.CLIENT]
-        process = ManagedProcess(leaderboard_plan(state, run_folder.socket("leaderboard")))
-        process.start()
-        try:
-            address = process.wait_ready(READY_TIMEOUT_S)
-            with Client(Connection("", address, FileToken(token))) as client:
-                yield client
-        finally:
-            process.stop(_STOP_S)
+        plan = leaderboard_plan(state, run_folder.socket("leaderboard"))
+        with (
+            _started(plan) as (address,),
+            Client(Connection("", address, FileToken(token))) as client,
+        ):
+            yield client
 
 
 @contextmanager
@@ -384,21 +392,15 @@ def resting_services(folder: Path) -> Iterator[Client]:
         plan = orchestrator_plan(
             state, run_folder, listen["orchestrator"], listen["leaderboard"], ServiceOptions()
         )
-        processes = [
-            ManagedProcess(leaderboard_plan(state, listen["leaderboard"])),
-            ManagedProcess(replace(plan, environment={**plan.environment, **_AT_REST})),
-        ]
-        for process in processes:
-            process.start()
-        try:
-            leaderboard, orchestrator = (
-                process.wait_ready(READY_TIMEOUT_S) for process in processes
-            )
-            with Client(Connection(orchestrator, leaderboard, FileToken(token))) as client:
-                yield client
-        finally:
-            for process in reversed(processes):
-                process.stop(_STOP_S)
+        plans = (
+            leaderboard_plan(state, listen["leaderboard"]),
+            replace(plan, environment={**plan.environment, **_AT_REST}),
+        )
+        with (
+            _started(*plans) as (leaderboard, orchestrator),
+            Client(Connection(orchestrator, leaderboard, FileToken(token))) as client,
+        ):
+            yield client
 
 
 @contextmanager
@@ -424,10 +426,8 @@ def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceS
             restarts=0,
             log_lasts=False,
         )
-        process = ManagedProcess(plan)
-        process.start()
-        try:
-            with open_channel(process.wait_ready(_READY_TIMEOUT_S), FileToken(token)) as channel:
-                yield evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)
-        finally:
-            process.stop(_EVALUATOR_STOP_S)
+        with (
+            _started(plan, stop_s=_EVALUATOR_STOP_S) as (address,),
+            open_channel(address, FileToken(token)) as channel,
+        ):
+            yield evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)

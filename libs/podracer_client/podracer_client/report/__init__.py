@@ -14,18 +14,17 @@ from podracer_core.lazy import exports
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 if TYPE_CHECKING:
-    from podracer_client.report.experiment import (
-        Experiment, best_so_far, experiment_figures, experiment_of, experiment_page,
-        experiment_text, spread,
-    )
+    from podracer_client.report.experiment import Experiment, best_so_far, experiment_of, spread
     from podracer_client.report.html import (
-        DARK, GRID, LIGHT, MUTED, SERIES, Markup, definitions, element, join, page, section,
-        series_colors, table,
+        GRID, MUTED, SERIES, Markup, definitions, element, header, join, page, section, table,
+        tiles,
     )
     from podracer_client.report.job_html import (
         CURVES_BY_STEPS, job_figures, job_page, population_table,
     )
-    from podracer_client.report.making import make_report, versions_of
+    from podracer_client.report.making import (
+        experiment_figures, experiment_page, experiment_text, make_report, versions_of,
+    )
     from podracer_client.report.request import environment_rows, request_rows, searched_names
     from podracer_client.report.timelines import (
         ancestors, best_agent, family_order, job_steps, living_lines, most_telling, pod_histories,

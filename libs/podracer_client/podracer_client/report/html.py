@@ -121,6 +121,18 @@ def meter(label: str, share: float, text: str) -> Markup:
     )
 
 
+def header(title: str, words: str) -> Markup:
+    """The title of a page, and a line about it."""
+    return element("header", join((element("h1", title), element("p", words, class_="muted"))))
+
+
+def tiles(contents: Iterable[Iterable[Content]]) -> Markup:
+    """The contents of each side by side."""
+    return element(
+        "div", join(element("div", join(each), class_="tile") for each in contents), class_="tiles"
+    )
+
+
 def section(title: str, *contents: Content) -> Markup:
     """A section of a page; empty if it has no contents."""
     present = [content for content in contents if content]

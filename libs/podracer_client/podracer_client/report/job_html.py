@@ -35,12 +35,14 @@ from podracer_client.report.html import (
     Markup,
     definitions,
     element,
+    header,
     join,
     meter,
     page,
     section,
     series_colors,
     table,
+    tiles,
 )
 from podracer_client.report.request import environment_rows, request_rows
 from podracer_client.report.timelines import LIVING, pod_histories
@@ -99,16 +101,6 @@ def _part_of(count: int, limit: int, what: str, chosen: str = "most telling") ->
     return f"the only {what.removesuffix('s')}" if count == 1 else f"all {count:,} {what}"
 
 
-def _most(report: History) -> str:
-    return (
-        f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
-    )
-
-
-def _pod_count(report: History) -> int:
-    return len(pod_histories(report.events, report.now_s))
-
-
 MAX_ROWS = 300
 _NUMBERS = (
     "rank",
@@ -125,6 +117,16 @@ ROUTINE = frozenset(
     {"LEASE_GRANTED", "FOLLOW_ENDED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"}
 )
 _FIRST_EVENTS, _LAST_EVENTS = 20, 180
+
+
+def _most(report: History) -> str:
+    return (
+        f" (the {MAX_NAMES} that most agents have)" if len(drawn_names(report)) == MAX_NAMES else ""
+    )
+
+
+def _pod_count(report: History) -> int:
+    return len(pod_histories(report.events, report.now_s))
 
 
 def leaderboard_table(report: History, colors: Mapping[str, str]) -> Markup:
@@ -164,17 +166,15 @@ def leaderboard_table(report: History, colors: Mapping[str, str]) -> Markup:
         for candidate in report.candidates
     ]
     titles = (
-        *(
-            "rank",
-            "agent",
-            "algorithm",
-            "score",
-            "mean",
-            "95 % interval",
-            "episodes",
-            "confirmed",
-            "steps",
-        ),
+        "rank",
+        "agent",
+        "algorithm",
+        "score",
+        "mean",
+        "95 % interval",
+        "episodes",
+        "confirmed",
+        "steps",
         "device s",
     )
     caption = (
@@ -316,9 +316,7 @@ def _header(report: History) -> Markup:
     words = (
         f"{report.environment_id} · {report.state.lower()} · {since} · {until} · {report.job.uid}"
     )
-    return element(
-        "header", join((element("h1", report.name), element("p", words, class_="muted")))
-    )
+    return header(report.name, words)
 
 
 def _problem(report: History) -> Markup:
@@ -359,7 +357,7 @@ def _tiles(report: History) -> Markup:
         if report.cost_s > 0
         else "none yet"
     )
-    tiles = (
+    figures = (
         (outcome_text(report), f"after {duration_text(report.train_s)} of active time"),
         (number(report.best_score), f"best {report.score_title}; {interval}"),
         (duration_text(report.time_to_target_s), f"training time to the target; {wanted}"),
@@ -370,14 +368,7 @@ def _tiles(report: History) -> Markup:
             f"agents; {report.completed_rounds:,} rounds, {report.evaluation_count:,} evaluations",
         ),
     )
-    return element(
-        "div",
-        join(
-            element("div", join((element("strong", what), element("span", of))), class_="tile")
-            for what, of in tiles
-        ),
-        class_="tiles",
-    )
+    return tiles((element("strong", what), element("span", of)) for what, of in figures)
 
 
 def _champion(source: str, text: str) -> Markup:
@@ -395,12 +386,10 @@ def _pods(report: History) -> Markup:
         return Markup()
     rows = [
         (
-            *(
-                pod.name,
-                pod.state.lower(),
-                pod.layout.lower(),
-                count_text(pod.env_steps_per_second),
-            ),
+            pod.name,
+            pod.state.lower(),
+            pod.layout.lower(),
+            count_text(pod.env_steps_per_second),
             *(str(pod.restarts), pod.version, pod.message),
         )
         for pod in report.pods

@@ -36,7 +36,7 @@ from podracer_client.report.figures import (
     render_figures,
     write_figures,
 )
-from podracer_client.report.html import element, join, page, section, table
+from podracer_client.report.html import header, page, section, table
 from podracer_client.report.job_html import job_figures, job_page, origin, outcome_text
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.storage import FILE_NAME, Manifest
@@ -51,16 +51,14 @@ _GROUP_FIGURES = (
     "best score",
 )
 _JOB_FIGURES = (
-    *(
-        "outcome",
-        "time to target",
-        "steps",
-        "device s",
-        "best score",
-        "95 % interval",
-        "confirmed",
-        "agent",
-    ),
+    "outcome",
+    "time to target",
+    "steps",
+    "device s",
+    "best score",
+    "95 % interval",
+    "confirmed",
+    "agent",
 )
 
 
@@ -107,15 +105,7 @@ def experiment_page(
     return page(
         f"{experiment.name}: experiment",
         (
-            element(
-                "header",
-                join(
-                    (
-                        element("h1", experiment.name),
-                        element("p", f"Experiment, {words}.", class_="muted"),
-                    )
-                ),
-            ),
+            header(experiment.name, f"Experiment, {words}."),
             section(
                 "Groups",
                 table(*group_table(experiment), right=_GROUP_FIGURES, caption=caption),
@@ -229,12 +219,9 @@ def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
             raise
         problem = f"there is neither a job nor an experiment called {name}; {error.message}"
         raise NotFound(problem, reason="NO_SUBJECT", name=name) from error
-    return _of_job(job.history(), versions_of(client, job.message))
-
-
-def _of_job(report: History, versions: tuple[tuple[str, str], ...]) -> Made:
+    report = job.history()
     facts = {"job": report.name, "state": report.state, "agents": len(report.agents)}
-    return Made(report, job_text(report), facts, versions)
+    return Made(report, job_text(report), facts, versions_of(client, job.message))
 
 
 def _of_experiment(experiment: Experiment) -> Made:
@@ -257,12 +244,10 @@ def job_text(report: History) -> str:
     agents = {agent.name: agent for agent in report.agents}
     rows = [
         (
-            *(
-                str(candidate.rank),
-                candidate.agent,
-                agents[candidate.agent].algorithm,
-                return_text(candidate.score),
-            ),
+            str(candidate.rank),
+            candidate.agent,
+            agents[candidate.agent].algorithm,
+            return_text(candidate.score),
             interval_text(candidate.evaluation.lower, candidate.evaluation.upper),
             *("yes" if candidate.confirmed else "no", origin(agents[candidate.agent])),
         )

@@ -52,10 +52,11 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "environment", spec.environment.name
     yield "arguments", _arguments(spec.environment.kwargs)
     yield "objective", _objective(spec.objective, called)
-    yield (
-        "algorithms",
-        ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto",
+    shares = (
+        each.algorithm if each.share == 1.0 else f"{each.algorithm} (share {each.share:g})"
+        for each in spec.search.algorithms
     )
+    yield "algorithms", ", ".join(shares) or "auto"
     for dimension in spec.search.space:
         yield dimension.key, _range(dimension.range)
     if not spec.search.space:
@@ -123,10 +124,6 @@ def _continuous(continuous: Continuous, is_watching: bool) -> str:
     if continuous.margin:
         words.append(f"margin {continuous.margin:g}")
     return ", ".join(words)
-
-
-def _share(algorithm: str, share: float) -> str:
-    return algorithm if share == 1.0 else f"{algorithm} (share {share:g})"
 
 
 def _range(search: Range) -> str:

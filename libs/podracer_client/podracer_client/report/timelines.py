@@ -124,6 +124,15 @@ def throughput(report: History) -> tuple[list[float], list[float]]:
     ]
 
 
+def last_evaluations(report: History) -> dict[str, float]:
+    """The time of each agent's last evaluation."""
+    last: dict[str, float] = {}
+    for evaluation in report.evaluations:
+        if evaluation.time_s is not None:
+            last[evaluation.agent] = max(evaluation.time_s, last.get(evaluation.agent, 0.0))
+    return last
+
+
 def job_steps(report: History) -> list[tuple[Evaluation, float]]:
     """Every evaluation whose time is known, oldest first, with the total steps of all agents until
     then."""

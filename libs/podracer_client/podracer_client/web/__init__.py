@@ -12,7 +12,6 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_client.web import application, following
-    from podracer_client.web.application import ACT_HEADER
     from podracer_client.web.following import Upstream, agent_values
     from podracer_client.web.serving import serve_page
 else:

@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from podracer_client.jobs import Client, check_jobs, create_jobs
+from podracer_client.jobs import Client, Job, check_jobs, create_jobs
 from podracer_client.local import StateFolder
 from podracer_client.names import job_name, short_name
 from podracer_client.policies import MANIFEST, film, parsed_arguments
@@ -46,6 +46,8 @@ from podracer_core.errors import (
 from podracer_platform.jobs import parse_experiment
 from podracer_platform.rpc import TokenSource
 
+Asked = Mapping[str, Any]
+Act = Callable[[Client, Asked], dict[str, Any]]
 KEPT = 16
 
 
@@ -57,7 +59,7 @@ class Videos:
         self._films: dict[str, tuple[str, str]] = {}  # by the checkpoint's prefix; the oldest first
         self._turn = threading.Lock()
 
-    def film(self, client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def film(self, client: Client, asked: Asked) -> dict[str, Any]:
         """The video of `agent`'s snapshot on the leaderboard of `job`, and its caption.
 
         Raises NotFound if the agent is not ranked, Exhausted while another one is filmed, and the
@@ -91,7 +93,7 @@ class Videos:
         }
 
 
-def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _submit(client: Client, asked: Asked) -> dict[str, Any]:
     """The job of a file's text, or all jobs of its matrix, all checked before the first is
     submitted."""
     # Without a folder, so that the page cannot be asked about the disk of the machine that serves
@@ -109,26 +111,7 @@ def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"jobs": [short_name(client.submit(experiment.jobs[0]).name)]}
 
 
-def _scale(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    client.job(_text(asked, "job")).scale(least=_count(asked, "min"), most=_count(asked, "max"))
-    return {}
-
-
-def _promote(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    client.promote(
-        *(_text(asked, name) for name in ("job", "agent")),
-        alias=_text(asked, "alias"),
-        reason=_why(asked),
-    )
-    return {}
-
-
-def _roll_back(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    client.roll_back(_text(asked, "job"), alias=_text(asked, "alias"), reason=_why(asked))
-    return {}
-
-
-def _fork(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _fork(client: Client, asked: Asked) -> dict[str, Any]:
     """`set-NAME` for each changed hyperparameter; its value is YAML, as in a job file."""
     changed = [
         f"{name.removeprefix('set-')}={_text(asked, name)}"
@@ -137,53 +120,71 @@ def _fork(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     ]
     hyperparameters = parsed_arguments(changed, "a hyperparameter")
     return {
-        "agent": short_name(
-            client.job(_text(asked, "job")).fork_agent(_text(asked, "agent"), hyperparameters)
-        )
+        "agent": short_name(_job(client, asked).fork_agent(_text(asked, "agent"), hyperparameters))
     }
 
 
-def _on_agent(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:
-    def act(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-        getattr(client.job(_text(asked, "job")), f"{method}_agent")(_text(asked, "agent"))
+def _done(act: Callable[[Client, Asked], object]) -> Act:
+    """The act, with nothing to answer."""
+
+    def acted(client: Client, asked: Asked) -> dict[str, Any]:
+        act(client, asked)
         return {}
 
-    return act
+    return acted
 
 
-def _on_job(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:
-    def act(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-        getattr(client.job(_text(asked, "job")), method)()
-        return {}
-
-    return act
+def _on_agent(method: str) -> Act:
+    return _done(lambda client, asked: getattr(_job(client, asked), method)(_text(asked, "agent")))
 
 
-def _text(asked: Mapping[str, Any], name: str) -> str:
+def _on_job(method: str) -> Act:
+    return _done(lambda client, asked: getattr(_job(client, asked), method)())
+
+
+def _job(client: Client, asked: Asked) -> Job:
+    return client.job(_text(asked, "job"))
+
+
+def _text(asked: Asked, name: str) -> str:
     value = asked.get(name, "")
     if not isinstance(value, str):
         raise InvalidInput(f"{name}: expected a text")
     return value
 
 
-def _why(asked: Mapping[str, Any]) -> str:
+def _why(asked: Asked) -> str:
     return _text(asked, "reason") or "on the live page"
 
 
-def _count(asked: Mapping[str, Any], name: str) -> int | None:
+def _count(asked: Asked, name: str) -> int | None:
     value = asked.get(name)
     if value is not None and type(value) is not int:
         raise InvalidInput(f"{name}: expected a whole number")
     return value
 
 
-ACTS: Mapping[str, Callable[[Client, Mapping[str, Any]], dict[str, Any]]] = {
+ACTS: Mapping[str, Act] = {
     "submit": _submit,
-    "scale": _scale,
-    "promote": _promote,
-    "rollback": _roll_back,
+    "scale": _done(
+        lambda client, asked: _job(client, asked).scale(
+            least=_count(asked, "min"), most=_count(asked, "max")
+        )
+    ),
+    "promote": _done(
+        lambda client, asked: client.promote(
+            *(_text(asked, name) for name in ("job", "agent")),
+            alias=_text(asked, "alias"),
+            reason=_why(asked),
+        )
+    ),
+    "rollback": _done(
+        lambda client, asked: client.roll_back(
+            _text(asked, "job"), alias=_text(asked, "alias"), reason=_why(asked)
+        )
+    ),
     "fork": _fork,
-    **{method: _on_agent(method) for method in ("pin", "unpin", "stop")},
+    **{method: _on_agent(f"{method}_agent") for method in ("pin", "unpin", "stop")},
     **{method: _on_job(method) for method in ("suspend", "resume", "cancel", "delete")},
 }
 

@@ -23,10 +23,12 @@ from podracer_client.report import (
     Markup,
     definitions,
     element,
+    header,
     join,
     page,
     section,
     table,
+    tiles,
 )
 from podracer_client.report.figures import (
     WIDTH_IN,
@@ -228,11 +230,16 @@ def backtest_page(
     return page(
         title,
         (
-            _header(found, title),
+            header(title, f"{who_text(found)} · {period_text(found)}"),
             _warning(found),
             _tiles(found),
             section("Windows", _windows(found)),
-            section("Results", _results(found), figure["equity"], figure["drawdown"]),
+            section(
+                "Results",
+                table(COLUMNS, map(account_cells, found.accounts), right=COLUMNS[1:]),
+                figure["equity"],
+                figure["drawdown"],
+            ),
             section("Against each", _against(found)),
             section("Validation", _validation(found)),
             section("Months", _months(found.policy)),
@@ -243,11 +250,6 @@ def backtest_page(
             section("How it was made", definitions(_making(found))),
         ),
     )
-
-
-def _header(found: Backtest, title: str) -> Markup:
-    words = f"{who_text(found)} · {period_text(found)}"
-    return element("header", join((element("h1", title), element("p", words, class_="muted"))))
 
 
 def _warning(found: Backtest) -> Markup:
@@ -271,15 +273,10 @@ def _tiles(found: Backtest) -> Markup:
             f"{found.policy.record.turnover:.1f} × turned over",
         ),
     )
-    tiles = (
-        element(
-            "div",
-            join((element("span", name), element("strong", value), element("span", note))),
-            class_="tile",
-        )
+    return tiles(
+        (element("span", name), element("strong", value), element("span", note))
         for value, name, note in shown
     )
-    return element("div", join(tiles), class_="tiles")
 
 
 def _windows(found: Backtest) -> Markup:
@@ -291,14 +288,10 @@ def _windows(found: Backtest) -> Markup:
     )
     return table(
         WINDOWS,
-        [window_cells(window) for window in found.windows],
+        map(window_cells, found.windows),
         right=WINDOWS[4:],
         caption=caption,
     )
-
-
-def _results(found: Backtest) -> Markup:
-    return table(COLUMNS, [account_cells(account) for account in found.accounts], right=COLUMNS[1:])
 
 
 def _against(found: Backtest) -> Markup:
@@ -457,13 +450,10 @@ def _making(found: Backtest) -> Iterable[tuple[str, str]]:
         "steps",
     )
     first, last = (
-        np.datetime64(moment, "us").astype("datetime64[D]") for moment in _training(found)
+        np.datetime64(moment, "us").astype("datetime64[D]")
+        for moment in (found.header.train_start_us, found.header.train_end_us)
     )
     yield "trained on", f"{first} to {last}"
     for name, value in sorted(environment.items()):
         yield name, str(value)
     yield "table", found.header.preparation
-
-
-def _training(found: Backtest) -> tuple[int, int]:
-    return found.header.train_start_us, found.header.train_end_us

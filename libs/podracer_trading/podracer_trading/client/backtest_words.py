@@ -81,15 +81,13 @@ def backtest_text(found: Backtest) -> str:
     lower, upper = found.policy.sharpe_interval
     lines = [f"policy      {who_text(found)}", f"period      {period_text(found)}"]
     if found.windows:
-        windows = columns(
-            WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:]
-        )
+        windows = columns(WINDOWS, list(map(window_cells, found.windows)), right=WINDOWS[4:])
         lines += ["", windows]
     if seen := seen_text(found):
         lines.append(f"beware      {seen}")
     lines += [
         "",
-        columns(COLUMNS, [account_cells(account) for account in found.accounts], right=COLUMNS[1:]),
+        columns(COLUMNS, list(map(account_cells, found.accounts)), right=COLUMNS[1:]),
         "",
         f"Sharpe      {ratio(found.policy.performance.sharpe_ratio)}, 95 % interval {ratio(lower)} "
         f"to {ratio(upper)}",

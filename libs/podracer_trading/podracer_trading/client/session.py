@@ -153,7 +153,12 @@ def run_backtest(
     try:
         return _received(evaluator.Backtest(request, timeout=_TIMEOUT_S))
     except InvalidInput as error:
-        raise _as_typed(error) from error
+        violations = [
+            FieldViolation(_typed(each.field), _typed(each.message)) for each in error.violations
+        ]
+        raise InvalidInput(
+            _typed(error.message), violations=violations, reason=error.reason
+        ) from error
 
 
 def _received(responses: Iterator[evaluator_service_pb2.BacktestResponse]) -> Backtest:
@@ -174,15 +179,8 @@ def _received(responses: Iterator[evaluator_service_pb2.BacktestResponse]) -> Ba
     return Backtest(header, tuple(accounts))
 
 
-def _as_typed(error: InvalidInput) -> InvalidInput:
-    violations = [
-        FieldViolation(_typed(each.field), _typed(each.message)) for each in error.violations
-    ]
-    return InvalidInput(_typed(error.message), violations=violations, reason=error.reason)
-
-
-def _typed(text: str, words: Mapping[str, str] = _TYPED) -> str:
-    for name, option in words.items():
+def _typed(text: str) -> str:
+    for name, option in _TYPED.items():
         text = text.replace(f"environment.kwargs.{name}", option).replace(name, option)
     return text
 
@@ -271,7 +269,9 @@ class _Player:
         """The environment to play in; its files are sent to the evaluator."""
         trained = trained_environment(checkpoint)
         _require_market(trained)
-        environment = with_arguments(_without_dates(trained), self._plan.arguments)
+        # not the days by which the job selected, unless the caller asks for them
+        kwargs = {name: value for name, value in trained.kwargs.items() if name not in _SELECTION}
+        environment = with_arguments(replace(trained, kwargs=kwargs), self._plan.arguments)
         self._trained_tables[checkpoint] = None
         if self._plan.table is None:
             self._bring(checkpoint)
@@ -378,12 +378,6 @@ def _trained_table(trained: EnvironmentSpec, evaluator: Evaluator) -> StoredFile
     return PriceFile.of(path).put(evaluator)
 
 
-def _without_dates(environment: EnvironmentSpec) -> EnvironmentSpec:
-    """Remove the days by which the job selected, unless the caller asks for them."""
-    kwargs = {name: value for name, value in environment.kwargs.items() if name not in _SELECTION}
-    return replace(environment, kwargs=kwargs)
-
-
 def _require_market(environment: EnvironmentSpec) -> None:
     if environment.id != "StockTrading-v0":
         problem = (
@@ -391,9 +385,6 @@ def _require_market(environment: EnvironmentSpec) -> None:
             f"{environment.name}"
         )
         raise InvalidInput(f"{problem}: use `podracer evaluate`", reason="NOT_A_MARKET")
-
-
-_HOLDING = "buy_and_hold"
 
 
 def edge_in_validation(
@@ -407,7 +398,7 @@ def edge_in_validation(
     try:
         environment = trained_environment(first)
         bring(first)
-        best = run_backtest(evaluator, [first], environment, baselines=(_HOLDING,))
+        best = run_backtest(evaluator, [first], environment, baselines=("buy_and_hold",))
         if best.trained_bars:
             return "none: the policy was trained on the days that selected it"
         others = [run_backtest(evaluator, [each], environment) for each in competition.folders[1:]]

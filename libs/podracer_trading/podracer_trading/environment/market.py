@@ -108,7 +108,7 @@ def evaluation_bars(
     if usable:
         there = f"usable bars run from {moment(times[usable[0]])} to {moment(times[usable[-1]])}"
     if config.evaluation_start is not None:
-        first = _start_of("evaluation_start", config.evaluation_start)
+        first = _named("evaluation_start", config.evaluation_start).astype("datetime64[us]")
         start = max(usable.start, int(np.searchsorted(times, first)))
         if not usable or first > times[usable[-1]]:
             raise refusal(
@@ -160,12 +160,6 @@ def _end_of(name: str, text: str) -> np.datetime64:
     """The first moment after the whole of what the text names: its year, month, day, or minute."""
     after: np.datetime64 = (_named(name, text) + 1).astype("datetime64[us]")
     return after
-
-
-def _start_of(name: str, text: str) -> np.datetime64:
-    """The first moment of what the text names."""
-    first: np.datetime64 = _named(name, text).astype("datetime64[us]")
-    return first
 
 
 def _named(name: str, text: str) -> np.datetime64:

@@ -16,7 +16,7 @@ has become since."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,39 +164,12 @@ class Inspection:
 
     def to_plain(self) -> Mapping[str, object]:
         """The inspection as JSON values."""
+        plain = asdict(self)
+        for date in plain["ex_rights"]:
+            date["time"] = moment(date["time"])
         return {
-            "rows": self.rows,
-            "bars": self.bars,
-            "first": self.first,
-            "last": self.last,
-            "bar_length_s": self.bar_length_s,
-            "tickers": [
-                {
-                    "ticker": each.ticker,
-                    "bars": each.bars,
-                    "missing": each.missing,
-                    "gaps": each.gaps,
-                }
-                | {"no_volume": each.no_volume}
-                for each in self.tickers
-            ],
-            "ex_rights": [
-                {
-                    "ticker": each.ticker,
-                    "time": moment(each.time),
-                    "move": each.move,
-                    "factor": each.factor,
-                }
-                for each in self.ex_rights
-            ],
-            "splits": [
-                {"ticker": each.ticker, "time": each.time, "shares": each.shares}
-                for each in self.splits
-            ],
-            "jumps": [
-                {"ticker": each.ticker, "time": each.time, "move": each.move, "score": each.score}
-                for each in self.jumps
-            ],
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in plain.items()
         }
 
 
@@ -250,8 +223,10 @@ def _splits(table: PriceTable) -> tuple[Split, ...]:
     )
     rows = np.flatnonzero(np.abs(ratio / nearest - 1) <= _NEAR)
     of_one = np.where(shares > 1, nearest, 1 / nearest)
+    tickers = np.searchsorted(table.bounds, rows, side="right") - 1
     return tuple(
-        Split(_ticker(table, int(row)), moment(table.time[row]), float(of_one[row])) for row in rows
+        Split(table.tickers[ticker], moment(table.time[row]), float(of_one[row]))
+        for ticker, row in zip(tickers, rows, strict=True)
     )
 
 
@@ -270,7 +245,3 @@ def _jumps(table: PriceTable) -> list[Jump]:
                 Jump(name, time, float(np.expm1(returns[place])), float(away[place] / deviation))
             )
     return found
-
-
-def _ticker(table: PriceTable, row: int) -> str:
-    return table.tickers[int(np.searchsorted(table.bounds, row, side="right")) - 1]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from podracer_client.jobs import Agent, Candidate, Evaluation, History
+from podracer_client.jobs import Agent, Evaluation, History
 from podracer_client.report.experiment import Experiment, axis_value, best_so_far
 from podracer_client.report.figures.rendering import (
     WIDTH_IN,
@@ -50,7 +50,9 @@ def draw_curves(report: History, *, by_time: bool) -> Figure | None:
     best = best_agent(report)
     if lines.get(best):
         _draw_best(
-            axes, _ancestral_line(best, agents, lines), colors[_named(agents, best).algorithm]
+            axes,
+            _ancestral_line(best, agents, lines),
+            colors[next(each.algorithm for each in agents if each.name == best)],
         )
     _draw_candidates(axes, report, colors, by_time=by_time)
     _set_limits(axes, report, [line for line in lines.values() if line], by_time=by_time)
@@ -178,7 +180,7 @@ def _draw_candidates(axes: Axes, report: History, colors: dict[str, str], *, by_
         axes.plot([x], [evaluation.mean], "o", ms=7.5, mfc=face, mec=edge, mew=1.8, zorder=7)
         if candidate.rank <= _MAX_LABELS:
             text = axes.annotate(
-                _label(candidate),
+                f"{candidate.rank}  {candidate.agent}",
                 (x, evaluation.mean),
                 (7, 5),
                 textcoords="offset points",
@@ -186,10 +188,6 @@ def _draw_candidates(axes: Axes, report: History, colors: dict[str, str], *, by_
                 fontsize=8.5,
             )
             text.set(path_effects=halo, zorder=8)
-
-
-def _label(candidate: Candidate) -> str:
-    return f"{candidate.rank}  {candidate.agent}"
 
 
 def _set_limits(
@@ -236,10 +234,6 @@ def _draw_target(axes: Axes, report: History) -> None:
         fontsize=8.5,
         path_effects=[withStroke(linewidth=2.5, foreground=PAGE)],
     )
-
-
-def _named(agents: Iterable[Agent], name: str) -> Agent:
-    return next(agent for agent in agents if agent.name == name)
 
 
 MAX_GROUPS = 40

@@ -24,7 +24,7 @@ from podracer_client.report.figures.rendering import (
 )
 from podracer_client.report.html import INK, MUTED
 from podracer_client.report.request import searched_names
-from podracer_client.report.timelines import most_telling
+from podracer_client.report.timelines import last_evaluations, most_telling
 from podracer_core.catalogue import IntegerInterval, Interval, find_algorithm
 from podracer_core.errors import InvalidInput
 
@@ -101,10 +101,7 @@ def draw_hyperparameters(report: History) -> Figure | None:
 def _lives(report: History) -> list[_Life]:
     """The judged agents, the worst first, so that better ones are drawn on top."""
     judged = [agent for agent in most_telling(report, MAX_AGENTS) if agent.score is not None]
-    last: dict[str, float] = {}
-    for evaluation in report.evaluations:
-        if evaluation.time_s is not None:
-            last[evaluation.agent] = max(evaluation.time_s, last.get(evaluation.agent, 0.0))
+    last = last_evaluations(report)
     scores = [agent.score for agent in judged if agent.score is not None]
     low, span = min(scores), (max(scores) - min(scores)) or 1.0
     board = {candidate.agent for candidate in report.candidates}

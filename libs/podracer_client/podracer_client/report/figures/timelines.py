@@ -26,6 +26,7 @@ from podracer_client.report.timelines import (
     PodHistory,
     best_agent,
     family_order,
+    last_evaluations,
     living_lines,
     most_telling,
     pod_histories,
@@ -78,10 +79,7 @@ def draw_lineage(report: History) -> Figure | None:
 def _spans(report: History, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
     """The time of each agent from its proposal until its last evaluation, or until now if it is in
     training."""
-    last: dict[str, float] = {}
-    for evaluation in report.evaluations:
-        if evaluation.time_s is not None:
-            last[evaluation.agent] = max(evaluation.time_s, last.get(evaluation.agent, 0.0))
+    last = last_evaluations(report)
     spans = {}
     for agent in agents:
         start = agent.create_s or 0.0
