@@ -109,7 +109,7 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
     job = parse_job(command.job_text(info))
     assert (job.name, job.environment.id) == ("my-maze-big", info.id)
     assert job.environment.kwargs == {"table": "./maps/it's.csv", "sizes": [3, 4]}
-    command._show_one(info)
+    command._show_environment(info)
     shown = capsys.readouterr().out
     assert (
         "observation  Box(20,) float32, each number with bounds of its own, from -19 to 1\n"

@@ -1,8 +1,8 @@
 """Price tables for StockTrading-v0 and `podracer data`; no torch.
 
-reading       CSV, Parquet or Arrow -> columns; times with a zone
-table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the
-              user's rule for gaps
+columns       their names, without NumPy; the error for a refused table
+table         CSV, Parquet or Arrow -> checked tables, ticker by ticker in order of time; tickers on
+              one time axis, with the user's rule for gaps
 canonical     the Parquet file in which a table is stored, and appending bars to it
 inspection    remarkable data in a table: gaps, splits, jumps; unadjusted ex-rights dates,
               smoothed
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from podracer_trading.market_data.canonical import (
         Provenance, append, prepared, read_provenance, unadjusted, write_canonical,
     )
+    from podracer_trading.market_data.columns import COLUMNS, FIELD, refusal, trading_library
     from podracer_trading.market_data.inspection import (
         JUMP_RULE, SPLIT_RULE, ExRightsDate, Inspection, adjusted, find_ex_rights, inspect,
     )
-    from podracer_trading.market_data.reading import (
-        COLUMNS, FIELD, read_index, read_table, refusal, trading_library,
-    )
     from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
-    from podracer_trading.market_data.table import AlignedBars, PriceTable, align, checked, moment
+    from podracer_trading.market_data.table import (
+        AlignedBars, PriceTable, align, checked, moment, read_index, read_table,
+    )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
+from podracer_trading.market_data.columns import COLUMNS, refusal, trading_library
 from podracer_trading.market_data.inspection import ExRightsDate, adjusted, find_ex_rights
-from podracer_trading.market_data.reading import COLUMNS, refusal, trading_library
 from podracer_trading.market_data.table import PriceTable, moment
 
 _SCHEMA = "1"

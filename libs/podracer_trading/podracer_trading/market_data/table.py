@@ -1,15 +1,324 @@
-"""A price table that has been checked: every row a bar of one ticker, all bars of a ticker in the
-order of time."""
+"""A price table: read from a file in any of three formats, checked (every row a bar of one ticker,
+all bars of a ticker in the order of time), and aligned to one time axis."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_trading.market_data.reading import RawTable, refusal
+from podracer_trading.market_data.columns import COLUMNS, refusal, trading_library
+
+_WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)$"
+
+
+def wall_clock_times(cells: Any, name: str) -> Any:
+    """Timestamps of one zone as the wall-clock times there, without a zone; those without one
+    unchanged.
+
+    Raises InvalidInput for an unknown zone.
+    """
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    if not arrow.types.is_timestamp(cells.type) or cells.type.tz is None:
+        return cells
+    try:
+        return compute.local_timestamp(cells)
+    except arrow.ArrowInvalid as error:
+        message = (
+            f"column {name!r} has the time zone {cells.type.tz!r}, which is not known on "
+            f"this machine: {error}"
+        )
+        raise refusal("table", f"{message}; leave the zone out") from error
+
+
+def times_without_offsets(cells: Any) -> Any:
+    """Texts of times without the final Z or +08:00; other texts unchanged."""
+    compute = trading_library("pyarrow.compute")
+    found = compute.extract_regex(cells, _WITH_OFFSET)
+    return compute.coalesce(compute.struct_field(found, "time"), cells)
+
+
+def refuse_mixed_offsets(cells: Any, name: str) -> None:
+    """Raise InvalidInput with the first two texts whose offsets from UTC differ, or that have
+    none."""
+    compute = trading_library("pyarrow.compute")
+    offsets = compute.struct_field(compute.extract_regex(cells, _WITH_OFFSET), "offset")
+    coded = compute.dictionary_encode(offsets, null_encoding="encode")
+    minutes = [_minutes(offset) for offset in coded.dictionary.to_pylist()]
+    others = [code for code, value in enumerate(minutes) if value != minutes[0]]
+    if not others:
+        return
+    row = min(compute.index(coded.indices, code).as_py() for code in others)
+    told = f"row {row + 1}: {name!r} is {cells[row].as_py()!r}, and {cells[0].as_py()!r} in row 1"
+    right = "Leave them out, or take a Parquet or Arrow file whose column has the time zone"
+    raise refusal("table", f"{told}: the offsets from UTC must all be the same. {right}")
+
+
+def _minutes(offset: str | None) -> int | None:
+    if offset is None or offset == "Z":
+        return None if offset is None else 0
+    hours, minutes = int(offset[1:3]), int(offset[3:].removeprefix(":") or 0)
+    return (-1 if offset[0] == "-" else 1) * (60 * hours + minutes)
+
+
+# What other tools call these columns.
+_ALIASES = {
+    "ticker": ("tic", "symbol", "code", "stock", "instrument", "ts_code"),
+    "time": ("date", "datetime", "timestamp", "trade_date", "day"),
+    "volume": ("vol",),
+}
+
+
+class RawTable(NamedTuple):
+    """The rows of a file in its order.
+
+    ticker    [R] str objects
+    time      [R] datetime64[us], wall-clock times in the file's zone, if it has one
+    prices    [R, 4] float64: open, high, low, close
+    volume    [R] float64
+    """
+
+    ticker: NDArray[np.object_]
+    time: NDArray[np.datetime64]
+    prices: NDArray[np.float64]
+    volume: NDArray[np.float64]
+
+
+def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
+    """Read the file; its first bytes determine the format. `columns` are the names in the file, if
+    they differ.
+
+    Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong
+    type."""
+    names = {name: columns.get(name, name) for name in COLUMNS}
+    table = _open(path, names)
+    missing = [name for name in COLUMNS if names[name] not in table.column_names]
+    if missing:
+        raise _missing(path, missing, names, table.column_names)
+    twice = [column for column in names.values() if table.column_names.count(column) > 1]
+    if twice:
+        raise refusal("table", f"{path} has more than one column {twice[0]!r}")
+    if table.num_rows == 0:
+        raise refusal("table", f"{path} has no rows")
+    arrow = trading_library("pyarrow")
+    kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {
+        "ticker": arrow.string(),
+        "time": arrow.timestamp("us"),
+    }
+    cells = {
+        name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()
+    }
+    # one text a ticker, not one a row
+    coded = trading_library("pyarrow.compute").dictionary_encode(cells["ticker"])
+    return RawTable(
+        np.array(coded.dictionary.to_pylist(), dtype=object)[coded.indices.to_numpy()],
+        cells["time"].to_numpy(zero_copy_only=False),
+        np.stack(
+            [
+                cells[name].to_numpy(zero_copy_only=False)
+                for name in ("open", "high", "low", "close")
+            ],
+            axis=1,
+        ),
+        cells["volume"].to_numpy(zero_copy_only=False),
+    )
+
+
+def read_index(
+    path: str, columns: Mapping[str, str], index: str
+) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
+    """An index in a separate column: rising times [T], and its levels [T].
+
+    Raises InvalidInput as `read_table`, and if the rows of one time have different levels, or a
+    level is not above 0."""
+    names = {"time": columns.get("time", "time"), "index": index}
+    table = _open(path, names)
+    missing = [column for column in names.values() if column not in table.column_names]
+    if missing:
+        found = ", ".join(table.column_names)
+        raise refusal("index_column", f"{path} has no column {missing[0]!r}; it has {found}")
+    arrow = trading_library("pyarrow")
+    times = _column(table.column(names["time"]), names["time"], arrow.timestamp("us")).to_numpy(
+        zero_copy_only=False
+    )
+    level = _column(table.column(index), index, arrow.float64()).to_numpy(zero_copy_only=False)
+    moments, first, which = np.unique(times, return_index=True, return_inverse=True)
+    if not (np.isfinite(level) & (level > 0)).all():
+        row = int(np.argmin(np.isfinite(level) & (level > 0)))
+        raise refusal(
+            "index_column",
+            f"row {row + 1}: {index!r} is {level[row]:g}; the level of an index is above 0",
+        )
+    if (differs := level != level[first][which]).any():
+        row = int(np.argmax(differs))
+        both = f"{level[first][which][row]:g} and {level[row]:g}"
+        message = (
+            f"{index!r} is {both} at {times[row]}: the level of an index is the same for "
+            "all tickers at a time"
+        )
+        raise refusal("index_column", message)
+    return moments, level[first]
+
+
+def _open(path: str, names: Mapping[str, str]) -> Any:
+    arrow = trading_library("pyarrow")
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(6)
+        if start[:4] == b"PAR1":
+            return trading_library("pyarrow.parquet").ParquetFile(path).read()
+        if start in (b"ARROW1", b"FEA1"):
+            return trading_library("pyarrow.feather").read_table(path)
+        if start[:4] == b"\xff\xff\xff\xff":
+            return arrow.ipc.open_stream(path).read_all()
+        return _open_csv(path, names, compression="gzip" if start[:2] == b"\x1f\x8b" else None)
+    except OSError as error:
+        raise refusal(
+            "table", f"cannot read the table {path}: {error.strerror or error}"
+        ) from error
+    except (arrow.ArrowException, ValueError) as error:
+        # a text that is not UTF-8, or a path with a zero byte in it
+        message = (
+            f"{path} is not a table in CSV (UTF-8, with a line of column names), Parquet or "
+            f"Arrow: {error}"
+        )
+        raise refusal("table", message) from error
+
+
+def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
+    """The requested columns, piece by piece: the text of a large file is never in memory as a
+    whole. Ticker and time stay texts, so that 000001 keeps its zeros. If a column is missing or
+    duplicate, there are no rows."""
+    arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
+    reading = csv.ReadOptions(use_threads=False)
+    with arrow.input_stream(path, compression=compression) as file:
+        found = csv.open_csv(file, reading).schema.names
+    plain = [column.strip() for column in found]
+    is_whole = all(plain.count(column) == 1 for column in names.values())
+    wanted = [found[plain.index(column)] for column in names.values()] if is_whole else []
+    as_text = csv.ConvertOptions(
+        column_types=dict.fromkeys(found, arrow.string()), include_columns=wanted
+    )
+    pieces: list[Any] = []
+    rows = 0
+    with arrow.input_stream(path, compression=compression) as file:
+        for batch in csv.open_csv(file, reading, convert_options=as_text):
+            if is_whole:
+                cells = [
+                    _compact(batch.column(place), names[name], name, rows)
+                    for place, name in enumerate(names)
+                ]
+                pieces.append(arrow.table(cells, names=list(names.values())))
+            rows += batch.num_rows
+    if not is_whole or not rows:
+        return arrow.table([arrow.nulls(0)] * len(plain), names=plain)
+    return arrow.concat_tables(pieces).unify_dictionaries()
+
+
+def _compact(cells: Any, column: str, name: str, first_row: int) -> Any:
+    """A piece of a column in its final type, which needs less memory; `first_row` is its place in
+    the file."""
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    if name in ("ticker", "time"):
+        return compute.dictionary_encode(cells)
+    return _column(cells, column, arrow.float64(), first_row)
+
+
+def _missing(
+    path: str, missing: list[str], names: Mapping[str, str], found: list[str]
+) -> InvalidInput:
+    """The error for missing columns, with the existing ones and the mapping that is most likely
+    meant."""
+    told = ", ".join(repr(names[name]) for name in missing)
+    message = f"{path} has no column {told}; it has {', '.join(found)}"
+    if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
+        return refusal(
+            "table", f"{message}: columns of a CSV are separated by commas, not by {other!r}"
+        )
+    meant = {}
+    for name in missing:
+        free = {column.lower(): column for column in found if column not in names.values()}
+        likely = [alias for alias in (name, *_ALIASES.get(name, ())) if alias in free]
+        likely += difflib.get_close_matches(name, free, n=1)
+        if likely:
+            meant[name] = free[likely[0]]
+    if meant:
+        pairs = ", ".join(f"{name}: {column}" for name, column in meant.items())
+        message += f". Map the columns: columns: {{{pairs}}}"
+    return refusal("columns", message)
+
+
+def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
+    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput with the first row
+    whose cell is empty or has another type."""
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    types, is_time = arrow.types, arrow.types.is_timestamp(kind)
+    cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells
+    if types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    is_text = (
+        types.is_string(cells.type)
+        or types.is_large_string(cells.type)
+        or types.is_string_view(cells.type)
+    )
+    if is_text or (is_time and types.is_integer(cells.type)):
+        cells, is_text = compute.utf8_trim_whitespace(cells.cast(arrow.string())), True
+    elif is_time and not types.is_temporal(cells.type):
+        message = (
+            f"column {name!r} holds {cells.type}; dates such as 2019-12-31 or timestamps "
+            "are expected"
+        )
+        raise refusal("table", message)
+    empty = compute.fill_null(compute.equal(cells, ""), True) if is_text else compute.is_null(cells)
+    row = compute.index(empty, True).as_py()
+    if row >= 0:
+        raise refusal("table", f"row {first_row + row + 1}: {name!r} is empty")
+    told = cells
+    if is_text and is_time:
+        cells = compute.replace_substring_regex(cells, r"^(\d{4})(\d{2})(\d{2})\b", r"\1-\2-\3")
+        if not _casts(cells, kind):
+            cells = times_without_offsets(cells)
+            if _casts(cells, kind):
+                refuse_mixed_offsets(told, name)
+    elif is_time:
+        cells = wall_clock_times(cells, name)
+    if _casts(cells, kind):
+        # Volumes beyond 2^53 lose their last digits, times what is shorter than a microsecond.
+        return compute.cast(cells, kind, safe=False)
+    row = _first_misfit(cells, kind)
+    right = "a date such as 2019-12-31, or 2019-12-31 09:30" if is_time else "a number"
+    raise refusal(
+        "table",
+        f"row {first_row + row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected",
+    )
+
+
+def _casts(cells: Any, kind: Any) -> bool:
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    try:
+        compute.cast(cells, kind, safe=False)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _first_misfit(cells: Any, kind: Any) -> int:
+    """The first row that cannot be cast, by bisection."""
+    low, high = 0, len(cells)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _casts(cells.slice(low, middle - low), kind):
+            low = middle
+        else:
+            high = middle
+    return low
+
 
 # Relative. Prices that went through float32 may leave [low, high] by a rounding.
 _ROUNDING = 1e-6
