@@ -421,7 +421,7 @@ class RunFolder:
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
         if len(os.fsencode(parent)) > _LONGEST_PARENT_BYTES:
-            parent = "/tmp"  # noqa: S108
+            parent = "/tmp"
         _remove_left_overs(Path(parent))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)

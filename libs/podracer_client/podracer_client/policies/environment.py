@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.jobs import Client
@@ -44,6 +42,8 @@ class Trust:
             return
         name = "/".join(code.key.split("/")[:4])
         text = f"the policy's environment is code of the server: {name}, SHA-256 {code.sha256[:16]}"
+        import typer  # late: most callers ask nothing
+
         is_asked = not self.given and sys.stdin.isatty() and sys.stderr.isatty()
         if not self.given and not (
             is_asked and typer.confirm(f"{text}. Run it in a box?", err=True)
