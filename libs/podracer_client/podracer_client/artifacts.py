@@ -90,7 +90,7 @@ def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) ->
     """Store the file unless the store has it; `name` is its local name."""
     header.parent = DEFAULT_PROJECT
     request = artifact_service_pb2.GetArtifactRequest(
-        name=_resource(header.artifact_id or header.sha256)
+        name=f"{DEFAULT_PROJECT}/artifacts/{header.artifact_id or header.sha256}"
     )
     try:
         artifact = store.GetArtifact(request).artifact
