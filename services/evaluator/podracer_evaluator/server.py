@@ -14,7 +14,7 @@ import grpc
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.environments.processes import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_platform.attachments import FileCache, FileReceiver, PodSettings, place_environment
+from podracer_platform.attachments import FileCache, FileReceiver, place_environment
 from podracer_platform.messages import environment_from_message, seconds_from_duration
 from podracer_platform.rpc import (
     Authorizer,
@@ -27,7 +27,7 @@ from podracer_platform.rpc import (
     create_server,
     methods_of,
 )
-from podracer_platform.service import announce, own_build, stop_event_on_signals
+from podracer_platform.service import PodSettings, announce, own_build, stop_event_on_signals
 from podracer_platform.telemetry import EPISODES, EVALUATION
 
 if TYPE_CHECKING:
