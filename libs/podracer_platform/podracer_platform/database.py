@@ -628,7 +628,13 @@ class FileLock:
         except BlockingIOError as error:
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
             os.close(self._descriptor)
-            raise _in_use(path, f"process {holder}" if holder else "another process") from error
+            holder = f"process {holder}" if holder else "another process"
+            problem = (
+                f"the database {path} is in use by {holder}; only one may be active, stop it first"
+            )
+            raise InvalidInput(
+                problem, field="database", reason="DATABASE_IN_USE", database=str(path)
+            ) from error
         os.truncate(self._descriptor, 0)
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
@@ -637,8 +643,3 @@ class FileLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
-
-
-def _in_use(path: Path, holder: str) -> InvalidInput:
-    problem = f"the database {path} is in use by {holder}; only one may be active, stop it first"
-    return InvalidInput(problem, field="database", reason="DATABASE_IN_USE", database=str(path))

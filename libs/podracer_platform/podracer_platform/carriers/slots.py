@@ -91,11 +91,6 @@ def size_bytes_of(message: tensor_pb2.Tensor) -> int:
     return math.prod(shape) * int(dtype.itemsize)
 
 
-def dtype_of(message: tensor_pb2.Tensor) -> torch.dtype:
-    """dtype of a message that `size_bytes_of` has accepted."""
-    return _TORCH_DTYPES[message.dtype]
-
-
 def empty_for(message: tensor_pb2.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
     """A tensor of the message's dtype and shape. Raises InvalidInput where it cannot be one, or is
     too large."""
@@ -104,7 +99,7 @@ def empty_for(message: tensor_pb2.Tensor, device: torch.device | str = "cpu") ->
         raise InvalidInput(
             f"a tensor of {size} bytes is more than {PAYLOAD_BYTES}", reason="PAYLOAD_TOO_LARGE"
         )
-    return torch.empty(tuple(message.shape), dtype=dtype_of(message), device=device)
+    return torch.empty(tuple(message.shape), dtype=_TORCH_DTYPES[message.dtype], device=device)
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -176,7 +176,8 @@ class S3Store(ObjectStore):
     def put(self, key: str, data: bytes | Path) -> None:
         name = self._prefix + check_key(key)
         what = f"{self.url}: cannot store {key!r}"
-        self._require_bucket()
+        if not self._found:  # the server was unreachable when the store was opened
+            self.check()
         with open_source(data) as stream, mapped_errors(what):
             size_bytes = stream.seek(0, io.SEEK_END)
             stream.seek(0)
@@ -263,11 +264,6 @@ class S3Store(ObjectStore):
     def close(self) -> None:
         self._http.clear()
         self._quick_http.clear()
-
-    def _require_bucket(self) -> None:
-        """Make the bucket if the server was unreachable when the store was opened."""
-        if not self._found:
-            self.check()
 
     def _make_bucket(self) -> None:
         try:

@@ -197,7 +197,9 @@ class Spool(ObjectStore):
 
     def stat(self, key: str) -> ObjectInfo:
         waiting = self._find(key)
-        return self._store.stat(key) if waiting is None else _info(waiting)
+        if waiting is None:
+            return self._store.stat(key)
+        return ObjectInfo(waiting.key, waiting.size_bytes, datetime.now(UTC))
 
     def close(self) -> None:
         """Drop objects that have not arrived. The store stays open."""
@@ -294,10 +296,6 @@ class Spool(ObjectStore):
             raise self._failure
         if self._closed:
             raise Unavailable(f"{self.url}: the spool is closed", reason="CLOSED")
-
-
-def _info(waiting: _Waiting) -> ObjectInfo:
-    return ObjectInfo(waiting.key, waiting.size_bytes, datetime.now(UTC))
 
 
 def _require_own(folder: Path) -> None:

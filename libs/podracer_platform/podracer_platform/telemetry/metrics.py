@@ -85,6 +85,11 @@ class Metric(ABC):
         """Stop recording the metric."""
         self._instrument = None
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the metric is recorded."""
+        return self._instrument is not None
+
     @abstractmethod
     def _make(self, meter: api.Meter) -> Any:
         """The instrument of the SDK."""
@@ -348,26 +353,18 @@ ALL: tuple[Metric, ...] = tuple(
 )
 
 
-class _Listening:
-    """Whether this process exports metrics."""
-
-    now = False
-
-
 def are_wanted() -> bool:
     """Whether metrics are exported: otherwise values that only metrics need are not computed."""
-    return _Listening.now
+    return RPC_SERVER.is_attached
 
 
 def attach(meter: api.Meter) -> None:
     """Record all metrics with this meter from now on."""
     for metric in ALL:
         metric.attach(meter)
-    _Listening.now = True
 
 
 def detach() -> None:
     """Stop recording metrics."""
-    _Listening.now = False
     for metric in ALL:
         metric.detach()
