@@ -49,9 +49,9 @@ LONGEST_S = {
     f"{_RPC}.sessions:_read": 0.3,
     f"{_RPC}.work_queue:WorkQueue.submit": 0.1,
     # Checkpoints on their way to the store.
-    "podracer_platform.storage.spool:Spool.put": 0.1,
-    "podracer_platform.storage.spool:Spool._bring": 0.3,
-    "podracer_platform.storage.spool:Spool.settle": 0.1,
+    "podracer_platform.storage.stores:Spool.put": 0.1,
+    "podracer_platform.storage.stores:Spool._bring": 0.3,
+    "podracer_platform.storage.stores:Spool.settle": 0.1,
     f"{_STORAGE}.folder:FolderStore.put": 0.1,
     # The orchestrator's transactions, and what it tells the leaderboard.
     f"{_ORCHESTRATOR}.transactions:Transactions.read": 0.1,

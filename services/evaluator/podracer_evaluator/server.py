@@ -4,7 +4,7 @@ computes."""
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import grpc
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.environments.processes import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_platform.attachments import FileCache, FileReceiver, PodSettings, place_environment
+from podracer_platform.attachments import FileCache, FileReceiver, place_environment
 from podracer_platform.messages import environment_from_message, seconds_from_duration
 from podracer_platform.rpc import (
     Authorizer,
@@ -27,11 +27,11 @@ from podracer_platform.rpc import (
     create_server,
     methods_of,
 )
-from podracer_platform.service import announce, own_build, stop_event_on_signals
+from podracer_platform.service import PodSettings, announce, own_build, stop_event_on_signals
 from podracer_platform.telemetry import EPISODES, EVALUATION
 
 if TYPE_CHECKING:
-    from podracer_evaluator.checkpoints import Sources
+    from podracer_core.checkpoint import Checkpoint
 
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
@@ -124,7 +124,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         from podracer_evaluator.checkpoints import evaluate_request
         from podracer_evaluator.session import purpose_name
 
-        checkpoints = self._sources().load(request.checkpoints)
+        checkpoints = self._load(request.checkpoints)
         task = partial(evaluate_request, checkpoints, request, self._cache, self._check(context))
         purpose = purpose_name(request.purpose)
         with EVALUATION.timed(purpose=purpose):
@@ -135,11 +135,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Backtest(
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
-        from podracer_evaluator.checkpoints import describe
-        from podracer_evaluator.plugins import backtest_function
+        from podracer_evaluator.checkpoints import backtest_function, describe
 
         backtest = backtest_function()
-        checkpoints = self._sources().load(request.checkpoints)
+        checkpoints = self._load(request.checkpoints)
         descriptions = [describe(checkpoint) for checkpoint in checkpoints]
         task = partial(
             backtest, checkpoints, descriptions, request, self._cache, self._check(context)
@@ -163,9 +162,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def ExportPolicy(
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
-        from podracer_evaluator.export import exported_policy, file_responses
+        from podracer_evaluator.checkpoints import exported_policy, file_responses
 
-        checkpoints = self._sources().load(request.checkpoints)
+        checkpoints = self._load(request.checkpoints)
         task = partial(exported_policy, checkpoints, request.format, request.ensemble, self._cache)
         header, data = self._work.submit(task).result()
         yield from file_responses(evaluator_service_pb2.ExportPolicyResponse, header, data)
@@ -173,9 +172,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def RecordVideo(
         self, request: evaluator_service_pb2.RecordVideoRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.RecordVideoResponse]:
-        from podracer_evaluator.export import file_responses, recorded_video
+        from podracer_evaluator.checkpoints import file_responses, recorded_video
 
-        checkpoints = self._sources().load(request.checkpoints)
+        checkpoints = self._load(request.checkpoints)
         task = partial(recorded_video, checkpoints, request, self._cache, self._check(context))
         header, data = self._work.submit(task).result()
         yield from file_responses(evaluator_service_pb2.RecordVideoResponse, header, data)
@@ -211,10 +210,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
 
         return check
 
-    def _sources(self) -> Sources:
+    def _load(self, named: Sequence[evaluator_service_pb2.CheckpointSource]) -> list[Checkpoint]:
         from podracer_evaluator.checkpoints import Sources
 
-        return Sources(self._config.store, self._config.allow_folders, self._cache)
+        return Sources(self._config.store, self._config.allow_folders, self._cache).load(named)
 
     def drain(self) -> None:
         """Tell every open session that the evaluator is about to stop, and end it."""

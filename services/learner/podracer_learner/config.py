@@ -12,8 +12,8 @@ from typing import Literal
 
 from podracer_core.box import landlock_version
 from podracer_core.config import ByteSize, Seconds
-from podracer_platform.attachments import PodSettings
 from podracer_platform.rpc import parse_address
+from podracer_platform.service import PodSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,7 +141,10 @@ class LeaseLoop:
             if stop.is_set() or renewal.calls_back:
                 raise Interrupted("told to stop")
 
-        store = self._fenced_store(self._store.under(control.store_access, own), guard, check)
+        under = self._store.under(control.store_access, own)
+        store: ObjectStore = FencedStore(under, guard, check, self._config.store_patience)
+        if self._spool is not None:  # unless the store is a folder
+            store = Spool(store, self._spool)
         held = HeldLease(lease, received_at, used_before, guard, control, renewal, store)
         try:
             renewal.start()
@@ -173,13 +176,6 @@ class LeaseLoop:
         """Note in the metrics and the span of the work how it ended."""
         metrics.WORKS.add(kind=lease.WhichOneof("work") or "", result=result)
         current().set(result=result)
-
-    def _fenced_store(
-        self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None]
-    ) -> ObjectStore:
-        """The store for a lease. Writes go through the spool unless the store is a folder."""
-        fenced = FencedStore(store, guard, check, self._config.store_patience)
-        return fenced if self._spool is None else Spool(fenced, self._spool)
 
     def _do(self, held: HeldLease, check: Callable[[], None], stop: threading.Event) -> None:
         lease = held.lease

@@ -27,8 +27,7 @@ from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, Podracer
 from podracer_platform.attachments import receive_artifact
 from podracer_platform.rpc import LABEL
 from podracer_platform.telemetry import POLICY_LOADS
-from podracer_policy.batching import ServedPolicies
-from podracer_policy.policy import MAX_POLICIES, ServedPolicy, require_word
+from podracer_policy.policies import MAX_POLICIES, ServedPolicies, ServedPolicy, require_word
 
 logger = logging.getLogger(__name__)
 

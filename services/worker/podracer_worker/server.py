@@ -13,7 +13,7 @@ import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.environments.processes import ChildOutput
-from podracer_platform.attachments import FileCache, FileReceiver, PodSettings
+from podracer_platform.attachments import FileCache, FileReceiver
 from podracer_platform.rpc import (
     Authorizer,
     Context,
@@ -25,7 +25,7 @@ from podracer_platform.rpc import (
     create_server,
     methods_of,
 )
-from podracer_platform.service import announce, own_build, stop_event_on_signals
+from podracer_platform.service import PodSettings, announce, own_build, stop_event_on_signals
 from podracer_platform.shared_folder import SharedFolder
 
 

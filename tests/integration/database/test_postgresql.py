@@ -118,7 +118,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Signals that this process would have been given."""
     signals: list[int] = []
     monkeypatch.setattr(
-        "podracer_platform.database.tenure.os.kill", lambda _, number: signals.append(number)
+        "podracer_platform.database.os.kill", lambda _, number: signals.append(number)
     )
     return signals
 

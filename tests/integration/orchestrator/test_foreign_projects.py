@@ -26,8 +26,7 @@ from podracer_orchestrator.pool import Trouble, pods
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, PodState
 from podracer_platform.database import open_database
 from podracer_platform.rpc import bearer, open_aio_channel
-from podracer_policy.batching import Batcher, ServedPolicies
-from podracer_policy.policy import ServedPolicy
+from podracer_policy.policies import Batcher, ServedPolicies, ServedPolicy
 from podracer_policy.server import PolicyConfig, create_policy_server
 from support.new_database import new_database
 from support.policies import random_policy

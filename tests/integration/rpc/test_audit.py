@@ -20,8 +20,8 @@ from podracer_platform.rpc import (
     Authorizer,
     Claims,
     TokenFiles,
-    audit,
     create_aio_server,
+    guard,
     hash_token,
     methods_of,
     open_aio_channel,
@@ -60,10 +60,10 @@ class Artifacts(artifacts_grpc.ArtifactServiceServicer):
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, str]]]:
     """The lines so far, as a server writes them to the file of its settings."""
-    former = audit.logger.handlers[:], audit.logger.propagate
-    monkeypatch.setattr(audit.logger, "propagate", former[1])
-    monkeypatch.setattr(audit.logger, "handlers", former[0])
-    audit.write_audit_log(tmp_path / "audit.log")
+    former = guard.audit_log.handlers[:], guard.audit_log.propagate
+    monkeypatch.setattr(guard.audit_log, "propagate", former[1])
+    monkeypatch.setattr(guard.audit_log, "handlers", former[0])
+    guard.write_audit_log(tmp_path / "audit.log")
 
     def lines() -> list[dict[str, str]]:
         text = "".join((tmp_path / name).read_text() for name in ("audit.log.1", "audit.log"))
@@ -140,12 +140,12 @@ async def test_each_act_leaves_a_line(
 def test_without_a_file_they_go_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(audit.logger, "propagate", True)  # and as before afterwards
-    audit.write_audit_log(None)
-    audit.logger.info("a line")
+    monkeypatch.setattr(guard.audit_log, "propagate", True)  # and as before afterwards
+    guard.write_audit_log(None)
+    guard.audit_log.info("a line")
     assert capsys.readouterr().err == "a line\n"
 
 
 def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="PODRACER_AUDIT_LOG: cannot write"):
-        audit.write_audit_log(tmp_path / "missing" / "audit.log")
+        guard.write_audit_log(tmp_path / "missing" / "audit.log")

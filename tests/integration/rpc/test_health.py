@@ -20,11 +20,13 @@ from podracer_platform.rpc import (
     ServerOptions,
     TlsFolder,
     TokenFiles,
-    aio_server,
     create_aio_server,
     create_server,
     health_of,
     main,
+)
+from podracer_platform.rpc import (
+    server as server_module,
 )
 
 SERVICE = "podracer.test.Quiet"
@@ -113,7 +115,7 @@ def test_an_address_that_is_taken_is_told(authorizer: Authorizer) -> None:
 async def test_readiness_follows_what_is_needed(
     authorizer: Authorizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio_server, "ANSWER_S", 0.2)
+    monkeypatch.setattr(server_module, "ANSWER_S", 0.2)
     is_away, hangs, calls = False, asyncio.Event(), 0
     hangs.set()
 

@@ -19,7 +19,7 @@ SERVER = """
 import asyncio, signal, sys
 from pathlib import Path
 from podracer_platform.service import exit_with_parent_if_asked, stop_event_on_signals
-from podracer_platform.rpc import aio_server, server
+from podracer_platform.rpc import create_aio_server, create_server
 from podracer_platform.rpc import Authorizer
 from podracer_platform.rpc import TokenFiles
 
@@ -27,7 +27,7 @@ exit_with_parent_if_asked()
 authorizer = Authorizer({}, TokenFiles(Path(sys.argv[1])))
 if sys.argv[2] == "aio":
     async def main():
-        rpc_server = await aio_server.create_aio_server("127.0.0.1:0", [], authorizer)
+        rpc_server = await create_aio_server("127.0.0.1:0", [], authorizer)
         print(rpc_server.address, flush=True)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -37,7 +37,7 @@ if sys.argv[2] == "aio":
         await rpc_server.drain(1.0)
     asyncio.run(main())
 else:
-    rpc_server = server.create_server("127.0.0.1:0", [], authorizer)
+    rpc_server = create_server("127.0.0.1:0", [], authorizer)
     print(rpc_server.address, flush=True)
     stop = stop_event_on_signals()
     rpc_server.start()

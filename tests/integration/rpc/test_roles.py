@@ -47,7 +47,7 @@ from podracer_platform.rpc import (
     open_channel,
     sign,
 )
-from podracer_policy.batching import Batcher, ServedPolicies
+from podracer_policy.policies import Batcher, ServedPolicies
 from podracer_policy.server import PolicyConfig, create_policy_server
 from podracer_worker.server import WorkerConfig, create_worker_server
 from support.access_matrix import PAGE, SERVERS, TABLE, matrix

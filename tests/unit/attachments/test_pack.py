@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.attachments import code_files, pack, pack_code
+from podracer_platform.attachments import code_archive, code_files, pack_code
 from support.code import write_files
 
 FILES = {
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_read_is_refused(
 def test_a_file_that_changes_meanwhile(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added to it, as to a log, stays out; where it has lost something, nothing is sent."""
     files = code_files(package, ENTRY_POINT)
-    monkeypatch.setattr(pack, "code_files", lambda *_: files)
+    monkeypatch.setattr(code_archive, "code_files", lambda *_: files)
     first = pack_code(package, ENTRY_POINT)
     with (package / "envs.py").open("a") as log:
         log.write("more")
@@ -204,7 +204,7 @@ def test_one_message_names_size_limit_and_the_largest_files(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(package, {"data/large.bin": bytes(3 << 20), "data/small.bin": bytes(1 << 20)})
-    monkeypatch.setattr(pack, "MAX_UNPACKED_BYTES", 2 << 20)
+    monkeypatch.setattr(code_archive, "MAX_UNPACKED_BYTES", 2 << 20)
     with pytest.raises(InvalidInput) as refused:
         pack_code(package, ENTRY_POINT)
     assert refused.value.message.startswith(
@@ -214,7 +214,7 @@ def test_one_message_names_size_limit_and_the_largest_files(
 
 
 def test_too_many_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "MAX_FILES", 3)
+    monkeypatch.setattr(code_archive, "MAX_FILES", 3)
     with pytest.raises(
         InvalidInput, match=r"has more than 3 files, which is the limit; its largest files: my_pkg/"
     ):
@@ -223,7 +223,7 @@ def test_too_many_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_large_archive(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(package, {"data/noise.bin": os.urandom(1 << 20)})
-    monkeypatch.setattr(pack, "MAX_PACKED_BYTES", 1 << 19)
+    monkeypatch.setattr(code_archive, "MAX_PACKED_BYTES", 1 << 19)
     with pytest.raises(
         InvalidInput,
         match=r"packs to more than 1.0 MiB, the limit is 0.5 MiB; its largest files: my_",

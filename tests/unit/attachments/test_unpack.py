@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_platform.attachments import announced_bytes, pack_code, unpack, unpack_code
+from podracer_platform.attachments import announced_bytes, code_archive, pack_code, unpack_code
 from support.code import make_zip, write_files
 
 LARGE = bytes(1 << 20)
@@ -154,7 +154,7 @@ def test_a_bomb_goes_no_further_than_it_announces(tmp_path: Path) -> None:
 
 def test_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = make_zip(*((f"{index}.py", b"") for index in range(20)))
-    monkeypatch.setattr(unpack, "MAX_FILES", 10)
+    monkeypatch.setattr(code_archive, "MAX_FILES", 10)
     with pytest.raises(InvalidInput, match="more than 10 entries"):
         unpacked(packed, tmp_path)
     lying = bytearray(packed)
@@ -177,10 +177,10 @@ def test_a_large_archive_or_directory_is_not_read(
 ) -> None:
     packed = make_zip(*((f"{index}.py", b"") for index in range(20)))
     with monkeypatch.context() as patch:
-        patch.setattr(unpack, "MAX_PACKED_BYTES", 100)
+        patch.setattr(code_archive, "MAX_PACKED_BYTES", 100)
         with pytest.raises(InvalidInput, match="the limit is"):
             unpacked(packed, tmp_path)
     (tmp_path / "target").rmdir()
-    monkeypatch.setattr(unpack, "_MAX_DIRECTORY_BYTES", 100)
+    monkeypatch.setattr(code_archive, "_MAX_DIRECTORY_BYTES", 100)
     with pytest.raises(InvalidInput, match="a directory of more than"):
         unpacked(packed, tmp_path)

@@ -36,7 +36,7 @@ from podracer_core.environments import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.in_process import Policy
 from podracer_core.storage import FolderStore
-from podracer_policy.policy import ServedPolicy
+from podracer_policy.policies import ServedPolicy
 from support.policies import random_policy, with_origin, with_original_space
 
 Space = gymnasium.Space[Any]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import Unavailable
-from podracer_platform.kubernetes import LABEL, active_label, keep_active_label, read_kubeconfig
+from podracer_platform import kubernetes
+from podracer_platform.kubernetes import LABEL, keep_active_label, read_kubeconfig
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_store import Store
 from support.manifests import of_kind, rendered
@@ -29,8 +30,8 @@ async def test_the_service_follows_the_active_pod(
     api.start()
     config = api.kubeconfig(tmp_path / "kubeconfig")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "played")
-    monkeypatch.setattr(active_label, "in_cluster", lambda: read_kubeconfig(config))
-    monkeypatch.setattr(active_label, "RETRY_S", 0.02)
+    monkeypatch.setattr(kubernetes, "in_cluster", lambda: read_kubeconfig(config))
+    monkeypatch.setattr(kubernetes, "RETRY_S", 0.02)
     container = {"name": "leaderboard", "image": "any"}
     for ordinal in range(2):
         body = {"metadata": {"name": f"{NAME}-{ordinal}"}, "spec": {"containers": [container]}}

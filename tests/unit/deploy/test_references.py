@@ -18,9 +18,9 @@ from podracer_evaluator.server import EvaluatorConfig
 from podracer_leaderboard.server import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_platform.attachments import PodSettings
 from podracer_platform.kubernetes import LABEL
 from podracer_platform.rpc import FileToken, TokenFiles
+from podracer_platform.service import PodSettings
 from podracer_platform.settings import load_settings
 from podracer_platform.storage import S3Settings
 from podracer_policy.server import PolicyConfig

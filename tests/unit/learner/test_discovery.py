@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_learner.workers import WorkerDirectory, resolve_host
+from podracer_learner.peers import WorkerDirectory, resolve_host
 from podracer_platform.rpc import ChannelOptions
 
 OPTIONS = ChannelOptions(allow_insecure=True)

@@ -195,7 +195,7 @@ def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
     limit: int,
     stored: bool,
 ) -> None:
-    monkeypatch.setattr("podracer_learner.round.initial_agents._SMALL_BYTES", limit)
+    monkeypatch.setattr("podracer_learner.round.setup._SMALL_BYTES", limit)
     run = Run(fresh(), store, ReplayCache()).train(2)
     assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 

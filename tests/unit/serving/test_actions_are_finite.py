@@ -10,7 +10,7 @@ import torch
 
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.errors import PreconditionFailed
-from podracer_policy.messages import response_of
+from podracer_policy.server import response_of
 
 
 def test_an_action_that_is_not_finite_is_refused() -> None:

@@ -27,8 +27,7 @@ from podracer_core.errors import (
     NotFound,
     Unavailable,
 )
-from podracer_policy.batching import MAX_NAMES, Batcher, ServedPolicies
-from podracer_policy.policy import ServedPolicy
+from podracer_policy.policies import MAX_NAMES, Batcher, ServedPolicies, ServedPolicy
 from support.policies import random_policy
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)

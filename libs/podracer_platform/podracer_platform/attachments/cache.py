@@ -27,19 +27,26 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
 from podracer_core.errors import (
     DataCorrupted,
     Exhausted,
     PermissionRefused,
     PodracerError,
+    PreconditionFailed,
     Unavailable,
 )
-from podracer_platform.attachments.limits import mebibytes
-from podracer_platform.attachments.unpack import announced_bytes, is_unpacked, unpack_code
+from podracer_platform.attachments.code_archive import (
+    announced_bytes,
+    is_unpacked,
+    mebibytes,
+    unpack_code,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -314,3 +321,52 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+FILES_MISSING = "FILES_MISSING"
+"""Reason of the error that asks the caller to send the environment's files (PutFile) and to repeat
+the call."""
+
+
+class PlacedEnvironment:
+    """An environment with local paths only. The files are kept until `close`; closing twice is
+    harmless."""
+
+    def __init__(self, spec: EnvironmentSpec, holds: ExitStack) -> None:
+        self.spec = spec
+        self._holds = holds
+
+    def close(self) -> None:
+        """Release its files: every process that was started from them must have ended."""
+        self._holds.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def place_environment(spec: EnvironmentSpec, cache: FileCache) -> PlacedEnvironment:
+    """`spec` with the folder of its code and the paths of its data sets.
+
+    Raises PreconditionFailed (FILES_MISSING) if one is not in the cache, InvalidInput
+    (INVALID_CODE_ARCHIVE) for an invalid code archive, and the cache's errors."""
+    with ExitStack() as holds:
+        code_path = spec.code_path
+        if spec.code is not None:
+            code_path = _path_of(cache.hold_unpacked(spec.code), spec.code, holds)
+        data = {
+            name: _path_of(cache.hold(file), file, holds) if isinstance(file, StoredFile) else file
+            for name, file in spec.data.items()
+        }
+        placed = replace(spec, code=None, code_path=code_path, data=data)
+        return PlacedEnvironment(placed, holds.pop_all())
+
+
+def _path_of(held: Held | None, file: StoredFile, holds: ExitStack) -> str:
+    if held is None:
+        raise PreconditionFailed(
+            f"the file {file.sha256} has not been brought here", reason=FILES_MISSING
+        )
+    return str(holds.enter_context(held).path)

@@ -18,7 +18,7 @@ from podracer.worker.v1 import worker_service_pb2
 from podracer_core.catalogue.environments import StoredFile
 from podracer_core.errors import AlreadyExists, DataCorrupted, Exhausted, InvalidInput
 from podracer_platform.attachments.cache import FileCache
-from podracer_platform.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES
+from podracer_platform.attachments.code_archive import CHUNK_BYTES, MAX_DATA_BYTES
 from podracer_platform.rpc import Backoff
 
 _CONCURRENT = 2

@@ -1,9 +1,8 @@
 """How tensors cross between processes.
 
-inline               in messages: always works
-slots, staging       by memory that both have mapped: shared, or CUDA's (cuda_ipc)
-negotiation          which carrier a stream uses
-wire                 dtype and shape
+inline        in messages: always works
+slots         by memory that both have mapped: shared, or CUDA's (cuda_ipc)
+negotiation   which carrier a stream uses
 """
 
 from typing import TYPE_CHECKING
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
     from podracer_platform.carriers.negotiation import (
         CarrierOffering, Endpoint, Payload, carrier_name, choose,
     )
-    from podracer_platform.carriers.slots import SlotReader, SlotTable, SlotWriter
-    from podracer_platform.carriers.staging import (
-        ALIGNMENT_BYTES, CARRIER_FAILED, INLINE_BELOW_BYTES, CarrierFailed, Place, SharedMemory,
-        SlotLayout, Staging,
+    from podracer_platform.carriers.slots import (
+        ALIGNMENT_BYTES, CARRIER_FAILED, INLINE_BELOW_BYTES, MAX_TENSORS, CarrierFailed, Place,
+        SharedMemory, SlotLayout, SlotReader, SlotTable, SlotWriter, Staging,
     )
-    from podracer_platform.carriers.wire import MAX_TENSORS
 else:
     __all__, __getattr__ = exports(__name__)

@@ -21,7 +21,7 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import Exhausted, InvalidInput
-from podracer_platform.carriers.staging import CarrierFailed, Place, SlotLayout, Staging
+from podracer_platform.carriers.slots import CarrierFailed, Place, SlotLayout, Staging
 
 HANDLE_BYTES = 64
 _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is

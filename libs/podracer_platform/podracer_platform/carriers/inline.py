@@ -20,10 +20,11 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput
-from podracer_platform.carriers.slots import SlotReader, SlotWriter
-from podracer_platform.carriers.wire import (
+from podracer_platform.carriers.slots import (
     MAX_TENSORS,
     PAYLOAD_BYTES,
+    SlotReader,
+    SlotWriter,
     bytes_of,
     empty_for,
     header_of,

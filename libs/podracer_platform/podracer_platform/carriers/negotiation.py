@@ -23,7 +23,7 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_platform.carriers.cuda_ipc import CudaIpc, DeviceMemory, RuntimeMemory, device_uuid
-from podracer_platform.carriers.staging import (
+from podracer_platform.carriers.slots import (
     INLINE_BELOW_BYTES,
     MAX_SLOTS,
     CarrierFailed,

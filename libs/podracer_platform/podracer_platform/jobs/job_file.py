@@ -1,28 +1,69 @@
-"""job.yaml -> JobSpec; every mistake is reported with its line."""
+"""job.yaml -> JobSpec, or several of them: with a `matrix:` of axes, every combination of their
+values makes a job, and all together an experiment. Every mistake is reported with its line."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec, Isolation
-from podracer_core.config import INVALID, Builder, BuildFunction, Document, Node, build
+from podracer_core.config import (
+    INVALID,
+    Builder,
+    BuildFunction,
+    Document,
+    LocatedViolation,
+    Node,
+    build,
+)
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.sections import AlgorithmShare, Fusion, Pod, PodCount, Search, read_space
 from podracer_core.storage import FILE_NAME
 from podracer_platform.attachments import MAX_DATA_BYTES, code_files, mebibytes
-from podracer_platform.jobs.environment import DataSets, NamedDataSet
+from podracer_platform.jobs.sections import Beginnings, DataSets, NamedDataSet, WarmStart
 from podracer_platform.jobs.spec import JobSpec, validate
-from podracer_platform.jobs.warm_start import Beginnings, WarmStart
+from podracer_platform.rpc import is_label
 from podracer_platform.yaml_text import load_yaml, parse_yaml
 
+EXPERIMENT_LABEL = "experiment"
+"""Label of every job of an experiment: the name in its file."""
+
+_MAX_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """The jobs of one file. `axes` are the paths of its matrix; without a matrix there is one
+    job."""
+
+    name: str
+    axes: tuple[str, ...]
+    jobs: tuple[JobSpec, ...]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read, build and validate a job file, with or without a matrix.
+
+    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the
+    expected value. If only some jobs have the mistake, it names the first such combination."""
+    return _experiment(load_yaml(path), path.parent)
+
+
+def parse_experiment(
+    text: str, source: str = "job.yaml", folder: Path | None = Path()
+) -> Experiment:
+    """`load_experiment` of a text; see `parse_job`."""
+    return _experiment(parse_yaml(text, source), folder)
+
+
 MATRIX = "matrix"
-"""The key of a job file with several jobs; see `podracer_platform.jobs.experiment`."""
+"""The key of a job file with several jobs; see `podracer_platform.jobs.job_file`."""
 
 
 def load_job_file(path: Path) -> JobSpec:
@@ -169,7 +210,7 @@ def _warm_start(builder: Builder, node: Node, path: str, folder: Path | None) ->
             f"none at {place}"
         )
         return builder.report(node.find("checkpoint"), f"{path}.checkpoint", problem)
-    return dataclasses.replace(section, checkpoint=place)
+    return replace(section, checkpoint=place)
 
 
 def _data_file(file: Path) -> Path:
@@ -267,8 +308,261 @@ def _pod(builder: Builder, node: Node, path: str) -> Any:
         if name in children:
             value = builder.value(Literal["auto"] | int, children[name], f"{path}.{name}")
             valid = valid and value is not INVALID
-            children[name] = dataclasses.replace(
+            children[name] = replace(
                 children[name], value=value if isinstance(value, int) else None
             )
-    pod = builder.dataclass(Pod, dataclasses.replace(node, value=children), path)
+    pod = builder.dataclass(Pod, replace(node, value=children), path)
     return pod if valid else INVALID
+
+
+MAX_JOBS = 1_000
+MAX_TEXT = 63
+"""Characters of a label's key and value."""
+
+# what follows is one key, dots and all
+_OPEN_SECTIONS = (("search", "space"), ("labels",), ("data",))
+_GIVEN = ("name", "labels", "labels.experiment", f"labels.{MATRIX}")
+"""Keys that the matrix sets itself, including the keys below the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Values of the field at `path` of a job file; `texts` are their distinct texts, for labels and
+    users."""
+
+    path: str
+    values: tuple[Node, ...]
+    texts: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that lead to the field."""
+        return _keys(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One value of each axis: their texts by path, and the job file that contains them."""
+
+    texts: Mapping[str, str]
+    document: Document
+
+    def __str__(self) -> str:
+        return ", ".join(f"{path} = {text}" for path, text in self.texts.items())
+
+
+def axis_label(path: str) -> str:
+    """The label that holds a job's value of the axis `path`."""
+    return f"{MATRIX}.{path}"
+
+
+def split_matrix(document: Document) -> tuple[Document, tuple[Axis, ...]]:
+    """The file without its matrix, and its axes; none without a matrix.
+
+    Raises InvalidInput with line and field for an invalid axis, or too many jobs.
+    """
+    root = document.root
+    if not isinstance(root.value, Mapping) or MATRIX not in root.value:
+        return document, ()
+    matrix = root.value[MATRIX]
+    if not isinstance(matrix.value, Mapping) or not matrix.value:
+        message = "expected axes, such as {seed: [0, 1, 2], search.algorithms: [[ppo], [sac]]}"
+        raise document.refuse([FieldViolation(MATRIX, message)])
+    problems = [
+        FieldViolation(f"{MATRIX}.{path}", problem)
+        for path, node in matrix.value.items()
+        if (problem := _axis_problem(path, node, matrix.value))
+    ]
+    if problems:
+        raise document.refuse(problems)
+    count = math.prod(len(_items(node)) for node in matrix.value.values())
+    if count > MAX_JOBS:
+        raise document.refuse(
+            [FieldViolation(MATRIX, f"makes {count:_} jobs; expected at most {MAX_JOBS:_}")]
+        )
+    rest = {key: node for key, node in root.value.items() if key != MATRIX}
+    axes = tuple(
+        Axis(path, _items(node), _texts(_items(node))) for path, node in matrix.value.items()
+    )
+    return replace(document, root=replace(root, value=_with_sections(rest))), axes
+
+
+def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combination]:
+    """The product of the axes, the last one changing fastest. Raises InvalidInput if a value does
+    not fit."""
+    for chosen in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        root = document.root
+        for axis, index in zip(axes, chosen, strict=True):
+            placed = _placed(root, axis.keys, axis.values[index])
+            if placed is None:
+                message = (
+                    "does not fit: the key above it in the file holds a value, expected a section"
+                )
+                line = axis.values[index].line
+                raise document.refuse(
+                    [LocatedViolation(f"{MATRIX}.{axis.path}", message, document.source, line)]
+                )
+            root = placed
+        texts = {axis.path: axis.texts[index] for axis, index in zip(axes, chosen, strict=True)}
+        yield Combination(texts, replace(document, root=root))
+
+
+def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
+    """Why this is not a valid axis; empty if it is."""
+    keys = _keys(path)
+    if not all(keys) or path in _GIVEN or path.startswith(f"{_GIVEN[-1]}."):
+        return (
+            "expected the path of a field that may differ between jobs, such as seed or "
+            "search.space.gamma"
+        )
+    if len(axis_label(path)) > MAX_TEXT:
+        return (
+            f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
+        )
+    inside = [
+        other for other in others if other != path and keys[: len(_keys(other))] == _keys(other)
+    ]
+    if inside:
+        return f"is part of the axis {inside[0]}: keep one of the two"
+    if not isinstance(node.value, tuple) or not node.value:
+        return "expected a list of at least one value, such as [0, 1, 2]"
+    plain = [item.plain() for item in node.value]
+    texts = list(map(_text, plain))
+    twice = [
+        text
+        for index, text in enumerate(texts)
+        if text in texts[:index] or plain[index] in plain[:index]
+    ]
+    return f"{twice[0]} is there twice" if twice else ""
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    keys = tuple(path.split("."))
+    for section in _OPEN_SECTIONS:
+        if keys[: len(section)] == section and len(keys) > len(section):
+            return (*section, ".".join(keys[len(section) :]))
+    return keys
+
+
+def _items(node: Node) -> tuple[Node, ...]:
+    assert isinstance(node.value, tuple), "checked before"
+    return node.value
+
+
+def _with_sections(root: Mapping[str, Node]) -> Mapping[str, Node]:
+    """An environment that is only an id as the section that it stands for."""
+    environment = root.get("environment")
+    if environment is None or not isinstance(environment.value, str):
+        return root
+    return {**root, "environment": replace(environment, value={"id": environment})}
+
+
+def _placed(node: Node, keys: Sequence[str], value: Node) -> Node | None:
+    """`node` with `value` at the path; missing sections are added. None if a key on the path holds
+    a value."""
+    if node.value is not None and not isinstance(node.value, Mapping):
+        return None
+    key, *rest = keys
+    children = dict(node.value or {})
+    child: Node | None = value
+    if rest:
+        child = _placed(children.get(key, Node({}, value.line, value.key_line)), rest, value)
+    if child is None:
+        return None
+    return replace(node, value={**children, key: child})
+
+
+def _texts(values: Sequence[Node]) -> tuple[str, ...]:
+    """The texts of values. Long ones are cut and numbered by their place in the list."""
+    texts = [_text(value.plain()) for value in values]
+    return tuple(
+        text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 7]}… #{place}"
+        for place, text in enumerate(texts, 1)
+    )
+
+
+def _text(value: object) -> str:
+    """The value as YAML in one line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{', '.join(map(_text, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key}: {_text(inner)}' for key, inner in value.items())}}}"
+        case _:
+            return text if (text := str(value)).isprintable() else repr(text)[1:-1]
+
+
+def _experiment(document: Document, folder: Path | None) -> Experiment:
+    document, axes = split_matrix(document)
+    if not axes:
+        job = build_job(document, folder)
+        return Experiment(job.name, (), (job,))
+    product = list(combinations(document, axes))
+    _check_names(document, [axis.path for axis in axes], len(product))
+    jobs: list[JobSpec] = []
+    mistakes: dict[LocatedViolation, list[Combination]] = {}
+    for number, combination in enumerate(product, 1):
+        try:
+            jobs.append(build_job(_named(combination, number), folder))
+        except InvalidInput as error:
+            for violation in error.violations:
+                mistakes.setdefault(document.locate(violation), []).append(combination)
+    if mistakes:
+        told = [_told(violation, where, len(product)) for violation, where in mistakes.items()]
+        raise document.refuse(told)
+    return Experiment(str(_value(document, "name")), tuple(axis.path for axis in axes), tuple(jobs))
+
+
+def _told(violation: LocatedViolation, where: Sequence[Combination], jobs: int) -> LocatedViolation:
+    """The mistake with its combination, unless all combinations have it."""
+    if len(where) == jobs:
+        return violation
+    more = f", and {len(where) - 1:_} more" if len(where) > 1 else ""
+    return replace(violation, message=f"{violation.message} (where {where[0]}{more})")
+
+
+def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
+    """Check the names and labels that the matrix makes, once for all jobs."""
+    problems = []
+    name, ending = _value(document, "name"), f"-{count}"
+    if isinstance(name, str) and is_label(name) and len(name) + len(ending) > _MAX_NAME:
+        message = (
+            f"with {ending} at its end it has more than {_MAX_NAME} characters; expected a "
+            "shorter one"
+        )
+        problems.append(FieldViolation("name", message))
+    labels = _value(document, "labels")
+    problems += [
+        FieldViolation(f"labels.{label}", "is set by the matrix; choose another label")
+        for label in (EXPERIMENT_LABEL, *map(axis_label, paths))
+        if isinstance(labels, Mapping) and label in labels
+    ]
+    if problems:
+        raise document.refuse(problems)
+
+
+def _named(combination: Combination, number: int) -> Document:
+    """The combination's file with its job's own name and labels."""
+    document, name = combination.document, _value(combination.document, "name")
+    assert isinstance(document.root.value, Mapping), "a matrix has been found in it"
+    children = dict(document.root.value)
+    if isinstance(name, str) and is_label(name):  # any other name is reported unchanged
+        children["name"] = replace(children["name"], value=f"{name}-{number}")
+        ours = {
+            EXPERIMENT_LABEL: name,
+            **{axis_label(path): text for path, text in combination.texts.items()},
+        }
+        labels = children.get("labels", Node({}, document.root.line, document.root.key_line))
+        if isinstance(labels.value, Mapping):
+            added = {key: Node(text, labels.line, labels.key_line) for key, text in ours.items()}
+            children["labels"] = replace(labels, value={**labels.value, **added})
+    return replace(document, root=replace(document.root, value=children))
+
+
+def _value(document: Document, key: str) -> object:
+    root = document.root.value
+    return root[key].value if isinstance(root, Mapping) and key in root else None

@@ -22,18 +22,17 @@ from podracer_core.sections import (
     Pod,
     Search,
 )
-from podracer_platform.jobs.continuous import Continuous, Retrain
-from podracer_platform.jobs.environment import (
+from podracer_platform.jobs.sections import (
+    Beginnings,
+    Continuous,
     DataSets,
+    Founder,
+    Retrain,
     check_environment,
     check_files,
+    check_warm_start,
     data_from_message,
     data_to_message,
-)
-from podracer_platform.jobs.warm_start import (
-    Beginnings,
-    Founder,
-    check_warm_start,
     founders_to_messages,
 )
 from podracer_platform.messages import (

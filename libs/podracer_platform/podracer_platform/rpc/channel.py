@@ -1,25 +1,33 @@
 """Channels to other Podracer processes.
 
 Calls made through them carry the token, have a deadline when they are unary, are repeated when the
-server is UNAVAILABLE or overloaded and the method is idempotent, and raise PodracerErrors."""
+server is UNAVAILABLE or overloaded and the method is idempotent, and raise PodracerErrors. A
+CallPolicy says this for one channel; interceptors apply it, those of synchronous channels and those
+of asyncio.
+
+Unary calls are measured. Within a span such a call is a span itself, and sends its `traceparent`;
+the server's span of the call (guard.py) is its child. Streams live long, so they have no spans; the
+work on them has."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 from podracer_core.errors import InvalidInput
 from podracer_platform.rpc import limits
 from podracer_platform.rpc.address import Address, parse_address
-from podracer_platform.rpc.interceptors import CallInterceptor, CallPolicy
-from podracer_platform.rpc.interceptors_aio import aio_interceptors
+from podracer_platform.rpc.auth import AUTHORIZATION, bearer, short_name
+from podracer_platform.rpc.status import from_rpc_error
 from podracer_platform.rpc.tls import TlsFolder, TlsMaterial, role_name
 from podracer_platform.rpc.tokens import TokenSource
+from podracer_platform.telemetry import NO_SPAN, TRACEPARENT, current, metrics, span
 
 logger = logging.getLogger(__name__)
 
@@ -152,3 +160,318 @@ def _policy(
         text = token
         return CallPolicy(str(address), lambda: text, options.timeout_s)
     return CallPolicy(str(address), token, options.timeout_s)
+
+
+class ClientCall:
+    """One unary call, from its beginning to `end`."""
+
+    def __init__(self, method: str | bytes) -> None:
+        self._method = short_name(method if isinstance(method, str) else method.decode())
+        self._span = NO_SPAN if current() is NO_SPAN else span(self._method, kind="client")
+        self._began_at = time.perf_counter()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata with the span of the call."""
+        return ((TRACEPARENT, self._span.traceparent),) if self._span.traceparent else ()
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        """The call is over, successful or not."""
+        self._span.set(code=code.name)
+        self._span.end("" if code is grpc.StatusCode.OK else code.name)
+        metrics.RPC_CLIENT.record(
+            time.perf_counter() - self._began_at, method=self._method, code=code.name
+        )
+
+    def end_with(self, outcome: Any) -> None:
+        """The call is over when the outcome of a blocking or started call is."""
+        outcome.add_done_callback(lambda ended: self.end(ended.code()))
+
+
+Details: TypeAlias = grpc.ClientCallDetails
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """The policy for the calls of one channel to `peer`."""
+
+    peer: str
+    token: TokenSource | None = None
+    timeout_s: float = limits.UNARY_TIMEOUT_S
+
+    def metadata(
+        self, given: tuple[tuple[str, str | bytes], ...]
+    ) -> tuple[tuple[str, str | bytes], ...]:
+        """`given` with the channel's token, unless the call has its own (`auth.bearer`)."""
+        if self.token is None or any(key == AUTHORIZATION for key, _ in given):
+            return given
+        return (*given, *bearer(self.token()))
+
+    def error(
+        self, details: grpc.ClientCallDetails | grpc.aio.ClientCallDetails, error: grpc.RpcError
+    ) -> Exception:
+        method = (
+            details.method if isinstance(details.method, str) else bytes(details.method).decode()
+        )
+        return from_rpc_error(error, peer=self.peer, method=method)
+
+
+@dataclass(frozen=True)
+class _CallDetails(grpc.ClientCallDetails):
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str | bytes], ...] | None
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class CallInterceptor(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Applies a CallPolicy. `stub.Method.future(…)` keeps gRPC's errors: wrap its result in
+    `translated_errors`."""
+
+    def __init__(self, policy: CallPolicy) -> None:
+        self._policy = policy
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Details, request: Any
+    ) -> Any:
+        call = ClientCall(client_call_details.method)
+        details = self._details(client_call_details, self._policy.timeout_s, call.metadata)
+        outcome = continuation(details, request)
+        call.end_with(outcome)
+        return self._checked(details, outcome)
+
+    def intercept_stream_unary(
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: Details,
+        request_iterator: Iterator[Any],
+    ) -> Any:
+        details = self._details(client_call_details, None)
+        return self._checked(details, continuation(details, request_iterator))
+
+    def intercept_unary_stream(
+        self, continuation: Callable[..., Any], client_call_details: Details, request: Any
+    ) -> Any:
+        details = self._details(client_call_details, None)
+        return ResponseStream(continuation(details, request), self._policy, details)
+
+    def intercept_stream_stream(
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: Details,
+        request_iterator: Iterator[Any],
+    ) -> Any:
+        details = self._details(client_call_details, None)
+        return ResponseStream(continuation(details, request_iterator), self._policy, details)
+
+    def _details(
+        self,
+        given: Details,
+        timeout_s: float | None,
+        added: tuple[tuple[str, str | bytes], ...] = (),
+    ) -> _CallDetails:
+        return _CallDetails(
+            method=given.method,
+            timeout=timeout_s if given.timeout is None else given.timeout,
+            metadata=self._policy.metadata((*(given.metadata or ()), *added)),
+            credentials=given.credentials,
+            wait_for_ready=given.wait_for_ready,
+            compression=given.compression,
+        )
+
+    def _checked(self, details: _CallDetails, outcome: Any) -> Any:
+        """Raise for a call that is over and failed; a blocking call's outcome always is over."""
+        if (
+            isinstance(outcome, grpc.RpcError)
+            and isinstance(outcome, grpc.Future)
+            and outcome.done()
+        ):
+            error = outcome.exception()
+            if isinstance(error, grpc.RpcError):
+                raise self._policy.error(details, error) from error
+        return outcome
+
+
+class ResponseStream:
+    """The responses of a stream, and the call itself (`cancel`, `code`, …); iterating raises
+    PodracerErrors."""
+
+    def __init__(self, call: Any, policy: CallPolicy, details: Details) -> None:
+        self._call = call
+        self._policy = policy
+        self._details = details
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            # It is the call itself, and its traceback leads to it: a circle would keep the channel
+            # for long.
+            raise self._policy.error(self._details, error) from error.with_traceback(None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+
+AioDetails: TypeAlias = grpc.aio.ClientCallDetails
+
+
+class _Interceptor(grpc.aio.ClientInterceptor):
+    def __init__(self, policy: CallPolicy) -> None:
+        self._policy = policy
+
+    def _applied(
+        self,
+        given: AioDetails,
+        timeout_s: float | None,
+        added: tuple[tuple[str, str | bytes], ...] = (),
+    ) -> AioDetails:
+        return grpc.aio.ClientCallDetails(
+            given.method,
+            timeout_s if given.timeout is None else given.timeout,
+            grpc.aio.Metadata(*self._policy.metadata((*(given.metadata or ()), *added))),
+            given.credentials,
+            given.wait_for_ready,
+        )
+
+    async def _responses(self, call: Any, details: AioDetails) -> AsyncIterator[Any]:
+        try:
+            async for response in call:
+                yield response
+        except grpc.RpcError as error:
+            raise self._policy.error(details, error) from error
+
+
+class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: AioDetails, request: Any
+    ) -> Any:
+        observed = ClientCall(client_call_details.method)
+        details = self._applied(client_call_details, self._policy.timeout_s, observed.metadata)
+        code = grpc.StatusCode.CANCELLED
+        try:
+            call = await continuation(details, request)
+            try:
+                await call
+            except grpc.RpcError as error:
+                code = (
+                    error.code()
+                    if isinstance(error, grpc.aio.AioRpcError)
+                    else grpc.StatusCode.UNKNOWN
+                )
+                raise self._policy.error(details, error) from error
+            code = grpc.StatusCode.OK
+            return call
+        finally:
+            observed.end(code)
+
+
+class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(
+        self, continuation: Callable[..., Any], client_call_details: AioDetails, request: Any
+    ) -> Any:
+        details = self._applied(client_call_details, None)
+        return self._responses(await continuation(details, request), details)
+
+
+class _StreamUnary(_Interceptor, grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: AioDetails,
+        request_iterator: Any,
+    ) -> Any:
+        details = self._applied(client_call_details, None)
+        return _StreamUnaryCall(
+            await continuation(details, request_iterator), self._policy, details
+        )
+
+
+class _StreamStream(_Interceptor, grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(
+        self,
+        continuation: Callable[..., Any],
+        client_call_details: AioDetails,
+        request_iterator: Any,
+    ) -> Any:
+        details = self._applied(client_call_details, None)
+        return self._responses(await continuation(details, request_iterator), details)
+
+
+class _StreamUnaryCall(grpc.aio.StreamUnaryCall):  # type: ignore[type-arg]  # in its stubs only
+    """A stream-unary call whose response raises PodracerErrors.
+
+    It cannot be awaited inside the interceptor as a unary call is: its requests may still have to
+    be written."""
+
+    def __init__(self, call: Any, policy: CallPolicy, details: AioDetails) -> None:
+        self._call = call
+        self._policy = policy
+        self._details = details
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            response = yield from self._call.__await__()
+        except grpc.RpcError as error:
+            raise self._policy.error(self._details, error) from error
+        return response
+
+    @property
+    def _done_writing_flag(self) -> bool:
+        return bool(self._call._done_writing_flag)  # grpc.aio looks at it before each write
+
+    async def write(self, request: Any) -> None:
+        await self._call.write(request)
+
+    async def done_writing(self) -> None:
+        await self._call.done_writing()
+
+    def cancelled(self) -> bool:
+        return bool(self._call.cancelled())
+
+    def done(self) -> bool:
+        return bool(self._call.done())
+
+    def time_remaining(self) -> float | None:
+        remaining: float | None = self._call.time_remaining()
+        return remaining
+
+    def cancel(self) -> bool:
+        return bool(self._call.cancel())
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._call.add_done_callback(callback)
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        metadata: grpc.aio.Metadata = await self._call.initial_metadata()
+        return metadata
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        metadata: grpc.aio.Metadata = await self._call.trailing_metadata()
+        return metadata
+
+    async def code(self) -> grpc.StatusCode:
+        code: grpc.StatusCode = await self._call.code()
+        return code
+
+    async def details(self) -> str:
+        return str(await self._call.details())
+
+    async def wait_for_connection(self) -> None:
+        await self._call.wait_for_connection()
+
+
+def aio_interceptors(policy: CallPolicy) -> Sequence[grpc.aio.ClientInterceptor]:
+    """The interceptors that apply a policy; grpc.aio sorts one object into only one of the four
+    kinds."""
+    return [kind(policy) for kind in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]

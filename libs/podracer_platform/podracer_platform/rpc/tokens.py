@@ -1,7 +1,18 @@
-"""The secrets of a deployment: token files of the roles, lease tokens, and the token that a client
-presents.
+"""The secrets of a deployment. They are compared by their SHA-256 in constant time, and no object
+here shows one in its `repr`.
 
-Tokens are compared by their SHA-256 in constant time, and no object here shows one in its `repr`.
+token files    of the roles; a client presents the last line of its own
+lease tokens   `lease.LEASE.FENCE.MAC`, valid for one lease under one fence
+signed tokens  `pdr1.CLAIMS.SIGNATURE`: whose it is, for what and until when. `podracer token
+               create` makes them. CLAIMS is a JSON object and SIGNATURE the Ed25519 signature of
+               all that stands before it, both in base64url. A server has only public keys and the
+               ids that it refuses, in `public_keys` and `revoked` of its folder of tokens, one a
+               line
+shown tokens   signed tokens that a learner shows to its workers and evaluators, where user code
+               runs: each is for one lease and one address, and ends within a minute. The learner
+               signs them with a key that it derives from its pod token. A worker or an evaluator
+               has the public key only, so what it is shown opens no other one, no other pod's, and
+               no orchestrator
 """
 
 from __future__ import annotations
@@ -11,16 +22,21 @@ import contextlib
 import enum
 import hashlib
 import hmac
+import json
 import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import socket
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
+from podracer_platform.rpc.address import parse_address
 from podracer_platform.rpc.resource_names import is_name
 
 logger = logging.getLogger(__name__)
@@ -146,7 +162,7 @@ class TokenFiles:
         self.directory = directory
         self._files = {role: WatchedFile(directory / role, _Line.parse) for role in FILE_ROLES}
         found = [file.read() for file in self._files.values()]
-        if not any(found) and not (directory / "public_keys").exists():
+        if not any(found) and not (directory / PUBLIC_KEYS).exists():
             names = ", ".join(FILE_ROLES)
             raise InvalidInput(
                 f"no token in {directory}: expected a file with one token a line, named {names}",
@@ -248,8 +264,7 @@ class LeaseTokens:
 
     def _mac(self, lease_id: str, fence: str) -> str:
         message = b"\0".join((b"podracer-lease-v1", lease_id.encode(), fence.encode()))
-        mac = hmac.digest(self._secret, message, hashlib.sha256)
-        return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+        return _encode(hmac.digest(self._secret, message, hashlib.sha256))
 
 
 def create_tokens(directory: Path) -> Mapping[Role, Path]:
@@ -305,3 +320,192 @@ def _bad_line(path: Path, problem: str) -> InvalidInput:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
+
+
+SIGNED_PREFIX = "pdr1."
+PUBLIC_KEYS, REVOKED = "public_keys", "revoked"
+CLOCK_TOLERANCE_S = 60
+"""How far the clocks of issuer and server may be apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says. `audience`: the kinds of servers that accept it, such as `orchestrator`;
+    empty, as for `projects`: all. `expires`: seconds since the epoch."""
+
+    id: str
+    name: str
+    role: str
+    expires: int
+    projects: Sequence[str]
+    audience: Sequence[str]
+
+
+class SignedTokens:
+    """Checks tokens by the files in `directory`. Without public keys there it accepts none."""
+
+    def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
+        self._keys = WatchedFile(directory / PUBLIC_KEYS, lambda line, _: decoded(line.strip()))
+        self._revoked = WatchedFile(directory / REVOKED, lambda line, _: line.strip())
+        self._now = now
+
+    def keys(self) -> tuple[bytes, ...]:
+        """The public keys that count here."""
+        return self._keys.current()
+
+    def verify(self, token: str, audience: Container[str]) -> Claims:
+        """The claims of a token for a server that is `audience`. Raises Unauthenticated with the
+        reason, Unavailable if a file cannot be read."""
+        claims = next(filter(None, (verified(key, token) for key in self.keys())), None)
+        if claims is None:
+            raise Unauthenticated(
+                "this server knows no key that has signed this token", reason="UNKNOWN_TOKEN"
+            )
+        if claims.expires + CLOCK_TOLERANCE_S <= self._now():
+            raise Unauthenticated(
+                f"the token {claims.name} ({claims.id}) has expired", reason="TOKEN_EXPIRED"
+            )
+        if claims.id in self._revoked.current():
+            raise Unauthenticated(
+                f"the token {claims.name} ({claims.id}) was revoked", reason="TOKEN_REVOKED"
+            )
+        if claims.audience and not any(each in audience for each in claims.audience):
+            expected = " and ".join(claims.audience)
+            raise Unauthenticated(
+                f"the token {claims.name} is for {expected} only", reason="WRONG_AUDIENCE"
+            )
+        return claims
+
+
+def sign(seed: bytes, claims: Claims) -> tuple[str, str]:
+    """The token with these claims, and the public key that verifies it; `seed` is the private key,
+    32 random bytes."""
+    # late: most processes sign nothing
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    signed = SIGNED_PREFIX + _encode(json.dumps(asdict(claims)).encode())
+    return f"{signed}.{_encode(key.sign(signed.encode()))}", _encode(
+        key.public_key().public_bytes_raw()
+    )
+
+
+@lru_cache(maxsize=1024)
+def verified(key: bytes, token: str) -> Claims | None:
+    """The claims, if `key` has signed them."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    signed, _, signature = token.rpartition(".")
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(decoded(signature), signed.encode())
+        return Claims(**json.loads(decoded(signed.removeprefix(SIGNED_PREFIX))))
+    except (InvalidSignature, ValueError, TypeError):
+        return None
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of base64url without padding."""
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+POD_KEYS = "pod_keys"
+"""The file of public keys for those who have only digests of pod tokens."""
+_HALF_LIFE_S = 30
+
+
+class ShownTokens:
+    """The learner's end. `lease`: the name of the lease at present."""
+
+    def __init__(self, token: TokenSource, now: Callable[[], float] = time.time) -> None:
+        """`token`: the pod's."""
+        self._token, self._now = token, now
+        self.lease = ""
+
+    def at(self, kind: str, address: str) -> TokenSource:
+        """What is shown to the worker or evaluator (`kind`) at `address`."""
+        place = f"{kind} {_place(address)}"
+        return lambda: _shown(
+            self._token(), self.lease, place, int(self._now()) // _HALF_LIFE_S + 2
+        )
+
+
+class TokensShownHere(SignedTokens):
+    """The other end: also accepts what learners show, by the keys of their pod tokens in
+    `directory`."""
+
+    def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
+        super().__init__(directory, now)
+        self._more = (
+            WatchedFile(directory / POD_KEYS, lambda line, _: decoded(line.strip())),
+            WatchedFile(directory / "pod", lambda line, _: decoded(public_key(line.split()[0]))),
+        )
+        verified(b"", "")  # imports what verifies, for which a first session would wait
+
+    def keys(self) -> tuple[bytes, ...]:
+        return (*super().keys(), *(key for file in self._more for key in file.current() if key))
+
+
+class Places:
+    """The audiences of a token that a worker or an evaluator (`kind`) at `address` accepts."""
+
+    def __init__(self, kind: str, address: str) -> None:
+        self._kind, self._place = kind, _place(address)
+
+    def __contains__(self, audience: object) -> bool:
+        kind, _, place = str(audience).partition(" ")
+        return kind == self._kind and (place in ("", self._place) or self._is_here(place))
+
+    def _is_here(self, place: str) -> bool:
+        host, _, port = place.rpartition(":")
+        return (
+            not place.startswith("unix:")
+            and port == self._place.rpartition(":")[2]
+            and _is_of_this_machine(host)
+        )
+
+
+def public_key(pod_token: str) -> str:
+    """The key that verifies what holders of a pod token show; empty for a digest, which no secret
+    key comes from."""
+    return (
+        ""
+        if pod_token.startswith(HASHED)
+        else sign(_seed(pod_token), Claims("", "", "", 0, (), ()))[1]
+    )
+
+
+def _place(text: str) -> str:
+    """An address as both sides see it: containers mount the folder of a socket at different
+    paths."""
+    address = parse_address(text)
+    return (
+        f"unix:{Path(address.path).name}" if address.is_unix else f"{address.host}:{address.port}"
+    )
+
+
+def _seed(pod_token: str) -> bytes:
+    return hashlib.sha256(b"podracer-shown-v1\0" + pod_token.encode()).digest()
+
+
+@lru_cache(maxsize=1024)
+def _shown(pod_token: str, lease: str, place: str, half_lives: int) -> str:
+    claims = Claims(lease.rpartition("/")[2], lease, "pod", half_lives * _HALF_LIFE_S, (), (place,))
+    return sign(_seed(pod_token), claims)[0]
+
+
+@lru_cache(maxsize=256)
+def _is_of_this_machine(host: str) -> bool:
+    """Whether a signed address is one of this machine's: only such a one can be bound."""
+    for family, *_, place in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+        with socket.socket(family, socket.SOCK_DGRAM) as bound:
+            try:
+                bound.bind(place)
+            except OSError:
+                continue
+            return True
+    return False

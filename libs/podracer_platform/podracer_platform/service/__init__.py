@@ -1,8 +1,7 @@
 """The start and end of every service process, its telemetry and its build; no torch.
 
-process       settings, logs, and everything from `python -m` until the service serves
-recording     spans and metrics, including those of the process itself, go where the settings say;
-              otlp: to a collector or to Prometheus
+process       settings, logs, telemetry and everything from `python -m` until the service serves
+otlp          spans and metrics to a collector or to Prometheus
 build         the build of this process, and the builds it is compatible with
 lifetime      a process ends with its parent, or on a signal
 warm_start    services forked from a server that has torch imported: warm_start_server
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
         PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals, unless,
     )
     from podracer_platform.service.process import (
-        ControlSettings, ServiceSettings, announce, main, run_service,
+        ControlSettings, PodSettings, ServiceSettings, TelemetryOptions, announce, main,
+        run_service, telemetry,
     )
-    from podracer_platform.service.recording import TelemetryOptions, telemetry
 else:
     __all__, __getattr__ = exports(__name__)

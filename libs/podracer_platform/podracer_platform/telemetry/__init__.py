@@ -4,10 +4,9 @@ logging       structured logs
 spans         the operations of a service, their durations and their jobs; off unless spans are
               recorded
 span_files    spans in files of this machine
-instruments   counters, gauges and histograms with bounded labels
-metrics       the table of all of them
+metrics       counters, gauges and histograms with bounded labels, and the table of all of them
 
-podracer_platform.service.recording sends them where a process's settings say.
+podracer_platform.service.telemetry sends them where a process's settings say.
 """
 
 from typing import TYPE_CHECKING
@@ -16,16 +15,14 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_platform.telemetry import metrics
-    from podracer_platform.telemetry.instruments import (
-        OTHER, Counter, Gauge, Histogram, Metric, Reading,
-    )
     from podracer_platform.telemetry.logging import (
         PrintableStream, configure_logging, printable, redact,
     )
     from podracer_platform.telemetry.metrics import (
         CANDIDATES, CHECKPOINT_SIZE, CHECKPOINT_TIME, DATABASE, DELIVERED, EPISODES, EVALUATION,
-        EVALUATOR_QUEUE, FUSION, LEASES, ORDERS, PODS_WANTED, POLICY_ACTIONS, POLICY_BATCH,
-        POLICY_LOADS, POLICY_QUEUE, PROPOSALS, ROLLOUT, SPOOL, WORKER_STEPS,
+        EVALUATOR_QUEUE, FUSION, LEASES, ORDERS, OTHER, PODS_WANTED, POLICY_ACTIONS, POLICY_BATCH,
+        POLICY_LOADS, POLICY_QUEUE, PROPOSALS, ROLLOUT, SPOOL, WORKER_STEPS, Counter, Gauge,
+        Histogram, Metric, Reading,
     )
     from podracer_platform.telemetry.span_files import ENDING, SpanFiles
     from podracer_platform.telemetry.spans import (

@@ -1,25 +1,224 @@
-"""The table of all metrics. docs/telemetry.md, the dashboards and the tests are checked against it.
+"""Counters, gauges and histograms with bounded labels, and the table of all of them, against which
+docs/telemetry.md, the dashboards and the tests are checked.
 
-No label holds a name that users choose, or one whose number grows with use: no agent, pod, job or
-lease."""
+Without an attached meter they do nothing, at almost no cost. No label holds a name that users
+choose, or one whose number grows with use: no agent, pod, job or lease."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 
-from podracer_platform.telemetry.instruments import (
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    ObservedCounter,
-    ObservedGauge,
-)
-
 if TYPE_CHECKING:
     from opentelemetry import metrics as api
+
+Reading = tuple[float, Mapping[str, str]]
+"""A value and its labels."""
+
+Label = Collection[str] | int
+"""The values of a label, or their maximum number if they are not known beforehand."""
+
+OTHER = "other"
+"""The value that stands for all values beyond a label's limit."""
+
+SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
+"""The upper bounds of the buckets of a histogram of times."""
+
+_UNITS = {"s": "seconds", "By": "bytes"}
+
+
+class Metric(ABC):
+    """One metric of the table. `name` has dots, `unit` is UCUM's (`s`, `By`, `{step}`)."""
+
+    kind: ClassVar[str]
+    _instrument: Any = None
+
+    def __init__(self, name: str, unit: str, description: str, /, **labels: Label) -> None:
+        self.name, self.unit, self.description, self.labels = name, unit, description, labels
+        self._lock = threading.Lock()
+        self._seen: dict[str, set[str]] = {}
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name in Prometheus; a histogram has suffixes in addition."""
+        name, unit = self.name.replace(".", "_"), _UNITS.get(self.unit, "")
+        if unit and not name.endswith(f"_{unit}"):
+            name += f"_{unit}"
+        return name
+
+    @property
+    def prometheus_names(self) -> tuple[str, ...]:
+        """The names of all its series in Prometheus."""
+        return (self.prometheus_name,)
+
+    def attach(self, meter: api.Meter) -> None:
+        """Record the metric with this meter from now on."""
+        self._seen = {
+            label: set() for label, bound in self.labels.items() if isinstance(bound, int)
+        }
+        self._instrument = self._make(meter)
+
+    def detach(self) -> None:
+        """Stop recording the metric."""
+        self._instrument = None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the metric is recorded."""
+        return self._instrument is not None
+
+    @abstractmethod
+    def _make(self, meter: api.Meter) -> Any:
+        """The instrument of the SDK."""
+
+    def _bounded(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The labels, with OTHER for values beyond the limit. Raises KeyError for a label that was
+        not declared."""
+        return {label: self._bounded_value(label, value) for label, value in values.items()}
+
+    def _bounded_value(self, label: str, value: str) -> str:
+        bound = self.labels[label]
+        if not isinstance(bound, int):
+            return value if value in bound else OTHER
+        seen = self._seen[label]
+        if value not in seen:
+            with self._lock:
+                if len(seen) >= bound:
+                    return OTHER
+                seen.add(value)
+        return value
+
+
+class Counter(Metric):
+    """A total that only grows."""
+
+    kind = "counter"
+    _instrument: api.Counter | None
+
+    @property
+    def prometheus_name(self) -> str:
+        return f"{super().prometheus_name}_total"
+
+    def _make(self, meter: api.Meter) -> api.Counter:
+        return meter.create_counter(self.name, self.unit, self.description)
+
+    def add(self, amount: float = 1, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.add(amount, self._bounded(labels))
+
+
+class Gauge(Metric):
+    """A value that goes up and down; the last one that was set."""
+
+    kind = "gauge"
+    _instrument: api._Gauge | None
+
+    def _make(self, meter: api.Meter) -> api._Gauge:
+        return meter.create_gauge(self.name, self.unit, self.description)
+
+    def set(self, value: float, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.set(value, self._bounded(labels))
+
+
+class Histogram(Metric):
+    """The number of values in each bucket."""
+
+    kind = "histogram"
+    _instrument: api.Histogram | None
+    bounds: Sequence[float] = SECONDS
+
+    @property
+    def prometheus_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.prometheus_name}_{ending}" for ending in ("bucket", "sum", "count"))
+
+    def _make(self, meter: api.Meter) -> api.Histogram:
+        return meter.create_histogram(
+            self.name, self.unit, self.description, explicit_bucket_boundaries_advisory=self.bounds
+        )
+
+    def record(self, value: float, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.record(value, self._bounded(labels))
+
+    def timed(self, **labels: str) -> AbstractContextManager[object]:
+        """Record the duration of the block in seconds."""
+        return nullcontext() if self._instrument is None else self._timed(labels)
+
+    @contextmanager
+    def _timed(self, labels: Mapping[str, str]) -> Iterator[None]:
+        began_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.record(time.perf_counter() - began_at, **labels)
+
+
+class _Observed(Metric):
+    """A metric that is read on each export."""
+
+    _read: Callable[[], Iterable[Reading]] | None = None
+
+    def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
+        """`read` returns the current readings. It is called in its own thread and must not
+        block."""
+        self._read = read
+
+    def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:
+        from opentelemetry.metrics import Observation
+
+        found = self._read() if self._read is not None else ()
+        return [Observation(value, self._bounded(labels)) for value, labels in found]
+
+
+class ObservedCounter(_Observed):
+    """A total that only grows."""
+
+    kind = "counter"
+
+    @property
+    def prometheus_name(self) -> str:
+        return f"{super().prometheus_name}_total"
+
+    def _make(self, meter: api.Meter) -> api.ObservableCounter:
+        return meter.create_observable_counter(
+            self.name, [self._observe], self.unit, self.description
+        )
+
+
+class ObservedGauge(_Observed):
+    """A value that goes up and down."""
+
+    kind = "gauge"
+
+    def _make(self, meter: api.Meter) -> api.ObservableGauge:
+        return meter.create_observable_gauge(
+            self.name, [self._observe], self.unit, self.description
+        )
+
 
 _CODES = tuple(code.name for code in grpc.StatusCode)
 _METHODS = 100
@@ -154,26 +353,18 @@ ALL: tuple[Metric, ...] = tuple(
 )
 
 
-class _Listening:
-    """Whether this process exports metrics."""
-
-    now = False
-
-
 def are_wanted() -> bool:
     """Whether metrics are exported: otherwise values that only metrics need are not computed."""
-    return _Listening.now
+    return RPC_SERVER.is_attached
 
 
 def attach(meter: api.Meter) -> None:
     """Record all metrics with this meter from now on."""
     for metric in ALL:
         metric.attach(meter)
-    _Listening.now = True
 
 
 def detach() -> None:
     """Stop recording metrics."""
-    _Listening.now = False
     for metric in ALL:
         metric.detach()

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
@@ -179,17 +179,6 @@ def span(
     )
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Measures durations with a monotonic clock."""
-
-    start_ns: int
-    began_ns: int = field(default_factory=time.perf_counter_ns)
-
-    def end_ns(self) -> int:
-        return self.start_ns + time.perf_counter_ns() - self.began_ns
-
-
 class _RecordedSpan(Span):
     def __init__(
         self,
@@ -203,8 +192,8 @@ class _RecordedSpan(Span):
     ) -> None:
         self.context, self.traceparent = context, context.traceparent
         self._name, self._kind, self._parent_id, self._sinks = name, kind, parent_id, sinks
-        now_ns = time.time_ns()
-        self._clock = _Clock(start_ns, time.perf_counter_ns() - max(0, now_ns - start_ns))
+        self._start_ns = start_ns
+        self._began_ns = time.perf_counter_ns() - max(0, time.time_ns() - start_ns)  # monotonic
         self._attributes = attributes
         self._token: Token[Span] | None = None
         self._ended = False
@@ -222,8 +211,8 @@ class _RecordedSpan(Span):
             self._kind,
             self.context,
             self._parent_id,
-            self._clock.start_ns,
-            self._clock.end_ns(),
+            self._start_ns,
+            self._start_ns + time.perf_counter_ns() - self._began_ns,
             self._attributes,
             error,
         )

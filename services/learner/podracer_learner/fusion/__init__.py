@@ -1,8 +1,8 @@
 """Several learners of the same agents.
 
-lead, follower_registry   the lead's side: the fusion, the admission of followers
-follower                  the follower's side: a FOLLOW lease
-stream                    the Fuse stream between them
+lead                the lead's side: the fusion, and its streams to followers
+follower_registry   the admission of followers
+follower            the follower's side: a FOLLOW lease
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_learner.fusion.follower import FollowOptions, FusionFollower, RoundOver, follow
     from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegistry
-    from podracer_learner.fusion.lead import FusionLead, LeadOptions, lead_fusion
-    from podracer_learner.fusion.stream import contribution_requests
+    from podracer_learner.fusion.lead import (
+        FusionLead, LeadOptions, contribution_requests, lead_fusion,
+    )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -23,8 +23,13 @@ from podracer_core.fusion import Contribution, Fused
 from podracer_core.training import EpochFusion, FusionTransport, Phases, TrainingSession
 from podracer_learner.background import pause
 from podracer_learner.fusion.follower_registry import NOT_A_LEAD
-from podracer_learner.fusion.lead import Answer, Ended, fusion_deadline_s
-from podracer_learner.fusion.stream import StateDecoder, contribution_requests
+from podracer_learner.fusion.lead import (
+    Answer,
+    Ended,
+    StateDecoder,
+    contribution_requests,
+    fusion_deadline_s,
+)
 from podracer_learner.lease import HeldLease
 from podracer_learner.round import LearnerStatus, RoundMeter, RoundSetup
 from podracer_platform.carriers import TensorEncoder

@@ -53,7 +53,7 @@ class FollowerRegistry:
         if lead is None:
             raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
         # late: it imports torch, as a lead has done
-        from podracer_learner.fusion.stream import FollowerSession
+        from podracer_learner.fusion.lead import FollowerSession
 
         await self._slots.serve(partial(FollowerSession, lead), requests, context)
 

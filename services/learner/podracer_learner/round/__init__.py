@@ -1,10 +1,9 @@
 """A round of training.
 
-setup, initial_agents            the beginning: networks and environments, sizes, members' first
-                                 states
-train                            the training
-checkpoint_committer, reports    checkpoints and reports
-access                           access for other threads
+setup     the beginning: networks and environments, sizes, members' first states
+train     the training
+results   checkpoints and reports
+access    access for other threads
 """
 
 from typing import TYPE_CHECKING
@@ -13,15 +12,13 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_learner.round.access import Commands, LearnerStatus
-    from podracer_learner.round.initial_agents import (
-        InitialAgents, ReplayCache, StoredReplays, load_initial_agents,
-    )
-    from podracer_learner.round.reports import (
+    from podracer_learner.round.results import (
         RoundMeter, evaluation_message, member_progress, problem_message, progress_report,
         work_span,
     )
     from podracer_learner.round.setup import (
-        RoundSetup, describe_sizes, envs_per_member, require_same_environment, set_up_round,
+        InitialAgents, ReplayCache, RoundSetup, StoredReplays, describe_sizes, envs_per_member,
+        load_initial_agents, require_same_environment, set_up_round,
     )
     from podracer_learner.round.train import TrainRun
 else:

@@ -23,10 +23,8 @@ from podracer_learner.checkpoints import CheckpointWriter, base_env_steps
 from podracer_learner.config import LearnerConfig
 from podracer_learner.lease import HeldLease, Interrupted
 from podracer_learner.round.access import Commands, LearnerStatus
-from podracer_learner.round.checkpoint_committer import HURRY_S, CheckpointCommitter, StoreAway
-from podracer_learner.round.initial_agents import StoredReplays
-from podracer_learner.round.reports import RoundReports
-from podracer_learner.round.setup import RoundSetup
+from podracer_learner.round.results import HURRY_S, CheckpointCommitter, RoundReports, StoreAway
+from podracer_learner.round.setup import RoundSetup, StoredReplays
 from podracer_platform.messages import seconds_to_duration
 from podracer_platform.telemetry import are_recorded, current, span
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer_core.errors import Unavailable
+from podracer_learner.peers import WorkerDirectory, WorkerDiscovery
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.workers.discovery import WorkerDirectory, WorkerDiscovery
 from podracer_learner.workers.link import LinkOptions, Opening, WorkerLink
 from podracer_learner.workers.partition import (
     Part,

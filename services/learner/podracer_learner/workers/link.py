@@ -17,6 +17,7 @@ from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.algorithms import Algorithm
 from podracer_core.buffers import Rollout
 from podracer_core.errors import (
     DataCorrupted,
@@ -31,14 +32,15 @@ from podracer_core.training import WorldBreak
 from podracer_learner.background import BackgroundTask
 from podracer_learner.user_files import FetchedFiles, wants_files
 from podracer_learner.workers.partition import Part, RolloutTimes
-from podracer_learner.workers.rollouts import Weights
 from podracer_platform.carriers import (
     CarrierFailed,
     CarrierOffering,
     Endpoint,
     SlotReader,
     TensorDecoder,
+    TensorEncoder,
     carrier_name,
+    chunk_messages,
 )
 from podracer_platform.rpc import Backoff, StreamCall
 from podracer_platform.telemetry import current
@@ -78,6 +80,25 @@ class Arrival:
     received_at: float
     processor_s: float
     breaks: Sequence[WorldBreak] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The messages with the actor of one version, which counts from 1 there."""
+
+    version: int
+    messages: Sequence[CollectRequest]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, encoder: TensorEncoder) -> Weights:
+        """The weights of an algorithm's newest actor."""
+        tensors, chunks = encoder.encode(algorithm.actor_state())
+        version = algorithm.version + 1
+        update = worker_service_pb2.ActorUpdate(
+            policy_version=version, normalizer_version=version, tensors=tensors
+        )
+        header = CollectRequest(actor_update=update)
+        return cls(version, [header, *chunk_messages(CollectRequest, chunks)])
 
 
 class CollectStream:

@@ -1,4 +1,5 @@
-"""Rollouts from workers, which share the environments of every member."""
+"""Rollouts from workers, which share the environments of every member; joined into one, in which
+every environment has its place."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms import Algorithm
-from podracer_core.buffers import Rollout
-from podracer_core.errors import TimeUp
+from podracer_core.buffers import EpisodeStatistics, Rollout, allocate_rollout
+from podracer_core.device import map_tensors
+from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.training import (
     MOST_AHEAD,
     EnvironmentState,
@@ -24,11 +26,10 @@ from podracer_core.training import (
     stack_states,
     unstack_states,
 )
+from podracer_learner.peers import WorkerDirectory
 from podracer_learner.workers.crew import WorkerCrew, WorkerPlan
-from podracer_learner.workers.discovery import WorkerDirectory
-from podracer_learner.workers.link import Arrival, WorkerLink
+from podracer_learner.workers.link import Arrival, Weights, WorkerLink
 from podracer_learner.workers.partition import Part, Share, remaining_wait_s
-from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
 from podracer_platform.carriers import TensorEncoder, encode_tensor
 from podracer_platform.messages import seconds_to_duration
 from podracer_platform.rpc import parse_address
@@ -248,3 +249,104 @@ class RemoteSource(RolloutSource):
         self._breaks += [each for arrival in there for each in arrival.breaks]
         self._greatest_lag = max(lags)
         self._live_environments = sum(arrival.live_environments for arrival in there)
+
+
+_OF_ALL = ("first_step", "episodes", "policy_version", "action_mask", "answered")
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Join rollouts of the same members in different environments along the environment axis. The
+    result is as old as its oldest part; each row keeps the log-probability under the policy that
+    acted.
+
+    Raises InvalidInput if only some have action masks.
+    """
+    if len(rollouts) == 1:
+        return rollouts[0]
+    joined = {
+        field.name: torch.cat([getattr(rollout, field.name) for rollout in rollouts], 2)
+        for field in fields(Rollout)
+        if field.name not in _OF_ALL
+    }
+    episodes = EpisodeStatistics(
+        **{
+            field.name: torch.stack(
+                [getattr(rollout.episodes, field.name) for rollout in rollouts]
+            ).sum(0)
+            for field in fields(EpisodeStatistics)
+        }
+    )
+    masks = [rollout.action_mask for rollout in rollouts if rollout.action_mask is not None]
+    if len(masks) not in (0, len(rollouts)):
+        raise InvalidInput(
+            f"{len(masks)} of {len(rollouts)} workers sent action masks; all or none have to"
+        )
+    live_envs = sum(rollout.live_envs for rollout in rollouts)
+    return replace(
+        rollouts[0],
+        **joined,
+        episodes=episodes,
+        policy_version=min(rollout.policy_version for rollout in rollouts),
+        action_mask=torch.cat(masks, 2) if masks else None,
+        answered=None if live_envs == joined["reward"].shape[2] else live_envs,
+    )
+
+
+def whole_rollout(
+    parts: Sequence[Part],
+    rollouts: Sequence[Rollout | None],
+    standing: Tensor | None,
+    device: torch.device,
+) -> Rollout:
+    """All parts joined on the device; missing parts have no valid row. At least one part has
+    arrived.
+
+    standing [M, N, *obs]: as of `absent_rows`, of all environments.
+    """
+    like = next(rollout for rollout in rollouts if rollout is not None)
+    present = []
+    for (first, count), rollout in zip(parts, rollouts, strict=True):
+        stands = None if standing is None else standing[:, first : first + count]
+        present.append(absent_rows(like, count, stands) if rollout is None else rollout)
+    # workers have brought theirs by different carriers, some to the device already
+    if device.type != "cpu":
+        present = [moved_to(rollout, device) for rollout in present]
+    return join_rollouts(present)
+
+
+def join_states(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | None:
+    """The joined states of one member's environments; None if those of a part are unknown."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return {
+        name: torch.cat([part[name] for part in known]) if one.dim() else one
+        for name, one in known[0].items()
+    }
+
+
+def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Rollout:
+    """A rollout of `environments` of each member that have not answered, of the shapes of `like`:
+    no row is valid.
+
+    standing [M, environments, *obs]: the observations after their last rows. They are repeated, so
+    that those rows keep their successors; None: zeros, as there were no rows yet."""
+    rollout = allocate_rollout(
+        like.horizon,
+        like.members,
+        environments,
+        (like.observation.shape[3:], like.observation.dtype),
+        (like.action.shape[3:], like.action.dtype),
+        like.reward.device,
+        0 if like.action_mask is None else like.action_mask.shape[-1],
+    )
+    rollout.valid.fill_(False)
+    if standing is not None:
+        rollout.observation.copy_(standing)
+        rollout.final_observation.copy_(standing)
+    return replace(rollout, policy_version=like.policy_version, answered=0)
+
+
+def moved_to(rollout: Rollout, device: torch.device) -> Rollout:
+    """The rollout on another device."""
+    return map_tensors(rollout, lambda tensor: tensor.to(device, non_blocking=True))
