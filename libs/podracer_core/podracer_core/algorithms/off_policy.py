@@ -11,11 +11,17 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
-from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.algorithm import (
+    Algorithm,
+    CohortConfig,
+    MemberState,
+    Shared,
+    Sharing,
+    check_member_hyperparameters,
+    perturb_actor,
+)
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
 from podracer_core.buffers import Replay, Rollout
 from podracer_core.catalogue import find_algorithm

@@ -12,13 +12,23 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
-from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.algorithm import (
+    Algorithm,
+    CohortConfig,
+    MemberState,
+    Shared,
+    Sharing,
+    check_member_hyperparameters,
+    perturb_actor,
+)
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
-from podracer_core.algorithms.preparation import Preparation, StateValues
-from podracer_core.algorithms.return_scale import ReturnScale
-from podracer_core.algorithms.sharing import Shared, Sharing
+from podracer_core.algorithms.preparation import (
+    Minibatch,
+    Preparation,
+    ReturnScale,
+    RolloutRows,
+    StateValues,
+)
 from podracer_core.buffers import Rollout
 from podracer_core.catalogue import AlgorithmInfo
 from podracer_core.device import Graphed, compiled

@@ -164,8 +164,7 @@ class AlgorithmInfo:
 BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
     "name",
     "podracer_core.algorithms.on_policy_info",
-    "podracer_core.algorithms.dqn_info",
-    "podracer_core.algorithms.actor_critic_info",
+    "podracer_core.algorithms.off_policy_info",
 )
 
 

@@ -1,5 +1,5 @@
-"""The algorithms that learn an actor and a critic from replay: DDPG, TD3, SAC and what came of
-it."""
+"""The algorithms that learn from replay: the value of each discrete action (DQN and its variants), or
+an actor and a critic (DDPG, TD3, SAC and what came of it)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,133 @@ from podracer_core.catalogue import (
     sought,
 )
 
+_DQN_PAPER = (
+    "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, "
+    "doi:10.1038/nature14236"
+)
+_DOUBLE_PAPER = (
+    "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
+)
+_DUELING_PAPER = (
+    "Wang et al. 2016, Dueling Network Architectures for Deep Reinforcement "
+    "Learning, arXiv:1511.06581"
+)
+_QUANTILE_PAPER = "Dabney et al. 2018, Distributional RL with Quantile Regression, arXiv:1710.10044"
+_OURS = "ours: small networks on vectors of observations"
+
+_DQN_HYPERPARAMETERS = (
+    *adapted(
+        OFF_POLICY,
+        _OURS,
+        learning_rate=1e-3,
+        target_rate=0.05,
+        max_gradient_norm=10.0,
+        batch_size=128,
+        updates_per_step=0.5,
+        hidden_sizes=(128, 128),
+    ),
+    Hyperparameter(
+        "final_exploration", "float", 0.05, "member",
+        "share of uniformly random actions at the end",
+        source=_DQN_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.01, 0.1),
+    ),
+    Hyperparameter(
+        "exploration_steps", "int", 10_000, "cohort",
+        "transitions of a member over which that share falls from 1",
+        source=_OURS, bounds=(1, 1 << 40),
+    ),
+    Hyperparameter(
+        "target_interval", "int", 1, "cohort",
+        "gradient steps between two moves of the target network",
+        source=_OURS, bounds=(1, 1 << 31),
+    ),
+    Hyperparameter(
+        "ensemble_size", "int", 1, "network",
+        "Q networks of each member; more than one: Maxmin Q-learning",
+        source="Lan et al. 2020, Maxmin Q-learning, arXiv:2002.06487", bounds=(1, 64),
+    ),
+    *LAYER_NORM,
+)  # fmt: skip
+
+_HUBER = Hyperparameter(
+    "huber_threshold", "float", 0.0, "member",
+    "an error beyond it counts in proportion, not squared (the Huber loss); 0: every error counts "
+    "squared",
+    source=_DQN_PAPER, bounds=(0.0, 1e6),
+)  # fmt: skip
+
+_DQN = AlgorithmInfo(
+    name="dqn",
+    title="Deep Q-Network",
+    paper=_DQN_PAPER,
+    summary="Learns the value of each action from replayed transitions and a slow target network.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.dqn:DQN",
+    hyperparameters=(*_DQN_HYPERPARAMETERS, _HUBER),
+)
+
+_DOUBLE_DQN = AlgorithmInfo(
+    name="double_dqn",
+    title="Double DQN",
+    paper=_DOUBLE_PAPER,
+    summary="DQN whose target is the value, to the target network, of the action that the learned "
+    "one prefers.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.dqn:DoubleDQN",
+    hyperparameters=(*_DQN_HYPERPARAMETERS, _HUBER),
+)
+
+_DUELING_DQN = AlgorithmInfo(
+    name="dueling_dqn",
+    title="Dueling DQN",
+    paper=_DUELING_PAPER,
+    summary="DQN whose network adds the value of a state and the advantages of the actions.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.dqn:DuelingDQN",
+    hyperparameters=(*_DQN_HYPERPARAMETERS, _HUBER),
+)
+
+_D3QN = AlgorithmInfo(
+    name="d3qn",
+    title="Dueling Double DQN",
+    paper=f"{_DUELING_PAPER}; {_DOUBLE_PAPER}",
+    summary="Double DQN with a dueling network.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.dqn:D3QN",
+    automatic=True,
+    hyperparameters=(*sought(_DQN_HYPERPARAMETERS, **QUICK_REPLAY), _HUBER),
+)
+
+_QR_DQN = AlgorithmInfo(
+    name="qr_dqn",
+    title="Quantile Regression DQN",
+    paper=_QUANTILE_PAPER,
+    summary="DQN that learns the distribution of each action's return by its quantiles.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.qr_dqn:QRDQN",
+    hyperparameters=(
+        *_DQN_HYPERPARAMETERS,
+        replace(
+            _HUBER,
+            default=1.0,
+            bounds=(1e-3, 1e6),
+            meaning="an error of a quantile beyond it counts in proportion, not squared: the "
+                    "paper's κ",
+            source=_QUANTILE_PAPER,
+        ),
+        Hyperparameter(
+            "quantiles", "int", 50, "network",
+            "equally likely returns that an action's distribution consists of; 200 in the paper",
+            source=_OURS, bounds=(1, 1024),
+        ),
+    ),
+)  # fmt: skip
+
 _DDPG_PAPER = (
     "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
 )
@@ -35,7 +162,6 @@ _FLASH_PAPER = "Kim et al. 2026, FlashSAC, arXiv:2604.04539"
 _CROSSQ_CODE = (
     "Bhatt et al. 2024, CrossQ, arXiv:1902.05605; the authors' code, github.com/adityab/CrossQ"
 )
-_OURS = "ours: small networks on vectors of observations"
 
 _ACTOR_RATE = Hyperparameter(
     "actor_learning_rate_scale", "float", 1.0, "member",
@@ -306,4 +432,7 @@ _FLASH_SAC = AlgorithmInfo(
     ),
 )  # fmt: skip
 
-BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _CROSSQ, _FLASH_SAC, _DISCRETE_SAC)
+BUILT_IN = (
+    *(_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN, _QR_DQN),
+    *(_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _CROSSQ, _FLASH_SAC, _DISCRETE_SAC),
+)
