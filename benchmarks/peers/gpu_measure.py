@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 import podracer
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device import cuda_graphs, set_up_torch
 from podracer_core.environments import make_vec_environment

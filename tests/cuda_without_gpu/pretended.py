@@ -27,7 +27,7 @@ from podracer_core.algorithms import (
     off_policy,
 )
 from podracer_core.buffers import memory
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device import cuda_graphs
 from podracer_core.environments import VecEnvironment, make_vec_environment

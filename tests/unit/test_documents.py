@@ -22,11 +22,11 @@ from typer.main import get_command
 
 import podracer
 from podracer_client.command import application
-from podracer_core.catalogue import known_algorithms
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     EnvironmentSpec,
     find_environment,
     install_advice,
+    known_algorithms,
     package_advice,
 )
 from podracer_core.config import other_libraries

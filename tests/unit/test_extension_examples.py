@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.algorithms import CohortConfig, MemberConfig
-from podracer_core.catalogue import load_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, load_class
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
 from podracer_core.evolution import Generator

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import (
     SUFFIX_OF,
     Checkpoint,

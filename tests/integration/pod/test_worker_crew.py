@@ -21,7 +21,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms import Algorithm, algorithm_class
 from podracer_core.buffers import Rollout
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import PreconditionFailed, Unavailable

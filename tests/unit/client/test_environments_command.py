@@ -15,13 +15,15 @@ import pytest
 
 from podracer_client.command import environments as command
 from podracer_client.command import exit_code
-from podracer_core.catalogue import BoxSpace, DiscreteSpace, from_json
-from podracer_core.catalogue.environments import (
-    BUILT_IN,
-    ENTRY_POINT_GROUP,
+from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
+    ENVIRONMENT_GROUP,
     ArgumentInfo,
+    BoxSpace,
+    DiscreteSpace,
     EnvironmentInfo,
     find_environment,
+    from_json,
     known_environments,
 )
 from podracer_core.errors import InvalidInput
@@ -128,7 +130,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     command.environments("CartPole-v1", json=True)
     (line,) = capsys.readouterr().out.splitlines()
-    cartpole, info = json.loads(line), BUILT_IN["CartPole-v1"]
+    cartpole, info = json.loads(line), BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert (from_json(cartpole["observation_space"]), from_json(cartpole["action_space"])) == (
         *(info.observation_space, info.action_space),
     )
@@ -178,10 +180,10 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     install(
         "my-package",
         {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"},
-        group=ENTRY_POINT_GROUP,
+        group=ENVIRONMENT_GROUP,
     )
     install(
-        "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP
+        "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENVIRONMENT_GROUP
     )
     command.environments()
     captured = capsys.readouterr()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control import CartPole
 from podracer_core.environments.processes import PreprocessVecEnv

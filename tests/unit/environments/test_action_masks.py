@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import (
     allocate_step,
     check_mask,

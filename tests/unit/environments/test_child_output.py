@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import inspect_environment
 from podracer_core.environments.processes import (
     KEPT_BYTES,

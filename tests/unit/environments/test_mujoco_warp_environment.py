@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import Step, allocate_step, make_vec_environment
 from podracer_core.environments.mujoco import MuJoCoEnvironment, engine, load_model, model_for_warp

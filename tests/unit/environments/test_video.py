@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from podracer_core import offscreen
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import _filmed_spec, record_video
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
@@ -82,7 +82,7 @@ def test_a_gif_has_at_most_25_pictures_a_second(tmp_path: Path) -> None:
 
 def test_every_built_in_environment_has_its_counterpart() -> None:
     """What Gymnasium's constructors take; nothing is drawn."""
-    for name in BUILT_IN:
+    for name in BUILT_IN_ENVIRONMENTS:
         if name in gymnasium.registry:
             gymnasium.make(
                 name, render_mode="rgb_array", **_filmed_spec(EnvironmentSpec(name)).kwargs

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step, VecEnvironment
 from podracer_core.environments.classic_control import CartPole, Pendulum
 from podracer_core.environments.processes import PreprocessVecEnv

@@ -15,8 +15,7 @@ from podracer_client.command.options import Json
 from podracer_client.display import value_text, write_json, write_table
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue import BoxSpace, Space
-    from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+    from podracer_core.catalogue import ArgumentInfo, BoxSpace, EnvironmentInfo, Space
 
 _UNKNOWN = "known once a job starts"
 _MOST_BOUNDS = 12  # numbers of a bound that are shown one by one
@@ -39,7 +38,7 @@ def environments(
     json: Json = False,
 ) -> None:
     """List built-in and installed environments, or show one. Needs no server."""
-    from podracer_core.catalogue.environments import (
+    from podracer_core.catalogue import (
         broken_environments,
         find_environment,
         gymnasium_environments,

@@ -13,7 +13,7 @@ from podracer_client.files import write_whole
 from podracer_core.errors import AlreadyExists, InvalidInput
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.environments import EnvironmentInfo
+    from podracer_core.catalogue import EnvironmentInfo
 
 _ENVIRONMENT, _DURATION = "CartPole-v1", "10m"
 _NO_TARGET = "none"
@@ -73,7 +73,7 @@ def init(
 ) -> None:
     """Write a commented job file. Asks for missing options on a terminal."""
     from podracer_client.command.environments import label_of
-    from podracer_core.catalogue.environments import find_environment, reward_threshold
+    from podracer_core.catalogue import find_environment, reward_threshold
 
     info = find_environment(
         environment or _ask("Environment (`podracer environments` lists them)", _ENVIRONMENT)

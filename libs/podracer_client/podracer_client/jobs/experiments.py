@@ -16,7 +16,7 @@ from podracer_platform.jobs import DataSets, JobSpec
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
-    from podracer_core.catalogue.environments import StoredFile
+    from podracer_core.catalogue import StoredFile
 
 __all__ = ["check_jobs", "create_jobs", "follow_jobs"]
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments import described_environment
+from podracer_core.catalogue import described_environment
 from podracer_core.statistics import posterior_means
 from podracer_platform.messages import arguments_from_message
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from podracer_client.servers import DEFAULT_FOLDER
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.errors import InvalidInput
 
 _FILE = "trusted_code"

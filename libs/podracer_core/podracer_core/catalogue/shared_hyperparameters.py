@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.ranges import Fixed, HyperparameterValue
+from podracer_core.catalogue.hyperparameters import (
+    Fixed,
+    Hyperparameter,
+    HyperparameterValue,
+    SearchRange,
+)
 from podracer_core.errors import InvalidInput
 
 _DDPG_PAPER = "Lillicrap et al. 2016, arXiv:1509.02971"

@@ -11,7 +11,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actors, load_policy, network_of
 from podracer_core.errors import InvalidInput

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue import BoxSpace, describe, parts_of
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import BoxSpace, EnvironmentSpec, describe, parts_of
 from podracer_core.checkpoint.ensemble import load_ensemble
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import (

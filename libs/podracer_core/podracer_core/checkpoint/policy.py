@@ -24,7 +24,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue import BUILT_IN, find_algorithm, origin_array, parts_of, spaces
+from podracer_core.catalogue import (
+    BUILT_IN_ALGORITHMS,
+    find_algorithm,
+    origin_array,
+    parts_of,
+    spaces,
+)
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.environments import (
     action_array_space,
@@ -55,7 +61,7 @@ def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = 
     cohort = CohortConfig(algorithm, members, _entry(first, "hyperparameters", dict))
     observation_space, action_space = array_spaces(first, whole=True)
     # without memory first: metadata may lie
-    for place in ("meta", device) if algorithm in BUILT_IN else (device,):
+    for place in ("meta", device) if algorithm in BUILT_IN_ALGORITHMS else (device,):
         actor = algorithm_class(algorithm).make_actor(
             cohort, observation_space, action_space, place
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from podracer_core.catalogue import BoxSpace, DiscreteSpace
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue import ArgumentInfo, BoxSpace, DiscreteSpace, EnvironmentInfo
 
 _CART_POLE_HIGH = (4.8, math.inf, 24 * math.pi / 180, math.inf)
 _ACROBOT_HIGH = (1.0, 1.0, 1.0, 1.0, 4 * math.pi, 9 * math.pi)

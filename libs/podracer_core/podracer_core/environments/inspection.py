@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from podracer_core.catalogue import Space, from_json
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue import EnvironmentSpec, Space, find_environment, from_json
 from podracer_core.environments.processes import LocalRows, MakeEnvironment, RowProcesses
 from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium

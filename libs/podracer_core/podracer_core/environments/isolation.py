@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue import EnvironmentSpec, find_environment
 from podracer_core.environments.processes import RowProcesses
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.errors import PodracerError

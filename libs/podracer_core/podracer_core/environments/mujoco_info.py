@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from podracer_core.catalogue import BoxSpace
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue import ArgumentInfo, BoxSpace, EnvironmentInfo
 from podracer_core.errors import InvalidInput
 
 Engine = Literal["auto", "mujoco", "warp"]

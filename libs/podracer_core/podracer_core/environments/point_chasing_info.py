@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from podracer_core.catalogue import BoxSpace, DiscreteSpace
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue import ArgumentInfo, BoxSpace, DiscreteSpace, EnvironmentInfo
 
 _DIMENSIONS = ArgumentInfo("dimensions", "of the space in which the points move", 2)
 

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment, is_batched
+from podracer_core.catalogue import EnvironmentSpec, find_environment, is_batched
 from podracer_core.config import Builder, Node
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment

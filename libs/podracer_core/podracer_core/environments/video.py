@@ -17,7 +17,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue import EnvironmentSpec, find_environment
 from podracer_core.environments.processes import MakeEnvironment, PreprocessVecEnv
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium

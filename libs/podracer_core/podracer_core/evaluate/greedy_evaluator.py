@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import MOST_EPISODE_STEPS
+from podracer_core.catalogue import MOST_EPISODE_STEPS
 from podracer_core.device import cuda_graphs
 from podracer_core.environments import Break, VecEnvironment
 from podracer_core.errors import InvalidInput, TimeUp, UserCodeFailed

@@ -15,7 +15,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from podracer_core.catalogue.environments import EnvironmentSpec, Isolation, find_environment
+from podracer_core.catalogue import EnvironmentSpec, Isolation, find_environment
 from podracer_core.environments import (
     Inspection,
     IsolationProof,

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from podracer_core.algorithms import Algorithm
-from podracer_core.catalogue import flat_rows, parts_of, treatment
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     Checkpoint,
     array_spaces,

@@ -18,12 +18,15 @@ from typing import Any
 import torch
 
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig
-from podracer_core.catalogue import check_action_space, check_observation_space, to_json, treatment
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     EnvironmentSpec,
     Isolation,
+    check_action_space,
+    check_observation_space,
     cut_warning,
     evaluation_steps,
+    to_json,
+    treatment,
     unreachable,
 )
 from podracer_core.checkpoint import Checkpoint, require_spaces

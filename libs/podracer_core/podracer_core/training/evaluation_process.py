@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 
 from podracer_core.algorithms import CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.device import set_up_torch
 from podracer_core.environments.processes import core_count, scrubbed_environment
 from podracer_core.errors import Unavailable, UserCodeFailed

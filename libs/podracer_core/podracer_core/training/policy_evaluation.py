@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from podracer_core.algorithms import CohortConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import (
     VecEnvironment,
     evaluates_alike,

@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.errors import (
     DataCorrupted,
     Exhausted,

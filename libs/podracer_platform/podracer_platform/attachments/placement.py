@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.config import ByteSize
 from podracer_core.errors import PreconditionFailed
 from podracer_platform.attachments.cache import FileCache, Held

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.config import MAX_SECONDS, Seconds
 from podracer_core.errors import InvalidInput
 from podracer_core.sections import MAX_COUNT, Checks

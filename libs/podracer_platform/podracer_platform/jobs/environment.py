@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue import Space
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     ArgumentInfo,
     EnvironmentSpec,
+    Space,
     StoredFile,
     described_environment,
     find_environment,

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments import EnvironmentSpec, Isolation
+from podracer_core.catalogue import EnvironmentSpec, Isolation
 from podracer_core.config import INVALID, Builder, BuildFunction, Document, Node, build
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.sections import AlgorithmShare, Fusion, Pod, PodCount, Search, read_space

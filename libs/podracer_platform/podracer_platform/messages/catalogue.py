@@ -13,16 +13,14 @@ from podracer_core.catalogue import (
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    EnvironmentSpec,
     HyperparameterValue,
+    Isolation,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
-    TupleSpace,
-)
-from podracer_core.catalogue.environments import (
-    EnvironmentSpec,
-    Isolation,
     StoredFile,
+    TupleSpace,
     find_environment,
 )
 from podracer_core.errors import FieldViolation, InvalidInput

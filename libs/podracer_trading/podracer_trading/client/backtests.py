@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.policies import sources
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
 from podracer_core.statistics import bootstrap_interval, paired_interval
 from podracer_platform.messages import (

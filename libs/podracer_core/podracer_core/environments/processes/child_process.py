@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer_core.box import IN_BOX, box_for, launcher
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes.breaks import (
     LONGEST_MESSAGE,
     LONGEST_TEXT,

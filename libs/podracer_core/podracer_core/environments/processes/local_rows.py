@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes.environment_index import open_gymnasium
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses

@@ -14,8 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue import from_json
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, from_json
 from podracer_core.environments.processes.breaks import LONGEST_MESSAGE
 from podracer_core.environments.processes.exchange import map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment

@@ -180,7 +180,7 @@ def hint(error: BaseException) -> str:
             )
     if isinstance(error, ModuleNotFoundError):
         # late: it takes 100 ms
-        from podracer_core.catalogue.environments import install_advice
+        from podracer_core.catalogue import install_advice
 
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return (

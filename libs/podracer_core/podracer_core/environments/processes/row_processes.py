@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
 from podracer_core.environments.processes.exchange import create_memory

@@ -1,5 +1,9 @@
-"""The environments: built-in and installed ones, with what they say of themselves, and
-Gymnasium's."""
+"""The environments: built-in and installed ones, with what they say of themselves, and Gymnasium's;
+none is started. What to install for an unknown id.
+
+RECIPES is what is usual for a kind of task on a device: the one table of the defaults of `train`
+and of jobs. A row is a kind of task, or one task by its id; a column is the device that trains. The
+description of an environment may have a row of its own. Explicit values always win."""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ import json
 import pkgutil
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
-from podracer_core.catalogue.environments.packages import package_advice
-from podracer_core.catalogue.environments.spec import EnvironmentSpec
+from podracer_core.catalogue.environment_spec import EnvironmentSpec
 from podracer_core.catalogue.extensions import BuiltIn, package_of
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.spaces import Space
 from podracer_core.config import did_you_mean
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
@@ -24,7 +28,159 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 
-BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
+@dataclass(frozen=True, slots=True)
+class ArgumentInfo:
+    """A keyword argument of an environment's constructor, for `environment.kwargs` of a job.
+
+    default    a JSON value (a tuple stands for a list); no default if `required`
+    example    a value for a job file, if `required`
+    is_file    the path of a local file, which a job names under `data` and uploads, not in
+               `environment.kwargs`
+    """
+
+    name: str
+    meaning: str
+    default: object = None
+    required: bool = False
+    example: object = None
+    is_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is usual for a task on a device.
+
+    evidence         the document with the measurement, in docs/
+    cohort_envs      environments of a cohort that learns from rollouts, whose members share them
+    member_envs      at least so many of each member
+    replaying_envs   of a member that learns from replay: it matters more how often it learns
+                     between two steps
+    hyperparameters  by algorithm, those that differ from its defaults or from its value in a search
+    """
+
+    evidence: str
+    cohort_envs: int = 0
+    member_envs: int = 16
+    replaying_envs: int = 8
+    hyperparameters: Mapping[str, Mapping[str, HyperparameterValue]] = field(default_factory=dict)
+
+    def envs_per_member(self, members: int, *, on_policy: bool) -> int:
+        """The environments of each of `members`."""
+        return (
+            max(self.member_envs, self.cohort_envs // members) if on_policy else self.replaying_envs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentInfo:
+    """The description of an environment, without starting it.
+
+    The spaces are None if `needs_inspection`. `factory`: the "module:Name" of the class of a
+    batched environment in this process, empty for a Gymnasium environment in processes.
+    `arguments`: of that class, besides `num_envs`, `device` and `max_episode_steps`. `package`:
+    name and version of its distribution, empty if that is Podracer's own. `scores`: the values of
+    the argument `score` with which evaluations rank by another statistic than the return, and that
+    statistic's name. `most_reward`: the most that a step gives with the default arguments; None:
+    unknown. `recipes`: its own defaults by "cpu" and "cuda", in place of those of its kind."""
+
+    id: str
+    description: str
+    backend: Literal["torch", "mujoco", "installed", "gymnasium"]
+    devices: tuple[str, ...] = ("cpu",)
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    max_episode_steps: int | None = None
+    factory: str = ""
+    arguments: tuple[ArgumentInfo, ...] = ()
+    package: str = ""
+    scores: Mapping[str, str] = field(default_factory=dict)
+    most_reward: float | None = None
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+
+    @property
+    def needs_inspection(self) -> bool:
+        """Whether the spaces are unknown until it has been started."""
+        return self.observation_space is None or self.action_space is None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether its class steps a batch of environments in the process that trains."""
+        return self.backend in ("torch", "mujoco")
+
+    @property
+    def is_gymnasiums(self) -> bool:
+        """Whether it is of Gymnasium itself, so that it needs no trial."""
+        return self.backend == "gymnasium" and self.package.partition(" ")[0] == "gymnasium"
+
+    def score_name(self, arguments: Mapping[str, object]) -> str:
+        """The name of its evaluations' statistic with these arguments: `return` unless `scores` has
+        another."""
+        return self.scores.get(str(arguments.get("score")), "return")
+
+
+_GAMES = (
+    "Alien|Asteroids|BeamRider|Boxing|Breakout|Enduro|Freeway|MontezumaRevenge|MsPacman|Pong|Qbert"
+    "|Seaquest"
+)
+_ATARI = rf"ALE/.*|\w+(NoFrameskip|Deterministic|-ram)\b.*|({_GAMES}|SpaceInvaders)-v\d"
+_MUJOCO = (
+    "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|Inverted(Double)?Pendulum|Pusher|Reacher"
+    "|Swimmer|Walker2d"
+)
+_DRIVING = (
+    "highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping"
+)
+_ROBOTICS = r"(Fetch|HandManipulate|HandReach|AntMaze|PointMaze|Adroit|FrankaKitchen)\w*"
+
+_PACKAGES = (  # the id, the package to install, the module that registers it
+    (_ATARI, "ale-py", "ale_py"),
+    (r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid"),
+    (rf"({_DRIVING})(-[a-z]+)*-v\d", "highway-env", "highway_env"),
+    (rf"{_ROBOTICS}-v\d", "gymnasium-robotics", "gymnasium_robotics"),
+    (r"dm_control/.*", "'shimmy[dm-control]'", "shimmy"),
+)
+_SENTENCES = (
+    (rf"({_MUJOCO})-v[0-4]", "MuJoCo's tasks are here in version 5: {name}-v5"),
+    (
+        r"\w+BulletEnv-v\d",
+        "PyBullet's environments are of the former gym; MuJoCo's are here, such as HalfCheetah-v5",
+    ),
+    (
+        r"(Mlp|Cnn|MultiInput)\w*Policy",
+        "the environment comes first, and the network follows from its spaces",
+    ),
+    ("StockTrading-v0", "pip install podracer-trading"),
+)
+
+
+def package_advice(environment_id: str) -> str:
+    """What to do about an id that is not registered; empty if no known package has it."""
+    for pattern, sentence in _SENTENCES:
+        if re.fullmatch(pattern, environment_id):
+            return sentence.format(name=environment_id.rpartition("-v")[0])
+    for pattern, package, module in _PACKAGES:
+        if re.fullmatch(pattern, environment_id):
+            named = f"name it {module}:{_current(environment_id, module)}"
+            return (
+                named if importlib.util.find_spec(module) else f"pip install {package}, and {named}"
+            )
+    return ""
+
+
+def install_advice(module: str) -> str:
+    """How to install a missing `module` that registers environments; empty for another one."""
+    return next(
+        (f"pip install {package}" for _, package, known in _PACKAGES if known == module), ""
+    )
+
+
+def _current(environment_id: str, module: str) -> str:
+    """The id as its package has it now: `ALE/Breakout-v5` for `BreakoutNoFrameskip-v4`."""
+    game = re.match(r"(?!ALE/)[A-Z][A-Za-z]*?(?=NoFrameskip|Deterministic|-)", environment_id)
+    return f"ALE/{game[0]}-v5" if game and module == "ale_py" else environment_id
+
+
+BUILT_IN_ENVIRONMENTS: Mapping[str, EnvironmentInfo] = BuiltIn(
     "id",
     "podracer_core.environments.classic_control_info",
     "podracer_core.environments.mujoco_info",
@@ -39,7 +195,7 @@ def known_environments() -> dict[str, EnvironmentInfo]:
     """The built-in environments and those of installed packages, by id. Ids with a version come
     first: one without stands for a family of tasks, such as mjlab's."""
     installed = {each.id: each.info for each in installed_environments() if each.info is not None}
-    known = {**BUILT_IN, **installed}
+    known = {**BUILT_IN_ENVIRONMENTS, **installed}
     return dict(sorted(known.items(), key=lambda item: versionless(item[0]) == item[0]))
 
 
@@ -57,7 +213,7 @@ def gymnasium_environments() -> dict[str, EnvironmentInfo]:
     ids = registered_ids()
     if ids is None:
         raise PreconditionFailed("Gymnasium is not installed here")
-    ours = {versionless(environment_id) for environment_id in BUILT_IN}
+    ours = {versionless(environment_id) for environment_id in BUILT_IN_ENVIRONMENTS}
     return {name: gymnasium_info(name) for name in newest(ids) if versionless(name) not in ours}
 
 
@@ -67,8 +223,8 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
 
     If Gymnasium is not installed (an orchestrator's image), an id of its form is accepted:
     inspection checks it."""
-    if environment_id in BUILT_IN:
-        return BUILT_IN[environment_id]
+    if environment_id in BUILT_IN_ENVIRONMENTS:
+        return BUILT_IN_ENVIRONMENTS[environment_id]
     installed = {each.id: each for each in installed_environments()}
     if environment_id in installed:
         info = installed[environment_id].info
@@ -82,7 +238,7 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     is_known = environment_id in (known or ()) and not _has_moved(environment_id)
     if is_known or (on_trust and _GYMNASIUM_ID.match(environment_id)):
         return gymnasium_info(environment_id)
-    every = [*BUILT_IN, *installed, *newest(known or [])]
+    every = [*BUILT_IN_ENVIRONMENTS, *installed, *newest(known or [])]
     advice = package_advice(environment_id) or did_you_mean(
         environment_id, every, "`podracer environments` lists all environments"
     )
@@ -94,8 +250,8 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
 def described_environment(environment_id: str) -> EnvironmentInfo | None:
     """The description of a built-in environment, or one that an installed package gives; None for
     any other: its arguments are unknown here."""
-    if environment_id in BUILT_IN:
-        return BUILT_IN[environment_id]
+    if environment_id in BUILT_IN_ENVIRONMENTS:
+        return BUILT_IN_ENVIRONMENTS[environment_id]
     return next(
         (
             each.info
@@ -233,7 +389,7 @@ def _registry() -> Mapping[str, EnvSpec] | None:
     return gymnasium.registry
 
 
-ENTRY_POINT_GROUP = "podracer.environments"
+ENVIRONMENT_GROUP = "podracer.environments"
 """A package adds an environment with an entry point of the environment's id.
 
 Its value is "its_package.envs:MyEnv", a `VecEnvironment` or whatever returns a `gymnasium.Env`,
@@ -263,7 +419,7 @@ def installed_environments() -> tuple[InstalledEnvironment, ...]:
     for name, value, package, is_ours in sorted(entries):
         others = sorted({other for same, _, other, _ in entries if same == name} - {package})
         start = f"environment {name!r} of package {package}:"
-        if name in BUILT_IN:
+        if name in BUILT_IN_ENVIRONMENTS:
             problem = f"{start} the id is a built-in environment's; choose another"
         elif others:
             problem = f"{start} {', '.join(others)} offers one of the same id; remove one of them"
@@ -300,4 +456,49 @@ def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, bool]:
 
 
 def _entry_points() -> importlib.metadata.EntryPoints:
-    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return importlib.metadata.entry_points(group=ENVIRONMENT_GROUP)
+
+
+_PROCESSES = Recipe("benchmarks/auto_and_budget.md")
+
+_WARP_PPO: Mapping[str, HyperparameterValue] = {
+    "horizon": 16,
+    "epochs": 4,
+    "desired_kl": 0.01,
+    "hidden_sizes": (256, 128, 64),
+    "activation": "elu",
+}
+
+_ROBOTS = {
+    # A GPU steps thousands of worlds in hardly more time than a hundred, but a policy learns by its
+    # number of updates: short rollouts. PPO's learning rate of 1e-3 is where `desired_kl` begins.
+    "cpu": Recipe("benchmarks/returns.md"),
+    "cuda": Recipe("benchmarks/gpu.md", 8192, 128, 128, {"ppo": _WARP_PPO}),
+}
+
+RECIPES: Mapping[str, Mapping[str, Recipe]] = {
+    "mujoco": _ROBOTS,
+    "mjlab": _ROBOTS,
+    # Classic control and other environments that are batches of tensors.
+    "torch": {
+        "cpu": Recipe("benchmarks/ppo_cartpole.md", cohort_envs=256),
+        "cuda": Recipe("benchmarks/gpu.md", 16384, 128, 128, {"ppo": {"horizon": 32, "epochs": 4}}),
+    },
+    # What steps in processes of its own, on the CPU: users' environments, and Gymnasium's.
+    "processes": {"cpu": _PROCESSES, "cuda": _PROCESSES},
+}
+
+
+def find_recipe(spec: EnvironmentSpec, device: str, *, is_batched: bool = False) -> Recipe:
+    """The cell of an environment. `is_batched`: a class that steps it as a batch of tensors is
+    known; of built-in environments the catalogue knows. `device`: "cuda", "cuda:1"; any other is
+    the CPU."""
+    info = find_environment(spec.id) if spec.id else None
+    place = "cuda" if device.startswith("cuda") else "cpu"
+    if spec.isolation:
+        return RECIPES["processes"][place]
+    if info is not None and place in info.recipes:
+        return info.recipes[place]
+    kind = "torch" if is_batched else "processes"
+    names = (spec.id, "" if info is None else info.backend)
+    return RECIPES[next((name for name in names if name in RECIPES), kind)][place]
