@@ -26,10 +26,8 @@ from podracer_core.algorithms import (
     algorithm_class,
     off_policy,
 )
-from podracer_core.buffers import memory
 from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
 from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator
 from podracer_core.training import take_snapshot
@@ -83,10 +81,10 @@ def capture(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callabl
 @contextlib.contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "compile", lambda work, **_: work)
-    monkeypatch.setattr(cuda_graphs, "capture", capture)
-    monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
+    monkeypatch.setattr("podracer_core.device.capture", capture)
+    monkeypatch.setattr("podracer_core.device.WARM_UP", 1)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: None)
     monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
     # after as many steps as a graph has
     monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)

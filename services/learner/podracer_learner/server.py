@@ -129,7 +129,7 @@ def _check(config: LearnerConfig) -> None:
 def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
     import torch
 
-    from podracer_core.buffers import total_bytes
+    from podracer_core.device import total_bytes
 
     split = config.layout == "split"
     return pod_service_pb2.PodCapabilities(

@@ -9,7 +9,6 @@ import torch
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue import BUILT_IN_ALGORITHMS, DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
 from podracer_core.environments.classic_control import CartPole, Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion import Contribution, FusionOptions, Mean, fuse
@@ -123,7 +122,7 @@ def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
 
     by_graphs = returns()
     assert "could not be captured" not in caplog.text
-    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: False)
+    monkeypatch.setattr("podracer_core.device.can_capture", lambda device: False)
     torch.testing.assert_close(
         torch.tensor(by_graphs), torch.tensor(returns()), rtol=1e-3, atol=1e-3
     )

@@ -117,7 +117,7 @@ class VecEnvironment(ABC):
     deterministic_evaluation: bool = False
     # A text on how it has prepared the user's data; shown once when a job is inspected.
     preparation: str = ""
-    # Whether its steps can be captured in a CUDA graph: see `cuda_graphs.Graphed`. Not inherited.
+    # Whether its steps can be captured in a CUDA graph: see `device.Graphed`. Not inherited.
     graph_safe: ClassVar[bool] = False
     # Whether `load_state` resumes within episodes; else it only begins the next ones.
     resumes_episodes: bool = True

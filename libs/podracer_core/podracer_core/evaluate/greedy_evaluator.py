@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from podracer_core import device
 from podracer_core.catalogue import MOST_EPISODE_STEPS
-from podracer_core.device import cuda_graphs
 from podracer_core.environments import Break, VecEnvironment
 from podracer_core.errors import InvalidInput, TimeUp, UserCodeFailed
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
@@ -128,7 +128,7 @@ class GreedyEvaluator(Evaluator):
         environment = self._environment(keys.numel())
         episodes.begin(keys, rows)
         limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
-        is_graph = environment.graph_safe and cuda_graphs.can_capture(environment.device)
+        is_graph = environment.graph_safe and device.can_capture(environment.device)
         left, steps, rewards, in_time = limit, STEPS_AT_ONCE if is_graph else 1, [], True
         while left and in_time:
             steps, began_at = min(left, steps), time.monotonic()
@@ -194,7 +194,7 @@ class GreedyEvaluator(Evaluator):
             known.actor.load_state(repeated.state())
             return known
         episodes = GreedyEpisodes(kept.environment, repeated, *form)
-        if cuda_graphs.can_capture(kept.environment.device):
+        if device.can_capture(kept.environment.device):
             kept.episodes[(num_envs, *form)] = episodes
         return episodes
 

@@ -11,7 +11,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.buffers import require_memory
+from podracer_core.device import require_memory
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.policy import Policy

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from podracer_core.algorithms import Algorithm, CohortConfig, algorithm_class
-from podracer_core.buffers import free_bytes, require_replay
+from podracer_core.buffers import require_replay
 from podracer_core.catalogue import EnvironmentSpec, find_algorithm, find_recipe
+from podracer_core.device import free_bytes
 from podracer_core.environments import batched_class
 from podracer_core.environments.processes import MOST_ISOLATED
 from podracer_core.errors import InvalidInput

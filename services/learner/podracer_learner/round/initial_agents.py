@@ -11,8 +11,8 @@ from torch import Tensor
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import Algorithm
-from podracer_core.buffers import free_bytes
 from podracer_core.checkpoint import Checkpoint
+from podracer_core.device import free_bytes
 from podracer_core.errors import InvalidInput
 from podracer_core.storage import ManifestFile, ObjectStore
 from podracer_core.training import EnvironmentState, MemberOutcome, ParentKind, inherit, resume
