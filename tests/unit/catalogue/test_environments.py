@@ -25,8 +25,7 @@ from podracer_core.catalogue import (
     is_batched,
     known_environments,
 )
-from podracer_core.environments import BUILT_IN as CLASSIC_CONTROL
-from podracer_core.environments import from_gymnasium, runs_on, to_gymnasium
+from podracer_core.environments import CLASSIC_CONTROL, from_gymnasium, runs_on, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.sections import Checks
 from podracer_platform.jobs import check_environment

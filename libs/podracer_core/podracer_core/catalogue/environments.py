@@ -181,11 +181,7 @@ def _current(environment_id: str, module: str) -> str:
 
 
 BUILT_IN_ENVIRONMENTS: Mapping[str, EnvironmentInfo] = BuiltIn(
-    "id",
-    "podracer_core.environments.classic_control_info",
-    "podracer_core.environments.mujoco_info",
-    "podracer_core.environments.point_chasing_info",
-    "podracer_core.environments.mjlab_info",
+    "id", "podracer_core.environments.info"
 )
 
 _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")

@@ -16,21 +16,20 @@ from podracer_core.lazy import exports
 from podracer_core.storage import CheckpointRef
 
 if TYPE_CHECKING:
-    from podracer_core.checkpoint.ensemble import (
-        combine, ensemble_rule, load_ensemble, load_ensemble_policy, rule_of,
-    )
     from podracer_core.checkpoint.evaluation import (
         evaluate_checkpoints, make_environment_for, played_observations, require_spaces,
     )
-    from podracer_core.checkpoint.export import compare, export_ensemble, export_policy
-    from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
+    from podracer_core.checkpoint.export import (
+        READERS, SUFFIX_OF, WRITERS, Format, compare, export_ensemble, export_policy,
+    )
     from podracer_core.checkpoint.objects import (
         Checkpoint, load_checkpoint, load_packed_checkpoint, open_checkpoint_folder,
         save_checkpoint,
     )
     from podracer_core.checkpoint.policy import (
-        POLICY_GROUPS, array_spaces, load_actor, load_policy, observation_origin,
-        open_packed_policy, original_space, pack_policy, random_observations,
+        POLICY_GROUPS, array_spaces, combine, ensemble_rule, load_actor, load_ensemble,
+        load_ensemble_policy, load_policy, observation_origin, open_packed_policy, original_space,
+        pack_policy, random_observations, rule_of,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue import BoxSpace, EnvironmentSpec, describe, parts_of
-from podracer_core.checkpoint.ensemble import load_ensemble
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import (
     array_spaces,
     load_actor,
+    load_ensemble,
     original_space,
     random_observations,
 )

@@ -13,8 +13,9 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_core.config import other_libraries
-    from podracer_core.config.builder import INVALID, BuildFunction, Builder, build
-    from podracer_core.config.document import Document, LocatedViolation, Node, Scalar
+    from podracer_core.config.builder import (
+        INVALID, BuildFunction, Builder, Document, LocatedViolation, Node, Scalar, build,
+    )
     from podracer_core.config.other_libraries import (
         advice, counterpart, did_you_mean, schedule_advice,
     )

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.environments.classic_control_info import BUILT_IN
-    from podracer_core.environments.episode_starts import EpisodeStarts, State
-    from podracer_core.environments.inspection import Inspection, inspect_environment
-    from podracer_core.environments.isolation import IsolationProof, isolation_proof
+    from podracer_core.environments.info import CLASSIC_CONTROL
+    from podracer_core.environments.inspection import (
+        Inspection, IsolationProof, inspect_environment, isolation_proof,
+    )
     from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
     from podracer_core.environments.registry import (
         batched_class, device_for, evaluates_alike, evaluation_device, is_evaluated_beside,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         action_array_space, action_mask_parts, action_mask_size, check_mask, from_gymnasium,
         observation_array_space, sample_allowed, to_gymnasium,
     )
-    from podracer_core.environments.torch_environment import TorchEnvironment
+    from podracer_core.environments.torch_environment import EpisodeStarts, State, TorchEnvironment
     from podracer_core.environments.vec_environment import (
         Break, EpisodeStatistic, Step, VecEnvironment, allocate_step, check_time_limit,
     )

@@ -18,29 +18,28 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_core.evolution.agents import (
         ALIVE, Action, Agent, Cohort, CohortRequest, NewAgent, Population, Retirement, Start, State,
+        seat,
     )
     from podracer_core.evolution.breeding import Breeding, Vacancy
-    from podracer_core.evolution.elite_sampling import Elites, cholesky, sample_around, shrink
     from podracer_core.evolution.elites import (
-        EliteStatistics, LineageStatistics, RoundResult, elite_statistics, lineage_statistics,
+        EliteStatistics, Elites, LineageStatistics, RoundResult, cholesky, elite_statistics,
+        lineage_statistics, sample_around, shrink,
     )
     from podracer_core.evolution.generational import Generational
-    from podracer_core.evolution.generator import GENERATORS, Generator
+    from podracer_core.evolution.generator import GENERATORS, Generator, RandomSearch
     from podracer_core.evolution.halving import AsynchronousHalving, Halving
     from podracer_core.evolution.optuna_search import Search, Suggestions, make_sampler
-    from podracer_core.evolution.portfolio import DIMENSIONS, configuration, coordinate
-    from podracer_core.evolution.random_search import RandomSearch
-    from podracer_core.evolution.round_budgets import (
-        Remaining, RoundBudget, Throughput, agent_stretch, cohort_stretch, member_limit,
+    from podracer_core.evolution.rules import (
+        Remaining, RoundBudget, Rules, Throughput, agent_stretch, cohort_stretch, member_limit,
         round_budget,
     )
-    from podracer_core.evolution.rules import Rules
     from podracer_core.evolution.rungs import (
         MINIMUM_PEERS, SAME_TO, Front, LineRound, Rungs, fraction_at_stake, is_at_bottom,
         peer_scores, shrunken,
     )
-    from podracer_core.evolution.search_space import SearchSpace, Shape, shape_of, weights_shape
-    from podracer_core.evolution.seating import seat
+    from podracer_core.evolution.search_space import (
+        DIMENSIONS, SearchSpace, Shape, configuration, coordinate, shape_of, weights_shape,
+    )
     from podracer_core.evolution.tournament import Tournament
     from podracer_core.evolution.updater import (
         UPDATERS, Admission, Entry, EvaluationSummary, LowerBoundUpdater, MeanUpdater, Updater,

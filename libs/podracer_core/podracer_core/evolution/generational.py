@@ -7,10 +7,9 @@ import math
 from dataclasses import replace
 from random import Random
 
-from podracer_core.evolution.agents import Agent, Cohort, CohortRequest, NewAgent, Population
+from podracer_core.evolution.agents import Agent, Cohort, CohortRequest, NewAgent, Population, seat
 from podracer_core.evolution.breeding import Breeding, Vacancy
 from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.seating import seat
 
 
 class Generational(Generator):

@@ -7,7 +7,7 @@ built_in     mean, weighted, outer
 combining    contributions in, the shared state out; the table of contributions, with quorum and
              deadline
 
-Learners exchange contributions through `podracer_core.training.epochs` and its `FusionTransport`.
+Learners exchange contributions through `podracer_core.training.session` and its `FusionTransport`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.fusion.built_in import Mean, Outer, Weighted, outer_step
-    from podracer_core.fusion.combining import LEAD, Decision, FusionTable, fuse
-    from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack, fusion_class
-    from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments, pooled
+    from podracer_core.fusion.combining import (
+        LEAD, Contribution, Decision, Fused, Fusion, FusionOptions, FusionState, FusionTable, Mean,
+        Moments, Outer, Parameters, Stack, Weighted, fuse, fusion_class, outer_step, pooled,
+    )
 else:
     __all__, __getattr__ = exports(__name__)

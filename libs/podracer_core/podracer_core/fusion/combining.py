@@ -7,15 +7,253 @@ deadline."""
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.fusion.fusion import Fusion, Parameters, Stack
-from podracer_core.fusion.state import Contribution, Fused, FusionState, column, pooled
+from podracer_core.catalogue import FUSION_GROUP, load_class
+from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Moments of the rows of M members: count [M], mean [M, K], and squares [M, K], the sum of
+    squared deviations.
+
+    All float64. With a count of 0, mean and squares are undefined.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, to be sent."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same, there."""
+        return Moments(self.count.to(device), self.mean.to(device), self.squares.to(device))
+
+    @property
+    def finite(self) -> Tensor:
+        """bool [M]: whether a member's moments are finite, with a valid count."""
+        numbers = self.mean.isfinite().all(-1) & self.squares.isfinite().all(-1)
+        return self.count.isfinite() & (self.count >= 0) & (numbers | (self.count == 0))
+
+    def where(self, wanted: Tensor) -> Moments:
+        """The moments, with no rows for members that are not `wanted` [M]."""
+        return Moments(torch.where(wanted, self.count, 0.0), self.mean, self.squares)
+
+
+def pooled(parts: Sequence[Moments]) -> Moments:
+    """The moments of the rows of all parts, in float64; without any rows, the first part's mean.
+
+    Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample
+    variances", for any number of parts: with n the sum of all n_i and m the mean of all rows,
+        m = sum(n_i m_i) / n,   S = sum(S_i) + sum(n_i (m_i - m)^2).
+    Means are taken relative to the first part's, which is finite also where it has no rows: a large
+    common offset then costs no digits."""
+    first = parts[0]
+    total = torch.zeros_like(first.count)
+    for part in parts:
+        total = total + part.count
+    mean = first.mean
+    for part in parts[1:]:
+        share = (part.count / total.clamp(min=1.0)).unsqueeze(-1)
+        mean = mean + torch.where(share > 0, share * (part.mean - first.mean), 0.0)
+    squares = torch.zeros_like(first.squares)
+    for part in parts:
+        count = part.count.unsqueeze(-1)
+        squares = squares + torch.where(
+            count > 0, part.squares + count * (part.mean - mean).square(), 0.0
+        )
+    return Moments(total, mean, squares)
+
+
+def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The mean of values [K, M, …] along K, float64 [M, …]. weight [K, M] is 0 or more, and not 0
+    for all K.
+
+    sum(w_k x_k) / sum(w_k), added in the order of K in float64. With weights of 1 and float32
+    values the sum is exact, and the mean as float32 is the true one correctly rounded, unless
+    values differ by more than a factor of 2^24 / K."""
+    total = torch.zeros_like(values[0], dtype=torch.float64)
+    for value, share in zip(values, weight, strict=True):
+        total += value.double() * column(share.double(), value)
+    return total / column(weight.double().sum(0), total)
+
+
+def sample_weights(samples: Sequence[int], counted: Tensor) -> Tensor:
+    """float64 [K, M]: the samples [K] of learners that are `counted` bool [K, M]; equal weights if
+    all are 0.
+
+    They are divided by their greatest common divisor, so equal numbers of samples give exactly the
+    plain mean."""
+    divisor = math.gcd(*samples) or 1
+    reduced = torch.tensor(
+        [count // divisor for count in samples], dtype=torch.float64, device=counted.device
+    )
+    weight = torch.where(counted, reduced.unsqueeze(1), 0.0)
+    return torch.where(weight.sum(0) > 0, weight, counted.double())
+
+
+def column(of_members: Tensor, like: Tensor) -> Tensor:
+    """[M] as [M, 1, …], to go with a tensor `like` [M, …]."""
+    return of_members.view(-1, *[1] * (like.dim() - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class FusionState:
+    """The state of a cohort of M members that its learners share.
+
+    parameters   name -> floating-point [M, …]: networks, their slow copies, the logarithm of a
+                 temperature
+    statistics   name -> those of each normalizer; in a contribution their growth since the last
+                 fusion
+    transitions  int64 [M], environment steps of each agent; in a contribution those since the last
+                 fusion
+    active       bool [M], false for a member that has diverged
+    """
+
+    parameters: Mapping[str, Tensor]
+    statistics: Mapping[str, Moments]
+    transitions: Tensor
+    active: Tensor
+
+    def to(self, device: torch.device | str) -> FusionState:
+        """The same, there."""
+        return FusionState(
+            {name: tensor.to(device) for name, tensor in self.parameters.items()},
+            {name: moments.to(device) for name, moments in self.statistics.items()},
+            self.transitions.to(device),
+            self.active.to(device),
+        )
+
+    def require_like(self, other: FusionState) -> None:
+        """Raises InvalidInput unless `other` has the same names, shapes and dtypes: it is of the
+        same cohort."""
+        own, others = self.kinds(), other.kinds()
+        differing = sorted(name for name in {*own, *others} if own.get(name) != others.get(name))
+        if differing:
+            name = differing[0]
+            raise InvalidInput(
+                f"a learner brings {name} as {others.get(name, 'nothing')}, expected "
+                f"{own.get(name, 'nothing')}: it does not train the same cohort ({len(differing)} "
+                f"of {len(own)} tensors differ)",
+                reason="COHORT_MISMATCH",
+            )
+
+    def kinds(self) -> dict[str, str]:
+        """dtype and shape of every tensor by name, in order: equal for learners of one cohort."""
+        tensors = {f"parameter {name}": tensor for name, tensor in self.parameters.items()}
+        for name, moments in self.statistics.items():
+            tensors |= {
+                f"statistics {name}.{key}": tensor for key, tensor in moments.tensors().items()
+            }
+        tensors |= {"transitions": self.transitions, "active": self.active}
+        return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One learner's contribution to a fusion.
+
+    rank     of the learner; the lead's is 0
+    epoch    number of the fusion, counted from 1
+    samples  trained on since the last fusion: the weight in a weighted mean
+    growth   its parameters, and the growth of statistics and transitions since the last fusion
+    """
+
+    rank: int
+    epoch: int
+    samples: int
+    growth: FusionState
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The result of a fusion.
+
+    epoch  its number; 0 for the initial state
+    state  the state to continue from
+    ranks  of the learners whose contributions it contains
+    """
+
+    epoch: int
+    state: FusionState
+    ranks: tuple[int, ...]
+
+
+Parameters = Mapping[str, Tensor]
+"""name -> [M, …] of one learner, or [K, M, …] of K learners."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOptions:
+    """Settings of a job for its fusion: `learning_rate` and `momentum` of an outer optimizer."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        violations = []
+        if not 0.0 < self.learning_rate < float("inf"):
+            violations.append(
+                FieldViolation("learning_rate", f"expected more than 0, got {self.learning_rate}")
+            )
+        if not 0.0 <= self.momentum < 1.0:
+            violations.append(
+                FieldViolation(
+                    "momentum", f"expected 0 or more and less than 1, got {self.momentum}"
+                )
+            )
+        if violations:
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The contributions of K learners, in the order of their ranks.
+
+    ranks       of the learners
+    samples     of each learner since the last fusion
+    counted     bool [K, M]: whether a learner's member counts. It does not if it has diverged or is
+                not finite; there `parameters` hold the previous ones, never a NaN
+    parameters  name -> float64 [K, M, …]
+    """
+
+    ranks: tuple[int, ...]
+    samples: tuple[int, ...]
+    counted: Tensor
+    parameters: Parameters
+
+
+class Fusion(ABC):
+    """Combines the parameters of several learners of one cohort. One object serves one round and
+    may keep state."""
+
+    def __init__(self, options: FusionOptions) -> None:
+        """Raises InvalidInput for unsupported options."""
+        self.options = options
+
+    @abstractmethod
+    def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
+        """The new parameters, float64 [M, …] each.
+
+        previous  those of the last fusion, from which all learners began; float64 [M, …] each
+
+        The result depends only on the arguments and on former calls. Values for a member that
+        counts for no learner are ignored. It must not change its arguments."""
+
+
+def fusion_class(name: str) -> type[Fusion]:
+    """The class of the fusion `name`. Raises as `load_class`."""
+    return load_class(FUSION_GROUP, name, Fusion, "pod.fusion.name")  # type: ignore[type-abstract]
+
 
 LEAD = 0
 """The rank of the lead."""
@@ -236,3 +474,71 @@ class FusionTable:
         state = fuse(self._fusion, self._present.state, list(brought.values()))
         self._present = Fused(self._present.epoch + 1, state, answered)
         return Decision(self._present, answered)
+
+
+class Mean(Fusion):
+    """The mean of all learners: local SGD (Stich, 2019, arXiv:1805.09767)."""
+
+    def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
+        """See `Fusion`."""
+        return _means(stack, stack.counted.double())
+
+
+class Weighted(Fusion):
+    """The mean weighted by samples: federated averaging (McMahan et al., 2017, arXiv:1602.05629,
+    algorithm 1)."""
+
+    def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
+        """See `Fusion`."""
+        return _means(stack, sample_weights(stack.samples, stack.counted))
+
+
+class Outer(Fusion):
+    """Nesterov's momentum along the mean movement of the learners: DiLoCo (arXiv:2311.08105).
+
+    The paper's values are a learning rate of 0.7 and a momentum of 0.9. A member that no learner
+    counts keeps its velocity. A new lead begins with none."""
+
+    _velocity: Parameters | None = None
+
+    def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
+        """See `Fusion`."""
+        velocity = self._velocity or {
+            name: torch.zeros_like(tensor) for name, tensor in previous.items()
+        }
+        moves = stack.counted.any(0)
+        fused: dict[str, Tensor] = {}
+        following: dict[str, Tensor] = {}
+        for name, mean in _means(stack, stack.counted.double()).items():
+            fused[name], moved = outer_step(
+                previous[name],
+                mean,
+                velocity[name],
+                self.options.learning_rate,
+                self.options.momentum,
+            )
+            following[name] = torch.where(column(moves, moved), moved, velocity[name])
+        self._velocity = following
+        return fused
+
+
+def _means(stack: Stack, weight: Tensor) -> dict[str, Tensor]:
+    return {name: weighted_mean(values, weight) for name, values in stack.parameters.items()}
+
+
+def outer_step(
+    previous: Tensor, mean: Tensor, velocity: Tensor, learning_rate: float, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """One step of stochastic gradient descent with momentum from `previous`; returns the new
+    parameters and velocity.
+
+    The outer gradient is the learners' mean movement, reversed: g = previous - mean. DiLoCo
+    (Douillard et al., 2023, arXiv:2311.08105, algorithm 1) takes Nesterov's form, as
+    torch.optim.SGD writes it:
+        v <- momentum v + g,   theta = previous - learning_rate (g + momentum v).
+    The mean is added to and not subtracted from what it came of, so that a learning rate of 1
+    without momentum gives the mean itself, exactly: local SGD (Stich, 2019, arXiv:1805.09767). All
+    tensors are of one shape, in float64."""
+    gradient = previous - mean
+    velocity = momentum * velocity + gradient
+    return mean + (1.0 - learning_rate) * gradient - learning_rate * (momentum * velocity), velocity

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.in_process.breeding import replace_worst
-    from podracer_core.in_process.callbacks import Callback
     from podracer_core.in_process.environments import find_source
     from podracer_core.in_process.order import Order
-    from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
+    from podracer_core.in_process.reporting import Callback, Look, ProgressLine, interrupts
     from podracer_core.in_process.result import Policy, Result, begin_from, load
-    from podracer_core.in_process.training import train
+    from podracer_core.in_process.training import replace_worst, train
 else:
     __all__, __getattr__ = exports(__name__)

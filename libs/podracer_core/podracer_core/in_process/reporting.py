@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import signal
 import sys
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from podracer_core.errors import UserCodeFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
 if TYPE_CHECKING:
     from podracer_core.environments import VecEnvironment
     from podracer_core.in_process.order import Order
+    from podracer_core.in_process.result import Result
     from podracer_core.training import Selection, TrainingSession
 
 _IN_VAIN = 3  # rollouts in a row
@@ -216,3 +218,96 @@ def interrupts(call: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def plot_looks(
+    history: Sequence[Look],
+    title: str,
+    target: float | None,
+    training: Sequence[tuple[int, float]] = (),
+) -> Any:
+    """A matplotlib figure: a thin line for each member, a thick one for the best so far, the
+    target, and the returns of `training` episodes by environment steps.
+
+    Raises PreconditionFailed if matplotlib is missing, or the history is empty.
+    """
+    try:
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        message = f"figures need the extra podracer-core[plot]: {error}"
+        raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
+    if not history:
+        raise PreconditionFailed(
+            "nothing to plot: training was too short for an evaluation, or its history was not "
+            "stored"
+        )
+    figure, axes = pyplot.subplots(figsize=(7.0, 4.0), layout="constrained")
+    if training:
+        axes.plot(
+            *zip(*training, strict=True),
+            color="tab:orange",
+            linewidth=1.0,
+            label="training episodes",
+        )
+    steps = [look.env_steps for look in history]
+    for member in range(len(history[0].returns)):
+        axes.plot(
+            steps,
+            [look.returns[member] for look in history],
+            color="tab:blue",
+            alpha=0.35,
+            linewidth=1.0,
+        )
+    axes.plot(
+        steps, [look.best for look in history], color="tab:blue", linewidth=2.0, label="best so far"
+    )
+    if target is not None:
+        axes.axhline(target, color="tab:gray", linestyle="--", label="target")
+    axes.set(title=title, xlabel="environment steps of all members", ylabel="return")
+    axes.legend(loc="lower right")
+    # a notebook shows what a cell ends with, and would show open figures once more
+    pyplot.close(figure)
+    return figure
+
+
+class Callback:
+    """Hooks during training; override those that you need. The training loop calls them and waits.
+    An exception ends training and is raised to the caller."""
+
+    def on_start(self, run: Order) -> None:
+        """Everything is set up. `run` describes the training: its members, hyperparameters and
+        limits."""
+
+    def on_look(self, look: Look) -> bool | None:
+        """The members were evaluated. Returning False ends training."""
+        return None
+
+    def on_end(self, result: Result) -> None:
+        """Training has ended with a result."""
+
+
+Callbacks = Callback | Callable[[Look], object] | Sequence[Callback | Callable[[Look], object]]
+"""One or several; a plain function is an `on_look`."""
+
+
+class _Function(Callback):
+    def __init__(self, call: Callable[[Look], object]) -> None:
+        self._call = call
+
+    def on_look(self, look: Look) -> bool | None:
+        return False if self._call(look) is False else None
+
+
+def as_callbacks(given: Callbacks | None) -> list[Callback]:
+    """The callbacks of `train`. Raises InvalidInput for anything else."""
+    every = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    found: list[Callback] = []
+    for each in every:
+        if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
+            problem = (
+                "expected a podracer.Callback such as Patience(10), or a function of a "
+                f"look; got {each!r:.100}"
+            )
+            raise InvalidInput.of("callbacks", problem)
+        found.append(each if isinstance(each, Callback) else _Function(each))
+    return found

@@ -256,7 +256,7 @@ class Result:
 
         Raises PreconditionFailed without the extra podracer-core[plot].
         """
-        from podracer_core.in_process.plotting import plot_looks
+        from podracer_core.in_process.reporting import plot_looks
 
         return plot_looks(
             self.history, f"{self.algorithm} in {self.environment}", self._target, self.training

@@ -21,10 +21,13 @@ from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig
 from podracer_core.catalogue import (
     EnvironmentSpec,
     Isolation,
+    Range,
     check_action_space,
     check_observation_space,
     cut_warning,
     evaluation_steps,
+    mutate,
+    sample,
     to_json,
     treatment,
     unreachable,
@@ -42,11 +45,17 @@ from podracer_core.environments import (
 from podracer_core.environments.processes import core_count
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
 from podracer_core.evaluate import EvaluationResult, result_to_json
-from podracer_core.in_process.breeding import Values, first_members, replace_worst
-from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
 from podracer_core.in_process.order import Order, check_order, unknown_argument
-from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
+from podracer_core.in_process.reporting import (
+    Breakages,
+    Callback,
+    Callbacks,
+    Look,
+    ProgressLine,
+    as_callbacks,
+    interrupts,
+)
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.random_numbers import member_seeds
 from podracer_core.training import (
@@ -62,8 +71,64 @@ from podracer_core.training import (
     fitting_algorithm,
     fitting_envs,
     fitting_horizon,
+    inherit,
     usual_envs_per_member,
 )
+
+Values = dict[str, float]
+"""A member's own hyperparameters that are searched."""
+
+_REPLACED = 0.25
+"""Part of the members: truncation selection of Jaderberg et al. 2017, Population Based Training,
+arXiv:1711.09846."""
+
+
+def first_members(
+    ranges: Mapping[str, Range], defaults: Mapping[str, float], count: int, random: Random
+) -> list[Values]:
+    """The first member has the defaults if the ranges contain them, as a sound agent; the others
+    are drawn."""
+    drawn = [
+        {name: _number(sample(where, random)) for name, where in sorted(ranges.items())}
+        for _ in range(count)
+    ]
+    first = {
+        name: defaults[name] if where.contains(defaults[name]) else drawn[0][name]
+        for name, where in ranges.items()
+    }
+    return [first, *drawn[1:]]
+
+
+def replace_worst(
+    algorithm: Algorithm,
+    returns: Sequence[float],
+    values: list[Values],
+    ranges: Mapping[str, Range],
+    random: Random,
+) -> None:
+    """Replace the worst quarter of the members, by their `returns` [M], by children of the best
+    quarter: with the parent's weights and mutated hyperparameters. Changes `values` accordingly."""
+    active = algorithm.active.tolist()
+    order = sorted(
+        range(len(returns)), key=lambda member: (active[member], returns[member]), reverse=True
+    )
+    count = int(_REPLACED * len(order))
+    for member in order[-count:]:
+        parent = order[int(random.random() * count)]
+        inherit(
+            algorithm, member, "copy", [(algorithm.member_state(parent), 1.0)], keep_optimizer=True
+        )
+        values[member] = {
+            name: _number(mutate(where, values[parent][name], random))
+            for name, where in sorted(ranges.items())
+        }
+        algorithm.set_hyperparameters(member, values[member])
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float), "members differ in real numbers only"
+    return float(value)
+
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podracer_core.config import MAX_SECONDS, Seconds
-from podracer_core.sections.checks import MAX_COUNT, Checks, is_extension_name
+from podracer_core.sections.objective import MAX_COUNT, Checks, is_extension_name
 
 MAX_POPULATION = 4096
 MAX_GENERATIONS = 1_000_000

@@ -32,26 +32,26 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_core.training import evaluation_backend, plan, source
-    from podracer_core.training.epochs import EpochFusion, FusionTransport
     from podracer_core.training.evaluation_backend import (
-        EvaluationAnswer, EvaluationBackend, EvaluationOrder, InProcessBackend, evaluate_order,
+        EvaluationAnswer, EvaluationBackend, EvaluationOrder, InProcessBackend, PolicyEvaluation,
+        evaluate_order,
     )
     from podracer_core.training.evaluation_policy import Budget, EvaluationCosts, EvaluationPolicy
     from podracer_core.training.evaluation_process import ProcessBackend
     from podracer_core.training.member_states import (
-        EnvironmentState, MemberGroups, ParentKind, inherit, member_environment_states, resume,
-        resume_environments, stack_states, unstack_states,
+        Contender, EnvironmentState, Judgement, MemberGroups, Moment, ParentKind, Snapshot, inherit,
+        member_environment_states, resume, resume_environments, stack_states, take_snapshot,
+        unstack_states,
     )
-    from podracer_core.training.phases import TOTAL, Occasions, Phases, processor_seconds
-    from podracer_core.training.plan import RoundPlan, Statistic
-    from podracer_core.training.policy_evaluation import PolicyEvaluation
+    from podracer_core.training.plan import (
+        TOTAL, Occasions, Phases, RoundPlan, Statistic, processor_seconds,
+    )
     from podracer_core.training.selection import RoundView, Selection
-    from podracer_core.training.session import MemberOutcome, Progress, TrainingSession
+    from podracer_core.training.session import (
+        EpochFusion, FusionTransport, MemberOutcome, Progress, TrainingSession,
+    )
     from podracer_core.training.sizes import (
         fitting_algorithm, fitting_envs, fitting_horizon, require_room, usual_envs_per_member,
-    )
-    from podracer_core.training.snapshots import (
-        Contender, Judgement, Moment, Snapshot, take_snapshot,
     )
     from podracer_core.training.source import (
         MOST_AHEAD, InProcessSource, OverlappingSource, PaceTrial, RolloutSource, WorldBreak,

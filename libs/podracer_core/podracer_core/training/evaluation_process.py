@@ -33,8 +33,8 @@ from podracer_core.training.evaluation_backend import (
     EvaluationAnswer,
     EvaluationBackend,
     EvaluationOrder,
+    PolicyEvaluation,
 )
-from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 _SENT = ("order_id", "seeds", "first_episodes", "admission_score", "screening", "required_score")
 _LEAST_S = 0.1  # for an order

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from podracer_core.environments.classic_control_info import ACROBOT
+from podracer_core.environments.info import ACROBOT
 from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.errors import InvalidInput

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from podracer_core.environments.classic_control_info import MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS
+from podracer_core.environments.info import MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS
 from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from podracer_core.environments.classic_control_info import PENDULUM
+from podracer_core.environments.info import PENDULUM
 from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform

@@ -18,10 +18,9 @@ except ImportError as error:
     message = "MuJoCo's environments need MuJoCo 4 or later: install podracer-core[mujoco]"
     raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
 if TYPE_CHECKING:
-    from podracer_core.environments.mujoco import engine, warp_model
-    from podracer_core.environments.mujoco.engine import load_model
+    from podracer_core.environments.mujoco import physics, warp_physics
     from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-    from podracer_core.environments.mujoco.warp_model import Capacity, model_for_warp
-    from podracer_core.environments.mujoco.warp_physics import WarpPhysics
+    from podracer_core.environments.mujoco.physics import load_model
+    from podracer_core.environments.mujoco.warp_physics import Capacity, WarpPhysics, model_for_warp
 else:
     __all__, __getattr__ = exports(__name__)

@@ -18,9 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.mujoco.engine import open_physics
-from podracer_core.environments.mujoco_info import (
+from podracer_core.environments.info import (
     Engine,
     HumanoidArguments,
     HumanoidParts,
@@ -28,6 +26,8 @@ from podracer_core.environments.mujoco_info import (
     TaskArguments,
     WalkArguments,
 )
+from podracer_core.environments.mujoco.physics import open_physics
+from podracer_core.environments.torch_environment import EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,

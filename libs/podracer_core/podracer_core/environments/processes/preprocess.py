@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue import EnvironmentSpec, from_json
-from podracer_core.environments.processes.breaks import LONGEST_MESSAGE
 from podracer_core.environments.processes.exchange import map_memory, size_memory
-from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import (
     MOST_ISOLATED,
     Asked,
+    LocalRows,
+    MakeEnvironment,
     RowProcesses,
     core_count,
 )
+from podracer_core.environments.processes.rows import LONGEST_MESSAGE
 from podracer_core.environments.spaces import (
     action_mask_size,
     observation_array_space,

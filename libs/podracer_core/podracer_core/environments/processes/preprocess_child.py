@@ -53,14 +53,13 @@ import gymnasium
 from numpy.typing import NDArray
 
 from podracer_core.box import IN_BOX
-from podracer_core.environments.processes.breaks import describe_error
-from podracer_core.environments.processes.environment_index import (
+from podracer_core.environments.processes.exchange import PROGRESS, Channel
+from podracer_core.environments.processes.gymnasium_rows import (
     VARIABLE,
     EnvironmentIndex,
     open_gymnasium,
 )
-from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.rows import Rows
+from podracer_core.environments.processes.rows import Rows, describe_error
 from podracer_core.errors import InvalidInput
 
 _CLOSING_S = 2.0

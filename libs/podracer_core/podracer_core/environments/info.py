@@ -1,5 +1,4 @@
-"""Gymnasium's MuJoCo tasks (v5), batched by MuJoCo itself on a CPU, some also by MuJoCo Warp on
-CUDA."""
+"""Gymnasium's classic control, in torch."""
 
 from __future__ import annotations
 
@@ -7,8 +6,97 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from podracer_core.catalogue import ArgumentInfo, BoxSpace, EnvironmentInfo
+from podracer_core.catalogue import ArgumentInfo, BoxSpace, DiscreteSpace, EnvironmentInfo
 from podracer_core.errors import InvalidInput
+
+_CART_POLE_HIGH = (4.8, math.inf, 24 * math.pi / 180, math.inf)
+_ACROBOT_HIGH = (1.0, 1.0, 1.0, 1.0, 4 * math.pi, 9 * math.pi)
+_MOUNTAIN_CAR_LOW = (-1.2, -0.07)
+_MOUNTAIN_CAR_HIGH = (0.6, 0.07)
+_GOAL_VELOCITY = ArgumentInfo("goal_velocity", "how fast the car must at least be at the top", 0.0)
+
+CART_POLE = EnvironmentInfo(
+    id="CartPole-v1",
+    description="Balance a pole on a cart by pushing it left or right; 1 a step, 500 at most",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    observation_space=BoxSpace(tuple(-high for high in _CART_POLE_HIGH), _CART_POLE_HIGH, (4,)),
+    action_space=DiscreteSpace(2),
+    max_episode_steps=500,
+    most_reward=1.0,
+    factory="podracer_core.environments.classic_control.cartpole:CartPole",
+    arguments=(
+        ArgumentInfo(
+            "sutton_barto_reward",
+            "reward -1 for falling and 0 otherwise, instead of 1 a step",
+            False,
+        ),
+    ),
+)
+
+PENDULUM = EnvironmentInfo(
+    id="Pendulum-v1",
+    description="Swing a pendulum up and hold it with a weak motor; about -150 an episode is good, "
+    "0 the best",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    observation_space=BoxSpace((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (3,)),
+    action_space=BoxSpace(-2.0, 2.0, (1,)),
+    max_episode_steps=200,
+    most_reward=0.0,
+    factory="podracer_core.environments.classic_control.pendulum:Pendulum",
+    arguments=(ArgumentInfo("g", "acceleration of gravity, m/s²", 10.0),),
+)
+
+ACROBOT = EnvironmentInfo(
+    id="Acrobot-v1",
+    description="Swing the end of a double pendulum up by a motor in its middle joint; -1 a step, "
+    "-100 is good",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    observation_space=BoxSpace(tuple(-high for high in _ACROBOT_HIGH), _ACROBOT_HIGH, (6,)),
+    action_space=DiscreteSpace(3),
+    max_episode_steps=500,
+    most_reward=0.0,
+    factory="podracer_core.environments.classic_control.acrobot:Acrobot",
+    arguments=(
+        ArgumentInfo(
+            "book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"
+        ),
+        ArgumentInfo("dt", "seconds a step", 0.2),
+        ArgumentInfo(
+            "torque_noise_max", "N m; a number uniform in ± this is added to the torque", 0.0
+        ),
+    ),
+)
+
+MOUNTAIN_CAR = EnvironmentInfo(
+    id="MountainCar-v0",
+    description="Rock a weak car out of a valley, by one of three pushes; -1 a step, -110 is good",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
+    action_space=DiscreteSpace(3),
+    max_episode_steps=200,
+    most_reward=0.0,
+    factory="podracer_core.environments.classic_control.mountain_car:MountainCar",
+    arguments=(_GOAL_VELOCITY,),
+)
+
+MOUNTAIN_CAR_CONTINUOUS = EnvironmentInfo(
+    id="MountainCarContinuous-v0",
+    description="Rock a weak car out of a valley, burning little fuel; 100 at the top, 90 is good",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
+    action_space=BoxSpace(-1.0, 1.0, (1,)),
+    max_episode_steps=999,
+    factory="podracer_core.environments.classic_control.mountain_car:MountainCarContinuous",
+    arguments=(_GOAL_VELOCITY,),
+)
+
+CLASSIC_CONTROL = (CART_POLE, PENDULUM, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS)
+
 
 Engine = Literal["auto", "mujoco", "warp"]
 
@@ -209,101 +297,156 @@ def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str
 
 
 def _task(
-    factory: str,
+    name: str,
     arguments: type[TaskArguments],
     description: str,
     sizes: tuple[int, int],
     action_limit: float = 1.0,
 ) -> EnvironmentInfo:
-    """`factory` is "module:Name" below `mujoco.tasks`; `sizes` of observation and action."""
+    """`name` is that of the class in `mujoco.tasks`; `sizes` of observation and action."""
     defaults = {field.name: field.default for field in fields(arguments)}
     limit = defaults.pop("max_episode_steps")
     observation_size, action_size = sizes
     return EnvironmentInfo(
-        id=f"{factory.partition(':')[2]}-v5",
+        id=f"{name}-v5",
         description=description,
         backend="mujoco",
         devices=("cpu", "cuda") if "engine" in defaults else ("cpu",),
         observation_space=BoxSpace(-math.inf, math.inf, (observation_size,)),
         action_space=BoxSpace(-action_limit, action_limit, (action_size,)),
         max_episode_steps=limit if isinstance(limit, int) else None,
-        factory=f"podracer_core.environments.mujoco.tasks.{factory}",
+        factory=f"podracer_core.environments.mujoco.tasks:{name}",
         arguments=tuple(
-            ArgumentInfo(name, _MEANINGS[name], default) for name, default in defaults.items()
+            ArgumentInfo(each, _MEANINGS[each], default) for each, default in defaults.items()
         ),
     )
 
 
 # Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
-BUILT_IN = (
+_MUJOCO = (
     _task(
-        "spatial:Ant",
+        "Ant",
         AntArguments,
         "Walk on four legs without falling over; 6,000 is very good",
         (27, 8),
     ),
     _task(
-        "planar:HalfCheetah",
+        "HalfCheetah",
         HalfCheetahArguments,
         "Run on two legs, in a plane; 10,000 is very good",
         (17, 6),
     ),
     _task(
-        "planar:Hopper",
+        "Hopper",
         HopperArguments,
         "Hop on one leg, in a plane, without falling; 3,500 is very good",
         (11, 3),
     ),
     _task(
-        "spatial:Humanoid",
+        "Humanoid",
         HumanoidArguments,
         "Walk on two legs without falling; 5,000 is good",
         (270, 17),
         0.4,
     ),
     _task(
-        "spatial:HumanoidStandup",
+        "HumanoidStandup",
         HumanoidStandupArguments,
         "Stand up from lying on the back; 150,000 is good",
         (270, 17),
         0.4,
     ),
     _task(
-        "fixed:InvertedDoublePendulum",
+        "InvertedDoublePendulum",
         InvertedDoublePendulumArguments,
         "Balance two poles, one upon the other, on a cart; about 9,350 at best",
         (9, 1),
     ),
     _task(
-        "fixed:InvertedPendulum",
+        "InvertedPendulum",
         InvertedPendulumArguments,
         "Balance a pole on a cart; 1 a step, 1,000 at best",
         (4, 1),
         3.0,
     ),
     _task(
-        "fixed:Pusher",
+        "Pusher",
         PusherArguments,
         "Push a cylinder to its goal with an arm; -30 is good",
         (23, 7),
         2.0,
     ),
     _task(
-        "fixed:Reacher",
+        "Reacher",
         ReacherArguments,
         "Bring the tip of an arm to a target; -4 is good",
         (10, 2),
     ),
     _task(
-        "planar:Swimmer",
+        "Swimmer",
         SwimmerArguments,
         "Swim with three links through a viscous fluid, in a plane; 360 is very good",
         (8, 2),
     ),
     _task(
-        "planar:Walker2d",
+        "Walker2d",
         Walker2dArguments,
         "Walk on two legs, in a plane, without falling; 4,000 is good",
         (17, 6),
     ),
 )
+
+
+_DIMENSIONS = ArgumentInfo("dimensions", "of the space in which the points move", 2)
+
+_POINT_CHASING = (
+    EnvironmentInfo(
+        id="PointChasing-v0",
+        description="Accelerate until a drifting point is caught, in any number of dimensions; 2 "
+        "is good in two",
+        backend="torch",
+        devices=("cpu", "cuda"),
+        observation_space=BoxSpace(-math.inf, math.inf, (8,)),
+        action_space=BoxSpace(-1.0, 1.0, (2,)),
+        max_episode_steps=1024,
+        factory="podracer_core.environments.point_chasing:PointChasing",
+        arguments=(_DIMENSIONS,),
+    ),
+    EnvironmentInfo(
+        id="PointChasingDiscrete-v0",
+        description="The same chase, with -1, 0 or 1 in each dimension; 2 is good in two",
+        backend="torch",
+        devices=("cpu", "cuda"),
+        observation_space=BoxSpace(-math.inf, math.inf, (8,)),
+        action_space=DiscreteSpace(9),
+        max_episode_steps=1024,
+        factory="podracer_core.environments.point_chasing:PointChasingDiscrete",
+        arguments=(
+            _DIMENSIONS,
+            ArgumentInfo(
+                "factored",
+                "actions are a choice for each dimension instead of one out of 3^d",
+                False,
+            ),
+        ),
+    ),
+)
+
+
+_MJLAB = EnvironmentInfo(
+    id="mjlab",
+    description="A task of mjlab, by its name: robots on MuJoCo Warp",
+    backend="torch",
+    devices=("cpu", "cuda"),
+    factory="podracer_core.environments.rsl_rl:Mjlab",
+    arguments=(
+        ArgumentInfo(
+            "task",
+            "its name in mjlab",
+            required=True,
+            example="Mjlab-Velocity-Flat-Unitree-Go1",
+        ),
+    ),
+)
+
+BUILT_IN = (*CLASSIC_CONTROL, *_MUJOCO, *_POINT_CHASING, _MJLAB)
