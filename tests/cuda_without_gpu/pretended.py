@@ -29,7 +29,7 @@ from podracer_core.algorithms import (
 from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import VecEnvironment, make_vec_environment
-from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator
+from podracer_core.evaluate import GreedyEvaluator, evaluator
 from podracer_core.training import take_snapshot
 
 MEMBERS, ENVS = 2, 4
@@ -85,14 +85,12 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("podracer_core.device.WARM_UP", 1)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)
     monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: None)
-    monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(evaluator, "STEPS_AT_ONCE", 2)
     # after as many steps as a graph has
-    monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)
-    monkeypatch.setattr(
-        greedy_evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear()
-    )
-    monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "results", lambda _, in_time: ())
-    monkeypatch.setattr(greedy_evaluator, "_with_statistics", lambda results, *_: results)
+    monkeypatch.setattr(evaluator, "_have_ended", lambda running: True)
+    monkeypatch.setattr(evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear())
+    monkeypatch.setattr(evaluator._IntactEpisodes, "results", lambda _, in_time: ())
+    monkeypatch.setattr(evaluator, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
     with MODE:
         yield

@@ -147,7 +147,7 @@ def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
     ("text", "problem"),
     [
         ("import a_package_that_is_not_there\n", "cannot be imported: ModuleNotFoundError"),
-        ("class Median:\n    pass\n", "is no podracer_core.fusion.combining.Fusion"),
+        ("class Median:\n    pass\n", "is no podracer_core.fusion.Fusion"),
     ],
 )
 def test_a_package_with_a_broken_fusion_is_named(

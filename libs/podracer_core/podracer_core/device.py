@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.errors import InvalidInput
-from podracer_core.toolchain import missing
+from podracer_core.native import missing
 
 logger = logging.getLogger(__name__)
 

@@ -146,7 +146,7 @@ def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         importlib.metadata.EntryPoint(
             "Cart",
-            "podracer_core.environments.classic_control.cartpole:CartPole",
+            "podracer_core.environments.classic_control:CartPole",
             ENVIRONMENT_GROUP,
         ),
         importlib.metadata.EntryPoint(

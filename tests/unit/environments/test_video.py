@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core import offscreen
+from podracer_core import native
 from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import _filmed_spec, record_video
 from podracer_core.environments.processes import PreprocessVecEnv
@@ -115,13 +115,13 @@ def test_where_nothing_draws_one_message_says_what_to_install(
     monkeypatch.setattr(
         offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
     )
-    offscreen.working_backend.cache_clear()
+    native.working_backend.cache_clear()
     with pytest.raises(
         PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"
     ):
-        offscreen.set_up_offscreen()
+        native.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")
-    offscreen.set_up_offscreen()
+    native.set_up_offscreen()
     assert os.environ["MUJOCO_GL"] == "glfw", "what is set stays"
 
 

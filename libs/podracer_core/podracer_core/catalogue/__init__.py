@@ -34,14 +34,12 @@ if TYPE_CHECKING:
         OUTER, evaluator_names, fusion_names, load_class, package_of,
     )
     from podracer_core.catalogue.hyperparameters import (
-        Choice, Fixed, Hyperparameter, HyperparameterValue, IntegerInterval, Interval, Range, Scope,
-        SearchRange, mutate, perturb, sample,
+        EXPLORATION_NOISE, H_TERM, LAYER_NORM, OFF_POLICY, QUICK_REPLAY, SCHEDULE, Choice, Fixed,
+        Hyperparameter, HyperparameterValue, IntegerInterval, Interval, Range, Scope, SearchRange,
+        adapted, mutate, perturb, sample, sought,
     )
     from podracer_core.catalogue.observations import (
         WHOLE, flat_rows, named_values, origin_array, parts_of, treatment,
-    )
-    from podracer_core.catalogue.shared_hyperparameters import (
-        EXPLORATION_NOISE, H_TERM, LAYER_NORM, OFF_POLICY, QUICK_REPLAY, SCHEDULE, adapted, sought,
     )
     from podracer_core.catalogue.spaces import (
         ASYMMETRIC, NO_BOUND, Bound, BoxSpace, DictSpace, DiscreteSpace, MultiBinarySpace,

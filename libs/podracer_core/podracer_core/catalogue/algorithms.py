@@ -161,11 +161,7 @@ class AlgorithmInfo:
         }
 
 
-BUILT_IN_ALGORITHMS: Mapping[str, AlgorithmInfo] = BuiltIn(
-    "name",
-    "podracer_core.algorithms.on_policy_info",
-    "podracer_core.algorithms.off_policy_info",
-)
+BUILT_IN_ALGORITHMS: Mapping[str, AlgorithmInfo] = BuiltIn("name", "podracer_core.algorithms.info")
 
 
 @functools.cache

@@ -16,9 +16,6 @@ from podracer_core.lazy import exports
 from podracer_core.storage import CheckpointRef
 
 if TYPE_CHECKING:
-    from podracer_core.checkpoint.evaluation import (
-        evaluate_checkpoints, make_environment_for, played_observations, require_spaces,
-    )
     from podracer_core.checkpoint.export import (
         READERS, SUFFIX_OF, WRITERS, Format, compare, export_ensemble, export_policy,
     )
@@ -27,9 +24,10 @@ if TYPE_CHECKING:
         save_checkpoint,
     )
     from podracer_core.checkpoint.policy import (
-        POLICY_GROUPS, array_spaces, combine, ensemble_rule, load_actor, load_ensemble,
-        load_ensemble_policy, load_policy, observation_origin, open_packed_policy, original_space,
-        pack_policy, random_observations, rule_of,
+        POLICY_GROUPS, array_spaces, combine, ensemble_rule, evaluate_checkpoints, load_actor,
+        load_ensemble, load_ensemble_policy, load_policy, make_environment_for, observation_origin,
+        open_packed_policy, original_space, pack_policy, played_observations, random_observations,
+        require_spaces, rule_of,
     )
 else:
     __all__, __getattr__ = exports(__name__)

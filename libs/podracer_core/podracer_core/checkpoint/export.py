@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from podracer_core.catalogue import parts_of
-from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import (
+    likely_observations,
     load_ensemble_policy,
     load_policy,
     observation_origin,

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.config import other_libraries
+    from podracer_core.config import builder
     from podracer_core.config.builder import (
-        INVALID, BuildFunction, Builder, Document, LocatedViolation, Node, Scalar, build,
-    )
-    from podracer_core.config.other_libraries import (
-        advice, counterpart, did_you_mean, schedule_advice,
+        INVALID, BuildFunction, Builder, Document, LocatedViolation, Node, Scalar, advice, build,
+        counterpart, did_you_mean, schedule_advice,
     )
     from podracer_core.config.scalars import (
         MAX_SECONDS, ByteSize, Seconds, Secret, WrongValueError, alternatives, expected,

@@ -19,13 +19,11 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_core.environments.info import CLASSIC_CONTROL
-    from podracer_core.environments.inspection import (
-        Inspection, IsolationProof, inspect_environment, isolation_proof,
-    )
     from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
     from podracer_core.environments.registry import (
-        batched_class, device_for, evaluates_alike, evaluation_device, is_evaluated_beside,
-        make_vec_environment, require_device, runs_on,
+        Inspection, IsolationProof, batched_class, device_for, evaluates_alike, evaluation_device,
+        inspect_environment, is_evaluated_beside, isolation_proof, make_vec_environment,
+        require_device, runs_on,
     )
     from podracer_core.environments.rsl_rl import RslRlEnvironment
     from podracer_core.environments.spaces import (

@@ -24,7 +24,7 @@ CART_POLE = EnvironmentInfo(
     action_space=DiscreteSpace(2),
     max_episode_steps=500,
     most_reward=1.0,
-    factory="podracer_core.environments.classic_control.cartpole:CartPole",
+    factory="podracer_core.environments.classic_control:CartPole",
     arguments=(
         ArgumentInfo(
             "sutton_barto_reward",
@@ -44,7 +44,7 @@ PENDULUM = EnvironmentInfo(
     action_space=BoxSpace(-2.0, 2.0, (1,)),
     max_episode_steps=200,
     most_reward=0.0,
-    factory="podracer_core.environments.classic_control.pendulum:Pendulum",
+    factory="podracer_core.environments.classic_control:Pendulum",
     arguments=(ArgumentInfo("g", "acceleration of gravity, m/s²", 10.0),),
 )
 
@@ -58,7 +58,7 @@ ACROBOT = EnvironmentInfo(
     action_space=DiscreteSpace(3),
     max_episode_steps=500,
     most_reward=0.0,
-    factory="podracer_core.environments.classic_control.acrobot:Acrobot",
+    factory="podracer_core.environments.classic_control:Acrobot",
     arguments=(
         ArgumentInfo(
             "book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"
@@ -79,7 +79,7 @@ MOUNTAIN_CAR = EnvironmentInfo(
     action_space=DiscreteSpace(3),
     max_episode_steps=200,
     most_reward=0.0,
-    factory="podracer_core.environments.classic_control.mountain_car:MountainCar",
+    factory="podracer_core.environments.classic_control:MountainCar",
     arguments=(_GOAL_VELOCITY,),
 )
 
@@ -91,7 +91,7 @@ MOUNTAIN_CAR_CONTINUOUS = EnvironmentInfo(
     observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
     action_space=BoxSpace(-1.0, 1.0, (1,)),
     max_episode_steps=999,
-    factory="podracer_core.environments.classic_control.mountain_car:MountainCarContinuous",
+    factory="podracer_core.environments.classic_control:MountainCarContinuous",
     arguments=(_GOAL_VELOCITY,),
 )
 

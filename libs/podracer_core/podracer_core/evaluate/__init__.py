@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.evaluate import greedy_evaluator
-    from podracer_core.evaluate.evaluator import Evaluated, Evaluator, evaluator_class
-    from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
+    from podracer_core.evaluate import evaluator
+    from podracer_core.evaluate.evaluator import (
+        Evaluated, Evaluator, GreedyEvaluator, evaluator_class,
+    )
     from podracer_core.evaluate.result import (
         EvaluationResult, numbers, result_from_json, result_to_json,
     )

@@ -25,17 +25,13 @@ if TYPE_CHECKING:
         EliteStatistics, Elites, LineageStatistics, RoundResult, cholesky, elite_statistics,
         lineage_statistics, sample_around, shrink,
     )
-    from podracer_core.evolution.generational import Generational
-    from podracer_core.evolution.generator import GENERATORS, Generator, RandomSearch
+    from podracer_core.evolution.generator import GENERATORS, Generational, Generator, RandomSearch
     from podracer_core.evolution.halving import AsynchronousHalving, Halving
     from podracer_core.evolution.optuna_search import Search, Suggestions, make_sampler
     from podracer_core.evolution.rules import (
-        Remaining, RoundBudget, Rules, Throughput, agent_stretch, cohort_stretch, member_limit,
-        round_budget,
-    )
-    from podracer_core.evolution.rungs import (
-        MINIMUM_PEERS, SAME_TO, Front, LineRound, Rungs, fraction_at_stake, is_at_bottom,
-        peer_scores, shrunken,
+        MINIMUM_PEERS, SAME_TO, Front, LineRound, Remaining, RoundBudget, Rules, Rungs, Throughput,
+        agent_stretch, cohort_stretch, fraction_at_stake, is_at_bottom, member_limit, peer_scores,
+        round_budget, shrunken,
     )
     from podracer_core.evolution.search_space import (
         DIMENSIONS, SearchSpace, Shape, configuration, coordinate, shape_of, weights_shape,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from podracer_core.catalogue import HyperparameterValue
-from podracer_core.evolution.rungs import LineRound
+from podracer_core.evolution.rules import LineRound
 from podracer_core.evolution.search_space import Shape
 
 

@@ -19,8 +19,7 @@ from podracer_core.evolution.agents import (
     Retirement,
     Start,
 )
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import MINIMUM_PEERS
+from podracer_core.evolution.rules import MINIMUM_PEERS, Rules
 from podracer_core.evolution.search_space import (
     SearchSpace,
     Shape,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
@@ -56,3 +58,69 @@ class RandomSearch(Generator):
             breeding.fresh(Vacancy("random search"))
         queue: list[Agent | NewAgent] = [*population.waiting, *breeding.created]
         return Cohort(seat(queue, request), tuple(breeding.created))
+
+
+class Generational(Generator):
+    """Every agent trains one round; when the last has ended it, the worst give way to children of
+    the best.
+
+    The worst are `replaced_fraction` of the generation by their last scores, but none that equals
+    the best, so equal scores change nothing. Parents come by truncation selection from the best
+    quarter of those that are better, the leaderboard's included; children are mutated. Agents train
+    in whatever order pods come; a pod that comes while the others of the generation still train
+    gets nothing. One that failed is not waited for: its place is filled with the next generation.
+    After `generations` there is no further one."""
+
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """See `Generator`."""
+        alive = population.alive
+        generation = _generation(population)
+        if self.rules.generations and generation >= self.rules.generations:
+            return Cohort(finished=True)
+        if not any(map(request.accepts, self.space.shares)):
+            return Cohort()  # the next generation is for a pod that can train one
+        staying = [agent for agent in population.waiting if agent.generation == generation]
+        is_under_way = len(staying) < len(alive) or not all(agent.started for agent in staying)
+        # founders alone are no generation yet
+        if is_under_way and population.created >= self.rules.population:
+            return Cohort(seat(staying, request))
+        created = self._next_generation(population, request, random, generation)
+        replaced = {new.replaced.name for new in created if new.replaced is not None}
+        queue: list[Agent | NewAgent] = [
+            *(agent for agent in staying if agent.name not in replaced),
+            *created,
+        ]
+        return Cohort(seat(queue, request), tuple(created))
+
+    def _next_generation(
+        self, population: Population, request: CohortRequest, random: Random, generation: int
+    ) -> list[NewAgent]:
+        rules = replace(self.rules, selection="truncation")
+        breeding = Breeding(self.space, rules, population, request, random)
+        judged = sorted(
+            (agent for agent in population.alive if agent.score is not None),
+            key=lambda agent: (_score(agent), -agent.number),
+        )
+        worst = judged[: math.floor(self.rules.replaced_fraction * len(judged))]
+        for place, agent in enumerate(worst):
+            if agent.may_give_way and _score(agent) < _score(judged[-1]):
+                reason = f"place {len(judged) - place} of {len(judged)} in generation {generation}"
+                breeding.exploit_or_explore(Vacancy(reason, agent, generation))
+        while breeding.has_room:
+            breeding.newcomer(
+                Vacancy(f"a free place in generation {generation + 1}", generation=generation)
+            )
+        return breeding.created
+
+
+def _generation(population: Population) -> int:
+    """The generation of the slowest living agent; without one, the last one of the leaderboard."""
+    alive = [agent.generation for agent in population.alive]
+    return (
+        min(alive) if alive else max((agent.generation for agent in population.agents), default=0)
+    )
+
+
+def _score(agent: Agent) -> float:
+    assert agent.score is not None, "only the judged are ranked"
+    return agent.score

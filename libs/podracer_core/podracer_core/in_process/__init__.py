@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.in_process.environments import find_source
-    from podracer_core.in_process.order import Order
+    from podracer_core.in_process.order import Order, find_source
     from podracer_core.in_process.reporting import Callback, Look, ProgressLine, interrupts
     from podracer_core.in_process.result import Policy, Result, begin_from, load
     from podracer_core.in_process.training import replace_worst, train

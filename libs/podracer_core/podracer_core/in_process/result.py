@@ -34,7 +34,7 @@ from podracer_core.checkpoint import (
 from podracer_core.environments import Recording, record_video, to_gymnasium
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult, evaluator_class, result_from_json
-from podracer_core.in_process.environments import (
+from podracer_core.in_process.order import (
     Environment,
     EnvironmentSource,
     find_source,

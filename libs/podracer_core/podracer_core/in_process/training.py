@@ -45,8 +45,13 @@ from podracer_core.environments import (
 from podracer_core.environments.processes import core_count
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
 from podracer_core.evaluate import EvaluationResult, result_to_json
-from podracer_core.in_process.environments import Environment, find_source
-from podracer_core.in_process.order import Order, check_order, unknown_argument
+from podracer_core.in_process.order import (
+    Environment,
+    Order,
+    check_order,
+    find_source,
+    unknown_argument,
+)
 from podracer_core.in_process.reporting import (
     Breakages,
     Callback,

@@ -17,8 +17,13 @@ from torch import Tensor, nn
 
 from podracer_core.catalogue import NO_BOUND
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.action_head import ActionHead, Density, PolicyHead, Settings
-from podracer_core.networks.discrete_heads import discrete_policy_head
+from podracer_core.networks.action_head import (
+    ActionHead,
+    Density,
+    PolicyHead,
+    Settings,
+    discrete_policy_head,
+)
 from podracer_core.networks.stacked_network import observation_size
 from podracer_core.random_numbers import derive_key, normal, uniform
 

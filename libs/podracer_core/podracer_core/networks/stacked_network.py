@@ -13,8 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
-from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
+from podracer_core.networks.stacked_mlp import (
+    StackedMLP,
+    StackedParameters,
+    mlp_shapes,
+    orthogonal,
+    uniform_fan_in,
+)
 from podracer_core.networks.stacked_residual import (
     ACTIVATIONS,
     StackedLayerNorm,

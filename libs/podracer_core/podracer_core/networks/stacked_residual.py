@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.stacked_mlp import mlp_shapes
-from podracer_core.networks.stacked_parameters import orthogonal, uniform_fan_in
+from podracer_core.networks.stacked_mlp import mlp_shapes, orthogonal, uniform_fan_in
 from podracer_core.random_numbers import initialization_keys
 
 _EXPANSION = 4

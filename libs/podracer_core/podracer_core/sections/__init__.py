@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.sections.evolution import Evolution, Round
-    from podracer_core.sections.objective import (
+    from podracer_core.sections.evolution import (
         EVALUATION_FRACTION, MAX_COUNT, MAX_EPISODES, MIN_EPISODES, Checks, EvaluationPlan,
-        Objective,
+        Evolution, Objective, Round,
     )
     from podracer_core.sections.pod import (
         CHECKPOINT_INTERVAL_S, MAX_MEMBERS, MAX_PODS, Fusion, Pod, PodCount, Resources,

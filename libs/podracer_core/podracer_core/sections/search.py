@@ -24,7 +24,7 @@ from podracer_core.catalogue import (
 )
 from podracer_core.config import INVALID, Builder, Node, advice
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.sections.objective import Checks
+from podracer_core.sections.evolution import Checks
 
 MAX_SHARE = 1e6
 

@@ -44,14 +44,12 @@ if TYPE_CHECKING:
         unstack_states,
     )
     from podracer_core.training.plan import (
-        TOTAL, Occasions, Phases, RoundPlan, Statistic, processor_seconds,
+        TOTAL, Occasions, Phases, RoundPlan, Statistic, fitting_algorithm, fitting_envs,
+        fitting_horizon, processor_seconds, require_room, usual_envs_per_member,
     )
     from podracer_core.training.selection import RoundView, Selection
     from podracer_core.training.session import (
         EpochFusion, FusionTransport, MemberOutcome, Progress, TrainingSession,
-    )
-    from podracer_core.training.sizes import (
-        fitting_algorithm, fitting_envs, fitting_horizon, require_room, usual_envs_per_member,
     )
     from podracer_core.training.source import (
         MOST_AHEAD, InProcessSource, OverlappingSource, PaceTrial, RolloutSource, WorldBreak,

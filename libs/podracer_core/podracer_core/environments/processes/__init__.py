@@ -15,24 +15,20 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_core.environments.processes import checker, child_process
     from podracer_core.environments.processes.batched_rows import (
-        BatchedRows,
-        check_attributes,
-        inspect_batched,
+        BatchedRows, check_attributes, inspect_batched,
     )
     from podracer_core.environments.processes.checker import problem_of_kind
-    from podracer_core.environments.processes.child_process import KEPT_BYTES, ChildOutput
-    from podracer_core.environments.processes.child_process import scrubbed_environment
-    from podracer_core.environments.processes.exchange import Channel, create_memory, size_memory
-    from podracer_core.environments.processes.own_code import packed
+    from podracer_core.environments.processes.child_process import (
+        KEPT_BYTES, ChildOutput, scrubbed_environment,
+    )
+    from podracer_core.environments.processes.exchange import (
+        Channel, create_memory, packed, size_memory,
+    )
     from podracer_core.environments.processes.preprocess import PreprocessVecEnv
     from podracer_core.environments.processes.preprocess_child import hint
     from podracer_core.environments.processes.row_codec import action_reader, observation_writer
     from podracer_core.environments.processes.row_processes import (
-        MOST_ISOLATED,
-        LocalRows,
-        MakeEnvironment,
-        RowProcesses,
-        core_count,
+        MOST_ISOLATED, LocalRows, MakeEnvironment, RowProcesses, core_count,
     )
     from podracer_core.environments.processes.rows import episode_seed
 else:
