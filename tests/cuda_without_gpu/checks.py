@@ -25,8 +25,14 @@ from podracer_core.catalogue import (
     known_environments,
 )
 from podracer_core.collect import Collector
-from podracer_core.environments import State, TorchEnvironment, VecEnvironment, make_vec_environment
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import (
+    CartPole,
+    Pendulum,
+    State,
+    TorchEnvironment,
+    VecEnvironment,
+    make_vec_environment,
+)
 from podracer_core.networks import NetworkActor, stacked_mlp
 from podracer_core.random_numbers import uniform
 from support.carts import Carts, CartsHere

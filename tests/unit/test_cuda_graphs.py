@@ -25,7 +25,7 @@ from podracer_core.device import (
     map_tensors,
     tensors_of,
 )
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import CartPole, Pendulum
 from podracer_core.networks import ActorCritic, StackedResidual
 from tests.support.graph_recorder import captures, use_recorder
 

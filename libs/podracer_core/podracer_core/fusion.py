@@ -1,8 +1,10 @@
-"""The lead's side of a fusion, without a network or a clock: the learners' contributions, and the
-result.
+"""The fusion of several learners of a cohort: pure functions on their parameters, and the lead's
+side of it, without a network or a clock.
 
-`fuse` computes the new state from contributions; `FusionTable` decides when, by quorum and
-deadline."""
+`Contribution` is what a learner brings, `FusionState` what all share; `Fusion` is the interface for
+packages, of which Mean, Weighted and Outer are built in. `fuse` computes the new state from
+contributions; `FusionTable` decides when, by quorum and deadline. Learners exchange contributions
+through `podracer_core.training` and its `FusionTransport`."""
 
 from __future__ import annotations
 

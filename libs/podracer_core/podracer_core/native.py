@@ -1,4 +1,6 @@
-"""What the native libraries below torch read when they are loaded. This file imports nothing."""
+"""What native libraries need: the settings that those below torch read when they are loaded, what
+compiles kernels for GPUs, and how MuJoCo draws without a screen: by EGL (a GPU's, or Mesa's), else
+by OSMesa; which one works is tried out."""
 
 from __future__ import annotations
 

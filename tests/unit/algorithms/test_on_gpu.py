@@ -9,7 +9,7 @@ import torch
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue import BUILT_IN_ALGORITHMS, DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import CartPole, Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion import Contribution, FusionOptions, Mean, fuse
 

@@ -20,8 +20,13 @@ from podracer_core.catalogue import (
     EnvironmentSpec,
     installed_environments,
 )
-from podracer_core.environments import inspect_environment, make_vec_environment, to_gymnasium
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import (
+    CartPole,
+    Pendulum,
+    inspect_environment,
+    make_vec_environment,
+    to_gymnasium,
+)
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_platform.messages import space_from_message

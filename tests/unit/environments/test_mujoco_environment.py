@@ -298,7 +298,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     half_cheetah.xml."""
     program = """if True:
         import torch
-        from podracer_core.environments.mujoco.tasks import HalfCheetah
+        from podracer_core.environments.mujoco import HalfCheetah
         cheetah = HalfCheetah(2)
         cheetah.reset(torch.arange(2))
         print("made", flush=True)

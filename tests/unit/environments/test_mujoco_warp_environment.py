@@ -16,7 +16,7 @@ from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import Step, allocate_step, make_vec_environment
-from podracer_core.environments.mujoco import MuJoCoEnvironment, load_model, model_for_warp, physics
+from podracer_core.environments.mujoco import MuJoCoEnvironment, load_model, model_for_warp
 
 slow = pytest.mark.slow
 IDS = [
@@ -76,7 +76,8 @@ def test_a_task_is_the_same_on_both_engines(
     """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver
     of Warp on both. A state that was saved is the one that is loaded."""
     monkeypatch.setattr(
-        physics, "load_model", lambda xml_file: model_for_warp(load_model(xml_file))
+        "podracer_core.environments.mujoco.environment.load_model",
+        lambda xml_file: model_for_warp(load_model(xml_file)),
     )
     ours, theirs = make(environment_id, limit=8), make(environment_id, limit=8, on="mujoco")
     seeds = torch.arange(4)

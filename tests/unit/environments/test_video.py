@@ -113,7 +113,7 @@ def test_where_nothing_draws_one_message_says_what_to_install(
 ) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(
-        offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
+        native, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
     )
     native.working_backend.cache_clear()
     with pytest.raises(

@@ -11,7 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 from podracer_core.storage import FolderStore
 from podracer_core.training import member_environment_states
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite

@@ -12,7 +12,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import DQN, CohortConfig, MemberConfig
 from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 from podracer_core.storage import FolderStore
 from podracer_core.training import MemberOutcome, member_environment_states, resume_environments
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite

@@ -7,7 +7,7 @@ off_policy, dqn, ddpg, td3, sac      from replay; so do modsac, redq, qr_dqn, cr
                                      discrete_sac; experience: shared
 values                               networks with their optimizer, and the error of action values
 h_term                               an addition to an actor's loss
-on_policy_info, off_policy_info      descriptions for the catalogue, without torch
+info                                 descriptions for the catalogue, without torch
 """
 
 from typing import TYPE_CHECKING

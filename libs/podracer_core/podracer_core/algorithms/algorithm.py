@@ -1,5 +1,5 @@
-"""The interface of all algorithms, and the class of an algorithm's name; the agents of a cohort with
-their hyperparameters; what several learners of one cohort share."""
+"""The interface of all algorithms, and the class of an algorithm's name; the agents of a cohort
+with their hyperparameters; what several learners of one cohort share."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ nor gymnasium.
 algorithms, environments                  built in, described beside their code, and of installed
                                           packages; with the defaults of a task on a device
 extensions                                classes that packages offer: evaluators, fusions, …
-hyperparameters, shared_hyperparameters   hyperparameters and their search ranges
+hyperparameters                           hyperparameters and their search ranges
 environment_spec                          the environment of a job
 spaces, observations                      spaces as plain values; how a network sees observations
 """

@@ -1,4 +1,14 @@
-"""Hyperparameters: type, range, scope within a cohort, and search range."""
+"""Hyperparameters: type, range, scope within a cohort, and search range, from which values are
+drawn and in which they are mutated; and those that several algorithms share.
+
+Only hyperparameters that members may differ in have a search range, and of these only those that
+have an effect while all others are at their default: the priority exponent has none while replay is
+uniform.
+
+A shared hyperparameter has at most one value in an automatic search, which may differ from the
+default of its source. Two values would make two shapes, so twice as many cohorts of half the agents
+each, and a population of 8 would need twice as long for its first round. Those values were
+measured: see "What auto looks at" in docs/job-file.md."""
 
 from __future__ import annotations
 

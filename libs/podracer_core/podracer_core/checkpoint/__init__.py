@@ -2,12 +2,9 @@
 
 objects       save_checkpoint, load_checkpoint, open_checkpoint_folder
 policy        a policy from a checkpoint: load_actor, load_policy; as a file: pack_policy,
-              open_packed_policy
-ensemble      several policies as one: load_ensemble, load_ensemble_policy
-evaluation    greedy episodes: evaluate_checkpoints; observations to try a policy on:
-              played_observations
-export        a policy for use without Podracer: export_policy, export_ensemble; export_formats: its
-              files
+              open_packed_policy; several as one: load_ensemble, load_ensemble_policy; greedy
+              episodes: evaluate_checkpoints, played_observations
+export        a policy for use without Podracer: export_policy, export_ensemble
 """
 
 from typing import TYPE_CHECKING

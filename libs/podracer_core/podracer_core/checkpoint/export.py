@@ -11,7 +11,8 @@ an `observation_origin`, which the file subtracts) with any B of 1 or more and g
 the caller has to see to it.
 
 A file has been loaded again and compared with the policy that it was made from before it is there.
-"""
+
+WRITERS and READERS have the file of each format."""
 
 from __future__ import annotations
 

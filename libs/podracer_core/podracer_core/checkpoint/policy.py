@@ -1,4 +1,5 @@
-"""A checkpoint -> a policy, from the checkpoint alone.
+"""A checkpoint -> a policy, from the checkpoint alone; several as one, by the mean of their actions
+or by vote; greedy episodes of them.
 
 The metadata of an agent's checkpoint must have:
 

@@ -1,8 +1,7 @@
 """Texts -> frozen dataclasses, checked once when they are read; no torch.
 
-document     what a file says, as a tree with line numbers
-builder        such a tree -> dataclasses: `build`
-other_libraries  what names of other libraries are called here
+builder      what a file says, as a tree with line numbers -> dataclasses: `build`; what names of
+             other libraries are called here
 scalars      reads one value from text or a file: durations and byte sizes (`Seconds`, `ByteSize`),
              values that are never displayed (`Secret`)
 """

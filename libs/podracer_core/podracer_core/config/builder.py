@@ -1,4 +1,6 @@
-"""A YAML tree -> frozen dataclasses, with every mistake reported at its line."""
+"""What a file says, as a tree of nodes with line numbers -> frozen dataclasses, with every mistake
+reported at its line. Names of other libraries, and what they are called here:
+docs/coming-from.md explains them."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 vec_environment                            the protocol: N environments as one, tensors on one
                                            device
-torch_environment                          the frame of those written in torch; episode_starts:
-                                           their first states
+torch_environment                          the frame of those written in torch
 rsl_rl                                     simulators behind the interface of rsl_rl, such as mjlab
-classic_control, point_chasing, mujoco     the built-in ones, each with an `*_info` beside it
+classic_control, point_chasing, mujoco     the built-in ones; info: descriptions, without torch
 processes                                  users' and Gymnasium's, in child processes
-registry                                   a spec -> running environments
+registry                                   a spec -> running environments, tried beforehand
 spaces, video                              Gymnasium's spaces, an MP4 of an episode
 
 Nothing heavy is imported here: the children of `processes` start through it and must stay small.
@@ -18,6 +17,9 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
+    from podracer_core.environments.classic_control import (
+        Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum,
+    )
     from podracer_core.environments.info import CLASSIC_CONTROL
     from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
     from podracer_core.environments.registry import (

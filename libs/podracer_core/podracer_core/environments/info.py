@@ -1,4 +1,6 @@
-"""Gymnasium's classic control, in torch."""
+"""The built-in environments' descriptions: Gymnasium's classic control, in torch; its MuJoCo tasks
+(v5), batched by MuJoCo itself on a CPU, some also by MuJoCo Warp on CUDA; the chase; mjlab's
+tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""EnvironmentSpec -> a running batch of environments."""
+"""EnvironmentSpec -> a running batch of environments. Before any agent exists, an environment is
+inspected: its spaces, whether it works, and whether the worlds of one process share state, so that
+each needs a process of its own."""
 
 from __future__ import annotations
 

@@ -3,7 +3,11 @@
 A new environment implements two functions of batched tensors, `initial_state` and `dynamics`, and
 `observe` if the observation is not the state itself. It does not handle ends of episodes, seeds or
 other environments. The same code runs on CPU and CUDA. No step waits for a CUDA device, and tensors
-that outlive a step are written in place, so that a rollout can be captured in a CUDA graph."""
+that outlive a step are written in place, so that a rollout can be captured in a CUDA graph.
+
+`EpisodeStarts` draws the first states of the coming episodes ahead: on a CPU, where each small
+tensor operation costs microseconds, drawing them one step's worth at a time would take longer than
+the physics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Evaluation of policies, with an interval of the mean return.
 
-evaluator          the interface, and the class of a name
-greedy_evaluator   the default: an episode in each of a batch of environments
+evaluator          the interface, the class of a name, and the default: an episode in each of a
+                   batch of environments
 result             returns with their interval
 """
 

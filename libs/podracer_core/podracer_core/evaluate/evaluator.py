@@ -1,5 +1,5 @@
-"""The interface of evaluators, built in or from packages, and greedy episodes in a batch of
-environments."""
+"""The interface of evaluators, built in or from packages, and the default one: greedy episodes of
+one policy or a whole cohort, one an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Agents as plain values for ranking and breeding, without weights."""
+"""Agents as plain values for ranking and breeding, without weights, and those of a queue that form
+one cohort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Statistics of the elites' hyperparameters, and the progress of each lineage."""
+"""The `elites` generator: children's hyperparameters are drawn from where the best have theirs.
+Statistics of the elites' hyperparameters, and the progress of each lineage."""
 
 from __future__ import annotations
 

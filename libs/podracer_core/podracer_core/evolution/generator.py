@@ -1,4 +1,7 @@
-"""The interface of generators, which choose the agents that a pod trains next."""
+"""The interface of generators, which choose the agents that a pod trains next, and the two
+simplest: RandomSearch, the baseline that every other has to beat (Bergstra and Bengio 2012, JMLR
+13:281-305), and Generational, with a barrier, as in FinRL-Podracer (Li et al. 2021,
+arXiv:2111.05188)."""
 
 from __future__ import annotations
 

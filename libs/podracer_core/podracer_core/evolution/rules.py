@@ -1,4 +1,11 @@
-"""How the agents of one leaderboard compete: the job's wishes with every default filled in."""
+"""How the agents of one leaderboard compete: the job's wishes with every default filled in.
+
+The size of a round: its steps and seconds, stretched for agents that improve; and, from what rounds
+have measured, the number of agents of one shape that a pod best trains at once. The orchestrator
+cuts a round to the budget.
+
+Rungs: the scores that an agent is judged against, none of longer training, and which agents give
+way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """The search ranges of a job: complete hyperparameters for new agents, drawn or mutated within the
-ranges."""
+ranges.
+
+`configuration` gives its portfolio: of each algorithm the defaults, then the points of one Sobol
+sequence. Points that fill the space evenly: a few of them leave no part of it out, as independent
+draws do. Sobol 1967; the direction numbers are those of Joe and Kuo 2008, doi:10.1137/070709359."""
 
 from __future__ import annotations
 

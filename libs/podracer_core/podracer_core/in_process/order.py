@@ -1,4 +1,5 @@
-"""The arguments of `train`, checked before anything starts."""
+"""The arguments of `train`, checked before anything starts, the environment's included: an id, a
+class or a function -> environments."""
 
 from __future__ import annotations
 

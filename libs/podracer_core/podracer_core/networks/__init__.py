@@ -1,12 +1,10 @@
 """Networks with a leading axis of members: what maps observations to actions and values.
 
-stacked_network, stacked_mlp, stacked_cnn, wide_mlp    the layers; stacked_residual,
-                                                       stacked_normalized: other bodies;
-                                                       stacked_parameters: all in one tensor
-actor, actor_critic, policy                            what acts: of a cohort, one alone
-action_head                                            what outputs mean, in general
-gaussian_head, box_heads, discrete_heads, value_head   for each kind of action
-normalizer                                             running means and variances
+stacked_network, stacked_mlp        the layers, all parameters in one tensor; stacked_residual:
+                                    other bodies
+actor                               what acts: of a cohort, with a critic, one alone
+action_head, box_heads              what outputs mean: in general, for discrete actions, for a Box
+normalizer                          running means and variances
 """
 
 from typing import TYPE_CHECKING

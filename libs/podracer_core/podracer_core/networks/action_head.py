@@ -1,5 +1,6 @@
-"""The meaning of a policy's outputs: the interface of all families of distributions, and the family
-of an action space.
+"""The meaning of a policy's outputs: the interface of all families of distributions, and the
+families that choose: one of n actions, one of several in every dimension, a set of switches, or by
+action values, greedy but for a share of uniformly random actions.
 
 Every function is batched and keeps the member axis in front. `output` is the last layer's [M, B,
 output_size], `settings` are tensors [M, …] that belong to the policy but not to its network

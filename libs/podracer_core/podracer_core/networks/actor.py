@@ -1,4 +1,5 @@
-"""The part of an algorithm that acts: all that a worker or an evaluator needs of it."""
+"""The part of an algorithm that acts: all that a worker or an evaluator needs of it; an actor and a
+critic of one shape for every member, as one stack of networks; and one trained policy alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Policies inside a bounded box for off-policy algorithms: a squashed Gaussian, and a deterministic
-one with noise.
-
-Actions are stored in units in which the box is [-1, 1].
-"""
+"""Policies in a Box of actions: a diagonal Gaussian for PPO and A2C, in the policy's units; for
+off-policy algorithms a squashed Gaussian, and a deterministic one with noise, whose actions are
+stored in units in which the box is [-1, 1]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""G networks of one shape: an observation (and perhaps an action) in, numbers out."""
+"""G networks of one shape: an observation (and perhaps an action) in, numbers out. Images go
+through the convolutions of Mnih et al., 2015 (Nature 518), one group of channels a network."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""Residual networks with batch normalization and weights of unit norm, with a leading axis of G
-networks.
+"""Networks whose layers normalize, with a leading axis of G networks.
 
-The body of FlashSAC (arXiv:2604.04539): normalized inputs, a linear layer to the width W, blocks of
-[W -> 4 W, normalize, activate, 4 W -> W, normalize, activate, + what came in], RMSNorm, and a
-linear layer to the outputs."""
+StackedResidual     the body of FlashSAC (arXiv:2604.04539), with weights of unit norm: normalized
+                    inputs, a linear layer to the width W, blocks of [W -> 4 W, normalize, activate,
+                    4 W -> W, normalize, activate, + what came in], RMSNorm, and a linear layer to
+                    the outputs
+StackedNormalized   each layer's inputs by batch statistics, as in CrossQ (Bhatt et al., 2024,
+                    arXiv:1902.05605)
+StackedLayerNorm    each hidden layer's outputs, row by row (Ba et al., 2016, arXiv:1607.06450)
+"""
 
 from __future__ import annotations
 

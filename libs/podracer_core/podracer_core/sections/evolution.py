@@ -1,4 +1,5 @@
-"""The competition of a job's agents, and how new agents are made."""
+"""The competition of a job's agents, how new agents are made, when the job ends, and the episodes
+that candidates are judged by. `Checks` gathers the mistakes in a job."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Intervals and bounds of estimates; no torch.
 
-student_t    Student's t distribution, without SciPy
+means        of a mean: Student's t, the bootstrap-t, and the values behind scores of unequal
+             precision; without SciPy or NumPy
 bootstrap    intervals of statistics of dependent values (NumPy)
-bootstrap_t  the lower bound of a mean
-shrinkage    the values behind scores of unequal precision
 """
 
 from typing import TYPE_CHECKING

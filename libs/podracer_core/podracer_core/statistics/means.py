@@ -1,4 +1,11 @@
-"""Student's t distribution, without SciPy or NumPy."""
+"""Intervals and bounds of means, without SciPy or NumPy: Student's t distribution; the one-sided
+bootstrap-t bound (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", 12.5), by which
+services that have no NumPy test claims; and the values behind scores of unequal precision, by
+empirical Bayes and REML.
+
+A score x_i is the mean of n_i episodes: x_i | θ_i ~ N(θ_i, s² / n_i) and θ_i ~ N(μ, τ²). s² is
+pooled over all episodes, τ² is the residual maximum likelihood estimate, and μ the mean weighted by
+1 / (τ² + s² / n_i)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Objects by key, in a folder; no torch.
 
-object_store  the interface, which the platform's stores have, too
-folder        file:///path
-layout        the keys of objects
-manifest      the files of an object of several files, and their checksums
+object_store  the interface, which the platform's stores have, too; file:///path
+manifest      the keys of objects; the files of an object of several files, and their checksums
 """
 
 from typing import TYPE_CHECKING

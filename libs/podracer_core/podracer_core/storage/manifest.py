@@ -1,5 +1,10 @@
-"""The manifest of objects that belong together: written last, it certifies that all of them are
-complete."""
+"""The keys of the object store (DESIGN §9), and the manifest of objects that belong together:
+written last, it certifies that all of them are complete.
+
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors,
+manifest.json
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/replay/{tail,<part>}.safetensors:
+later ones may name it projects/<p>/artifacts/<x>/<file>"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The interface of all object stores: bytes by key."""
+"""The interface of all object stores, bytes by key, and objects as files below a folder: the store
+of one machine, and of tests."""
 
 from __future__ import annotations
 

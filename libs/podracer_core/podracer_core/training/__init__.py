@@ -1,20 +1,16 @@
 """A round of training without any server: collect, update, evaluate, keep the best. The learner
 service adds leases.
 
-plan        the plan of a round
-sizes       the number of environments of an agent
+plan        the plan of a round and its time by phase; the number of environments of an agent
 source      the source of rollouts: this process, or workers; collecting ahead
-epochs      several learners of one cohort, fused at the end of each epoch
-evaluation_backend  the evaluation, in this process or by an evaluator
+evaluation_backend  the evaluation, in this process or by an evaluator, also of policies that come
+                    from another process
 evaluation_process  the evaluation in a process beside training
-policy_evaluation   the evaluation of policies that come from another process
-snapshots   snapshots of members, with their evaluations; each member's best ones
 member_states    a member's first state: resumed, copied, perturbed or fused; environments' states
-                 by member
+                 by member; snapshots with their evaluations, and each member's best ones
 evaluation_policy   from the budget and the known results to the next orders
 selection   looks, candidates, the target, by phases
-phases      the time of a round by phase
-session     the loop
+session     the loop; several learners of one cohort, fused at the end of each epoch
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, seeds), algorithm)

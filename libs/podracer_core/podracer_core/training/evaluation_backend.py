@@ -1,4 +1,5 @@
-"""The evaluation of a round's policies: orders are submitted, and answers polled later."""
+"""The evaluation of a round's policies: orders are submitted, and answers polled later.
+`PolicyEvaluation` evaluates a cohort's policies that come from another process."""
 
 from __future__ import annotations
 

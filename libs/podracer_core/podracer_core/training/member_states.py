@@ -1,5 +1,5 @@
 """A member's first state, its own or its parents', and its environments' states, which a checkpoint
-keeps."""
+keeps; snapshots of members, their evaluations, and each member's best ones of a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The plan of a round."""
+"""The plan of a round: the default sizes of a cohort (environments by device, algorithm and speed,
+the horizon, and the memory for them), when the round ends, and its time.
+
+Its time is processor seconds, seconds by phase, and a few iterations as spans of every phase.
+Processor seconds of a process include all its children. On a CPU, budgets and the share of
+evaluation count them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The loop of a round: collect, update, look, until the budget is used or the target is reached."""
+"""The loop of a round: collect, update, look, until the budget is used or the target is reached.
+
+Several learners of one cohort: at the end of each epoch their parameters are fused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,20 @@
-"""Tasks of arms and poles that stay in place: Reacher, Pusher and both inverted pendulums (v5),
-Gymnasium's."""
+"""Gymnasium's tasks (v5): their models, views and rewards. Reacher, Pusher and both inverted
+pendulums stay in place; HalfCheetah, Hopper, Walker2d and Swimmer move in a plane; Ant, Humanoid
+and HumanoidStandup in space, without contact forces in the observation.
+
+Evaluations subtract the cost of these forces from the reward as Gymnasium does; training leaves it
+out.
+
+The humanoids are of Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors
+through Online Trajectory Optimization". Both observe float32 [N, 270], in this order: positions (x
+and y left out), velocities, then for all bodies but the world
+
+    cinert          mass and inertia in the frame of the centre of mass, 10 a body
+    cvel            velocity in that frame, 6 a body
+    qfrc_actuator   the forces of the motors, one a coordinate other than the root's
+
+Action [N, 17]: torques of the hinges. Gymnasium's default is `include_cfrc_ext_in_observation`
+true; here it is InvalidInput."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Users' environments in a few child processes, over shared memory.
 
 preprocess, row_processes            the batch, and its processes
-preprocess_child, rows               the code that runs in a child
+preprocess_child, rows               the code that runs in a child; what breaks in it
 gymnasium_rows, batched_rows         the two kinds of user environments
-exchange, child_process, row_codec   the communication between both sides
-child_output                         what user code prints: its end is kept, a part is logged
-batched_inspection                   checks that a batched environment follows its interface
+exchange, child_process, row_codec   the communication between both sides; what a child prints
+checker                              tries an environment before anything trains in it
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,7 @@
 """A user's own `VecEnvironment` as rows of a batch: one instance, which writes directly into the
-shared arrays."""
+shared arrays.
+
+It is checked first that it follows the interface, with a clear error if it does not."""
 
 from __future__ import annotations
 

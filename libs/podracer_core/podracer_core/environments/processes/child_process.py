@@ -4,7 +4,9 @@ affect the parent.
 The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared
 memory. It ends with its parent. In Linux a `launcher` stands between: all that the child has
 started ends with it, and a service's child is in a box (see `box`). Elsewhere the child ends when
-its socket closes, and so does its process group."""
+its socket closes, and so does its process group.
+
+A service keeps the end of what the child prints, and lets a bounded part into its own log."""
 
 from __future__ import annotations
 

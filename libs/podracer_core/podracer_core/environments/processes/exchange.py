@@ -7,7 +7,12 @@ step.
 
 Arrays are in memory that a `PreprocessVecEnv` and its processes share: one array per quantity, one
 row per environment. Its file never has a name (or loses it at once), so that nothing remains even
-if its processes are killed; the processes inherit its descriptor."""
+if its processes are killed; the processes inherit its descriptor.
+
+`packed` is a user's class or function on its way from the user's process to its own child: the only
+pickle in this house. Classes of a notebook, local classes and lambdas have no name that another
+process can import. The bytes go over the child's own socket, to no file and no service, and come
+from the process that has started the child."""
 
 from __future__ import annotations
 

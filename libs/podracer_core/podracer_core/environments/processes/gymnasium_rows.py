@@ -1,4 +1,6 @@
-"""Gymnasium environments as rows of a batch, one after the other; torch is not imported."""
+"""Gymnasium environments as rows of a batch, one after the other, or each in a thread of its own
+where they wait more than they compute, so that the waits of a step overlap; torch is not imported.
+Each has a number that no other on this machine has, for ports and such."""
 
 from __future__ import annotations
 

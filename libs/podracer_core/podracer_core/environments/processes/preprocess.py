@@ -83,9 +83,9 @@ class PreprocessVecEnv(VecEnvironment):
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes
         each environment, in this process; `waits`: their steps wait more than they compute, so that
-        each gets a thread. `code`: makes each in the processes, packed (see `exchange.packed`). `check` is
-        called before each row's turn in this process, and while others take long; it raises TimeUp
-        to cancel, which ends them at once."""
+        each gets a thread. `code`: makes each in the processes, packed (see `exchange.packed`).
+        `check` is called before each row's turn in this process, and while others take long; it
+        raises TimeUp to cancel, which ends them at once."""
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:

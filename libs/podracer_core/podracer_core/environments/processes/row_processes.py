@@ -1,5 +1,8 @@
 """The processes of a `PreprocessVecEnv`, each with its rows of the batch: started, asked all at
-once, and replaced."""
+once, and replaced.
+
+`LocalRows` are a user's environments in this process, for a class or a function that other
+processes cannot import."""
 
 from __future__ import annotations
 

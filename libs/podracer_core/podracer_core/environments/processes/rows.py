@@ -1,5 +1,5 @@
 """Some rows of a batch, in a process with user code: what `preprocess_child` asks of them, whatever
-is behind them.
+is behind them; and what breaks in them, with the exceptions that are not borne.
 
 Neither torch nor user code is imported here.
 """
