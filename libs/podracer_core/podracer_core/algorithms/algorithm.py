@@ -341,6 +341,16 @@ def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> 
         start += weight.numel()
 
 
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
+    start = f"{prefix}."
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(start)
+    }
+
+
 def algorithm_class(name: str) -> type[Algorithm]:
     """The class of the algorithm `name`, built in or installed.
 

@@ -18,6 +18,7 @@ from podracer_core.algorithms.algorithm import (
     MemberState,
     Shared,
     Sharing,
+    below,
     check_member_hyperparameters,
     perturb_actor,
 )
@@ -350,7 +351,7 @@ class OnPolicy(Algorithm):
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
             for part, own in self._statistics().items():
-                own.load_member_state(member, _part(state["normalizer"], f"{part}."))
+                own.load_member_state(member, below(part, state["normalizer"]))
             if any(name.startswith("rewards.") for name in state["normalizer"]) != (
                 self._rewards is not None
             ):
@@ -392,12 +393,6 @@ class OnPolicy(Algorithm):
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)
-
-
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
 
 
 def _architecture(

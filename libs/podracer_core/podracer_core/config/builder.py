@@ -297,6 +297,12 @@ class Builder:
         except ValueError:
             return self.wrong(node, path, expected(kind))
 
+    def raise_problems(self) -> None:
+        """Raises InvalidInput with all `problems`, if there are any."""
+        if self.problems:
+            violations = [FieldViolation(each.field, each.message) for each in self.problems]
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+
     def report(self, node: Node, path: str, message: str, *, at_key: bool = False) -> Any:
         """Report a problem at a node; returns INVALID."""
         line = node.key_line if at_key else node.line

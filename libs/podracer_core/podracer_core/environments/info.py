@@ -137,6 +137,11 @@ class TaskArguments:
     frame_skip: int
 
     @property
+    def reset_noise_scale(self) -> float:
+        """Of the noise about the model's own state; a field of the tasks that have it."""
+        raise NotImplementedError
+
+    @property
     def contact_weight(self) -> float:
         """Of the contact forces, in evaluations."""
         return float(getattr(self, "contact_cost_weight", getattr(self, "impact_cost_weight", 0.0)))

@@ -30,7 +30,7 @@ from podracer_core.environments.processes import (
 )
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput, PodracerError, PreconditionFailed
+from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
@@ -196,11 +196,7 @@ def typed_arguments(
         else value
         for name, value in arguments.items()
     }
-    if builder.problems:
-        violations = [
-            FieldViolation(problem.field, problem.message) for problem in builder.problems
-        ]
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    builder.raise_problems()
     return typed
 
 

@@ -24,7 +24,10 @@ from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,
     allocate_step,
+    check_seeds,
+    check_state,
     check_time_limit,
+    count_step,
     set_aside_broken_worlds,
 )
 from podracer_core.errors import InvalidInput
@@ -188,10 +191,7 @@ class TorchEnvironment(VecEnvironment):
     @torch.no_grad()
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
-        if seeds.shape != (self.num_envs,):
-            raise InvalidInput(
-                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
-            )
+        check_seeds(seeds, self.num_envs)
         self._seed.copy_(seeds)
         self._open_streams()
         self._episode.zero_()
@@ -227,11 +227,7 @@ class TorchEnvironment(VecEnvironment):
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(self._state, out.final_observation)
-        self._elapsed += 1
-        if self.max_episode_steps is None:
-            out.truncated.zero_()
-        else:
-            torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
+        count_step(self._elapsed, self.max_episode_steps, out)
         out.valid.fill_(True)
         if self.can_diverge:
             set_aside_broken_worlds(out)
@@ -256,19 +252,7 @@ class TorchEnvironment(VecEnvironment):
         """See `VecEnvironment.load_state`."""
         if not self._state:
             self.reset(self._seed)
-        expected = self.state()
-        for name, value in expected.items():
-            if (
-                name not in state
-                or state[name].shape != value.shape
-                or state[name].dtype != value.dtype
-            ):
-                found = (
-                    f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
-                )
-                raise InvalidInput(
-                    f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
-                )
+        check_state(state, self.state())
         self._seed.copy_(state["seed"])
         self._open_streams()
         self._episode.copy_(state["episode"])

@@ -233,12 +233,24 @@ class CategoricalDensity(Density):
         )
 
 
-class CategoricalHead(PolicyHead):
+class _ChoiceHead(PolicyHead):
+    """Choices by the Gumbel-max trick (Gumbel, 1954): argmax(logits + noise) is distributed as
+    softmax(logits)."""
+
+    action_dtype = torch.int64
+
+    def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
+        return gumbel(key, counter)
+
+    def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
+        return output.masked_fill(~action_mask, FORBIDDEN)
+
+
+class CategoricalHead(_ChoiceHead):
     """Discrete actions with probabilities softmax(output). Stored as 0 … n-1; the environment adds
     `start`."""
 
     action_shape = ()
-    action_dtype = torch.int64
 
     def __init__(self, space: gymnasium.spaces.Discrete) -> None:
         self.output_size = self.noise_size = int(space.n)
@@ -255,13 +267,9 @@ class CategoricalHead(PolicyHead):
             )
         return cls(space)
 
-    def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
-        return gumbel(key, counter)
-
     def sample(
         self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
     ) -> tuple[Tensor, Tensor]:
-        # Gumbel-max trick (Gumbel, 1954): argmax(logits + noise) is distributed as softmax(logits).
         action = (output + noise).argmax(-1)
         log_prob = output.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
         return action, log_prob
@@ -271,9 +279,6 @@ class CategoricalHead(PolicyHead):
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
         return CategoricalDensity(output, action)
-
-    def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
-        return output.masked_fill(~action_mask, FORBIDDEN)
 
     def greedy_module(self) -> nn.Module:
         return GreedyChoice([self.output_size], [self.start], single=True)
@@ -297,14 +302,12 @@ class MultiCategoricalDensity(Density):
         return torch.cat(gradients, -1), log_prob_gradient.new_empty(log_prob_gradient.shape[0], 0)
 
 
-class MultiCategoricalHead(PolicyHead):
+class MultiCategoricalHead(_ChoiceHead):
     """MultiDiscrete actions: dimension j is chosen by a softmax over its own nvec[j] outputs,
     stored as 0 … nvec[j]-1.
 
     The environment adds `start`.
     """
-
-    action_dtype = torch.int64
 
     def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
         self.sizes = [int(size) for size in space.nvec]
@@ -312,9 +315,6 @@ class MultiCategoricalHead(PolicyHead):
         self.output_size = self.noise_size = sum(self.sizes)
         self.action_shape = (len(self.sizes),)
         self.settings = {}
-
-    def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
-        return gumbel(key, counter)
 
     def sample(
         self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor
@@ -329,9 +329,6 @@ class MultiCategoricalHead(PolicyHead):
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
         return MultiCategoricalDensity(output, action, self.sizes)
-
-    def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
-        return output.masked_fill(~action_mask, FORBIDDEN)
 
     def greedy_module(self) -> nn.Module:
         return GreedyChoice(self.sizes, self._starts, single=False)

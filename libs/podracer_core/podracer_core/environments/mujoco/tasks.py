@@ -176,10 +176,6 @@ class InvertedPendulum(MuJoCoEnvironment):
         self._angle = self.qpos[:, 1]
         return self.qpos, self.qvel
 
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about upright."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
-
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """1 until it falls."""
         fallen = self._angle.abs() > _MAX_ANGLE
@@ -196,6 +192,7 @@ class InvertedDoublePendulum(MuJoCoEnvironment):
 
     arguments_type = InvertedDoublePendulumArguments
     arguments: InvertedDoublePendulumArguments
+    normal_velocity = True
 
     def fields(self) -> Sequence[str]:
         return "site_xpos", "qfrc_constraint"
@@ -210,10 +207,6 @@ class InvertedDoublePendulum(MuJoCoEnvironment):
             [1e-3, 5e-3], dtype=self.physics.dtype, device=self.device
         )
         return cart, angles, angles, self.qvel, force
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions, normal velocities about upright."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale, normal_velocity=True)
 
     def observe(self, out: Tensor) -> None:
         """Cart, sines, cosines, velocities, force."""
@@ -248,13 +241,10 @@ class HalfCheetah(MuJoCoEnvironment):
 
     arguments_type = HalfCheetahArguments
     arguments: HalfCheetahArguments
+    normal_velocity = True
 
     def set_up(self) -> Sequence[Tensor]:
         return self.positions(1, self.arguments), self.qvel
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions, normal velocities about rest."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale, normal_velocity=True)
 
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Forward reward minus control cost."""
@@ -276,10 +266,6 @@ class Swimmer(MuJoCoEnvironment):
 
     def set_up(self) -> Sequence[Tensor]:
         return self.positions(2, self.arguments), self.qvel
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about rest."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
 
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Forward reward minus control cost."""
@@ -319,10 +305,6 @@ class Hopper(MuJoCoEnvironment):
         )
         return self.positions(1, self.arguments), self.qvel
 
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about the model's own state."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
-
     def observe(self, out: Tensor) -> None:
         """Positions, and velocities within ±10."""
         _observe_slowly(self.observed, out)
@@ -351,10 +333,6 @@ class Walker2d(MuJoCoEnvironment):
         ).unbind(1)
         self._height_and_angle = self.qpos[:, 1:3]
         return self.positions(1, self.arguments), self.qvel
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about the model's own state."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
 
     def observe(self, out: Tensor) -> None:
         """Positions, and velocities within ±10."""
@@ -387,6 +365,7 @@ class Ant(MuJoCoEnvironment):
     arguments_type = AntArguments
     contact_force_range = (-1.0, 1.0)
     arguments: AntArguments
+    normal_velocity = True
 
     def fields(self) -> Sequence[str]:
         return ("xpos",)
@@ -395,10 +374,6 @@ class Ant(MuJoCoEnvironment):
         self._height = self.qpos[:, 2]
         self._body_x = self.physics.field("xpos")[:, self._body_index(self.arguments.main_body), 0]
         return self.positions(2, self.arguments), self.qvel
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions, normal velocities about the model's own state."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale, normal_velocity=True)
 
     def position(self) -> Tensor:
         """x of the main body."""
@@ -440,10 +415,6 @@ class HumanoidStandup(MuJoCoEnvironment):
         self._time_step = float(self.physics.model.opt.timestep)
         return _views(self, self.arguments)
 
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about lying still."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
-
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Height minus control cost."""
         reward = self._height.div(self._time_step)
@@ -473,10 +444,6 @@ class Humanoid(MuJoCoEnvironment):
         )
         self._mass_share = mass / mass.sum()
         return _views(self, self.arguments)
-
-    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions and velocities about the model's own state."""
-        return self.noisy_state(key, self.arguments.reset_noise_scale)
 
     def position(self) -> Tensor:
         """x of the centre of mass."""
