@@ -126,7 +126,7 @@ COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
 COPY --from=code /code/podracer_core /code/podracer_platform /code/podracer_trading /opt/podracer/code/
 RUN [ "$VARIANT" != cuda ] || python -c "import sys; from podracer_core.device import missing; sys.exit(missing() or 0)"
-# podracer_core/native_settings.py says why.
+# podracer_core/native.py says why.
 ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2
 ARG REVISION=
 ARG REPOSITORY=

@@ -36,7 +36,7 @@ from lab.report import Target, finish, print_table, versions
 from torch import Tensor
 
 from podracer_core.algorithms import PPO
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion import (

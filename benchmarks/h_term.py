@@ -131,7 +131,7 @@ def _train(measurement: Measurement) -> dict[str, Any]:
     import torch
     from lab.agents import Agents
 
-    from podracer_core.catalogue.environments import EnvironmentSpec
+    from podracer_core.catalogue import EnvironmentSpec
     from podracer_core.environments import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds

@@ -259,7 +259,7 @@ def _make_ours(
 ) -> Any:
     from lab.agents import Agents
 
-    from podracer_core.catalogue.environments import EnvironmentSpec
+    from podracer_core.catalogue import EnvironmentSpec
     from podracer_core.device import set_up_torch
 
     set_up_torch(measurement.threads, "bf16" if measurement.system == "bf16" else "float32")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.training import InProcessSource, RoundPlan, TrainingSession

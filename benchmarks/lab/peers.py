@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.arguments import ROOT
 from lab.processes import Measured, run_measured
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.native import NATIVE_SETTINGS
 
 BENCHMARKS = ROOT / "benchmarks"
 CODE = os.pathsep.join(

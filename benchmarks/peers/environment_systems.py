@@ -85,7 +85,7 @@ def _actions(space: Any, count: int) -> Iterator[Any]:
 def _ours(row: Row) -> tuple[Advance, int]:
     import torch
 
-    from podracer_core.catalogue.environments import EnvironmentSpec
+    from podracer_core.catalogue import EnvironmentSpec
     from podracer_core.environments import make_vec_environment
 
     torch.set_num_threads(row.threads)

@@ -27,10 +27,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import podracer
+from podracer_core import device
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs, set_up_torch
+from podracer_core.device import map_tensors, set_up_torch
 from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
@@ -53,7 +54,7 @@ ON_POLICY = {"hidden_sizes": (16, 16), "horizon": 4, "minibatch_size": 0, "epoch
 def measure(order: dict[str, Any]) -> None:
     set_up_torch(1 if order["device"] == "cpu" else None)
     if order["profile"]:
-        cuda_graphs.can_capture = lambda device: False
+        device.can_capture = lambda device: False
     settings = argparse.Namespace(**order, **(SHORT if order["tiny"] else FULL))
     if found := FUNCTIONS[order["function"]](settings, **order["arguments"]):
         print(json.dumps({"figures": found[0], "return": found[1]}))
@@ -190,7 +191,7 @@ def replaying(order: Any, seeds: int) -> Found:
         nonlocal weights
         rollout = trainer.collector.collect(algorithm.horizon, policy_version=algorithm.version)
         actor.load_state(weights.wait() if weights is not None else algorithm.actor_state())
-        algorithm.update(cuda_graphs.map_tensors(rollout, lambda tensor: tensor.to(order.device)))
+        algorithm.update(map_tensors(rollout, lambda tensor: tensor.to(order.device)))
         weights = WeightsOnTheWay(algorithm) if on_gpu else None
 
     while algorithm.gradient_steps < (8 if order.tiny else 200):

@@ -14,7 +14,7 @@ from lab.agents import Agents
 from peers.ppo_recipes import Order, hyperparameters, recipe_of
 from peers.ppo_watch import Watch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 
 
 def main() -> None:

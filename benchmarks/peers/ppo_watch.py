@@ -15,7 +15,7 @@ import torch
 from lab.events import Speedometer, tell
 from peers.ppo_recipes import TASKS, Order
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 
 SCREENING, CONFIRMATION = 8, 100

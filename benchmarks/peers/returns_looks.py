@@ -13,7 +13,7 @@ from peers.ppo_watch import Policy
 from peers.returns_training import EPISODES, ReturnsOrder
 from torch import Tensor
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.evaluate import Evaluated, GreedyEvaluator
 from podracer_core.random_numbers import COMPARISON, evaluation_seeds

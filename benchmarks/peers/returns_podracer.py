@@ -12,7 +12,7 @@ from peers.returns_looks import Looks
 from peers.returns_training import ReturnsOrder
 from peers.returns_variants import VARIANTS
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from lab.agents import Agents
 from lab.events import Speedometer
 from trading_seasons import TradingOrder
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 
 SETTINGS = {"horizon": 32, "minibatch_size": 4096, "epochs": 4, "hidden_sizes": (64, 64)}
 

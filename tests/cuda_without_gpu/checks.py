@@ -18,11 +18,21 @@ from torch import Tensor
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.buffers import PriorityTree, allocate_rollout
-from podracer_core.catalogue import BUILT_IN, DiscreteSpace
-from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
+from podracer_core.catalogue import (
+    BUILT_IN_ALGORITHMS,
+    DiscreteSpace,
+    EnvironmentSpec,
+    known_environments,
+)
 from podracer_core.collect import Collector
-from podracer_core.environments import State, TorchEnvironment, VecEnvironment, make_vec_environment
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import (
+    CartPole,
+    Pendulum,
+    State,
+    TorchEnvironment,
+    VecEnvironment,
+    make_vec_environment,
+)
 from podracer_core.networks import NetworkActor, stacked_mlp
 from podracer_core.random_numbers import uniform
 from support.carts import Carts, CartsHere
@@ -69,10 +79,10 @@ def options(name: str, variant: int) -> dict[str, Any]:
     is there."""
     knobs = [
         knob
-        for knob in BUILT_IN[name].hyperparameters
+        for knob in BUILT_IN_ALGORITHMS[name].hyperparameters
         if knob.scope != "member" or knob.name in NUMBERS
     ]
-    small = SMALL | {"horizon": 2 if BUILT_IN[name].on_policy else 1}
+    small = SMALL | {"horizon": 2 if BUILT_IN_ALGORITHMS[name].on_policy else 1}
     values = {knob.name: small.get(knob.name, knob.default) for knob in knobs}
     # all in each update, so that what is captured in the second is replayed in the third
     if name in KINDS_OF_STEPS:
@@ -90,7 +100,7 @@ def options(name: str, variant: int) -> dict[str, Any]:
 
 
 def specification_of(name: str) -> EnvironmentSpec:
-    discrete = BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    discrete = BUILT_IN_ALGORITHMS[name].action_spaces == (DiscreteSpace,)
     return EnvironmentSpec(id="CartPole-v1" if discrete else "Pendulum-v1")
 
 
@@ -106,7 +116,7 @@ def test_defaults(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", [1, 2])
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", BUILT_IN_ALGORITHMS)
 def test_algorithm(name: str, variant: int) -> None:
     train(name, environment_of(name), options(name, variant))
 

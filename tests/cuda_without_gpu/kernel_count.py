@@ -18,8 +18,6 @@ from torch._inductor.graph import GraphLowering
 from torch.utils import _triton
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
-from podracer_core.device import cuda_graphs
-
 H100 = SimpleNamespace(
     type="cuda", index=0, name="H100", cc=90, major=9, minor=0, multi_processor_count=132,
     warp_size=32, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
@@ -82,7 +80,7 @@ class _CompiledError(BaseException):
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """Counts; a compiled function counts as the kernels that torch's compiler makes of it."""
     kernels = Kernels()
-    monkeypatch.setattr(cuda_graphs, "can_capture", lambda _: False)
+    monkeypatch.setattr("podracer_core.device.can_capture", lambda _: False)
     monkeypatch.setattr(CudaInterface, "is_available", staticmethod(lambda: True))
     for owner in (CudaInterface, CudaInterface.Worker):
         monkeypatch.setattr(owner, "get_device_properties", staticmethod(lambda *_: H100))

@@ -26,12 +26,10 @@ from podracer_core.algorithms import (
     algorithm_class,
     off_policy,
 )
-from podracer_core.buffers import memory
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
 from podracer_core.environments import VecEnvironment, make_vec_environment
-from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator
+from podracer_core.evaluate import GreedyEvaluator, evaluator
 from podracer_core.training import take_snapshot
 
 MEMBERS, ENVS = 2, 4
@@ -83,18 +81,16 @@ def capture(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callabl
 @contextlib.contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "compile", lambda work, **_: work)
-    monkeypatch.setattr(cuda_graphs, "capture", capture)
-    monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
+    monkeypatch.setattr("podracer_core.device.capture", capture)
+    monkeypatch.setattr("podracer_core.device.WARM_UP", 1)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
-    monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: None)
+    monkeypatch.setattr(evaluator, "STEPS_AT_ONCE", 2)
     # after as many steps as a graph has
-    monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)
-    monkeypatch.setattr(
-        greedy_evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear()
-    )
-    monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "results", lambda _, in_time: ())
-    monkeypatch.setattr(greedy_evaluator, "_with_statistics", lambda results, *_: results)
+    monkeypatch.setattr(evaluator, "_have_ended", lambda running: True)
+    monkeypatch.setattr(evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear())
+    monkeypatch.setattr(evaluator._IntactEpisodes, "results", lambda _, in_time: ())
+    monkeypatch.setattr(evaluator, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
     with MODE:
         yield

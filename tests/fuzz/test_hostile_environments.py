@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from podracer_core.box import limits as box
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Break, Step
 from podracer_core.environments.processes import ChildOutput, PreprocessVecEnv
 from podracer_core.errors import Exhausted, InvalidInput, UserCodeFailed

@@ -30,11 +30,11 @@ def distributions(**wanted):
 importlib.metadata.distributions = distributions
 """
 CATALOGUE = """
-from podracer_core.catalogue.environments import known_environments
+from podracer_core.catalogue import known_environments
 from podracer_core.catalogue import evaluator_names
 assert "CartPole-v1" in known_environments() and "StockTrading-v0" not in known_environments()
 assert evaluator_names() == ["greedy_episodes"]
-from podracer_core.catalogue.environments import find_environment
+from podracer_core.catalogue import find_environment
 from podracer_core.errors import InvalidInput
 try:
     find_environment("StockTrading-v0")

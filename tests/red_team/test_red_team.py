@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from podracer_core.box import limits as box
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes import ChildOutput, PreprocessVecEnv
 from podracer_core.errors import UserCodeFailed
 
@@ -114,7 +114,7 @@ def _is_named(process: psutil.Process, word: str) -> bool:
 
 PARENT = """
 import os, sys, torch
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.box import limits as box
 from podracer_core.environments.processes import PreprocessVecEnv
 spec = EnvironmentSpec(entry_point="red_team:Daemon", code_path=sys.argv[1], kwargs={"word": sys.argv[2]})

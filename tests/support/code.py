@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.storage import ObjectStore, artifact_key
 from podracer_platform.attachments import pack_code, put_file
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue import algorithms
-from podracer_core.catalogue.environments import installed_environments
+from podracer_core.catalogue import algorithms, installed_environments
 from support.installed import write_metadata
 from support.processes import EXAMPLES
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from podracer_core.device import cuda_graphs
-
 captures: list[int] = []
 """How many operations each graph has."""
 
@@ -24,8 +22,8 @@ captures: list[int] = []
 def use_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the CPU has graphs."""
     captures.clear()
-    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: True)
-    monkeypatch.setattr(cuda_graphs, "capture", record)
+    monkeypatch.setattr("podracer_core.device.can_capture", lambda device: True)
+    monkeypatch.setattr("podracer_core.device.capture", record)
 
 
 def record(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[[], None]]:

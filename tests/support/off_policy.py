@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from podracer_core.algorithms import Batch, CohortConfig, MemberConfig, OffPolicy, algorithm_class
 from podracer_core.buffers import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.catalogue import BUILT_IN
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS
 from podracer_core.networks import StackedNetwork
 
 MEMBERS, ENVS, HORIZON, ROWS, OBSERVATIONS, ACTIONS, ACTION_SIZE = 3, 4, 5, 7, 6, 5, 2
@@ -23,7 +23,7 @@ IMAGE_SPACE = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
 DISCRETE = gymnasium.spaces.Discrete(ACTIONS)
 BOX = gymnasium.spaces.Box(-2.0, 2.0, (ACTION_SIZE,))
 
-EVERY = tuple(name for name, info in BUILT_IN.items() if not info.on_policy)
+EVERY = tuple(name for name, info in BUILT_IN_ALGORITHMS.items() if not info.on_policy)
 DISTINCT = tuple(name for name in EVERY if name not in ("double_dqn", "dueling_dqn"))
 """Those with code of their own: D3QN does what these two do."""
 VALUE_BASED = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn")
@@ -66,7 +66,7 @@ HYPERPARAMETERS: tuple[dict[str, float], ...] = (
 def build(name: str, *members: int, image: bool = False, alike: bool = False, **shared: Any) -> Any:
     """The members with these numbers, all three by default, each with hyperparameters of its own
     unless `alike`."""
-    info = BUILT_IN[name]
+    info = BUILT_IN_ALGORITHMS[name]
     known = info.defaults("member")
     cohort = CohortConfig(
         name,

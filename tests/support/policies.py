@@ -9,8 +9,7 @@ import gymnasium
 import torch
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue import to_json
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments import from_gymnasium, make_vec_environment

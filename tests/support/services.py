@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.native import NATIVE_SETTINGS
 from podracer_platform.service import warm_start
 
 WITH_TORCH = ("learner", "worker", "evaluator", "policy")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import (
-    BUILT_IN,
+from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
     EnvironmentSpec,
     find_environment,
     is_batched,
@@ -175,7 +175,11 @@ def _stock_trading_case() -> Case:
 
 
 CASES = (
-    *(built_in_case(name) for name, info in BUILT_IN.items() if not info.needs_inspection),
+    *(
+        built_in_case(name)
+        for name, info in BUILT_IN_ENVIRONMENTS.items()
+        if not info.needs_inspection
+    ),
     *([_stock_trading_case()] if is_batched("StockTrading-v0") else []),
     _user_case(Lights),
     _user_case(Drift),

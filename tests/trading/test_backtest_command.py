@@ -14,7 +14,7 @@ import pytest
 
 from podracer_client.local import private_evaluator
 from podracer_client.policies import Competition
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import POLICY_GROUPS, load_actor, open_checkpoint_folder
 from podracer_trading.backtest import BacktestRecord, daily_returns, edge_over_holding, replay
 from podracer_trading.backtesting import play_baseline, play_policy

@@ -9,8 +9,13 @@ from pkgutil import resolve_name
 
 import pytest
 
-from podracer_core.catalogue import Recipe, find_recipe
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment, is_batched
+from podracer_core.catalogue import (
+    EnvironmentSpec,
+    Recipe,
+    find_environment,
+    find_recipe,
+    is_batched,
+)
 from podracer_core.evaluate import evaluator_class
 from podracer_trading.backtesting import BacktestEvaluator
 from podracer_trading.info import STOCK_TRADING
@@ -41,7 +46,7 @@ def test_listing_commands_and_environments_imports_nothing_heavy() -> None:
     program = """
 import sys
 from podracer_client.command import application
-from podracer_core.catalogue.environments import find_environment
+from podracer_core.catalogue import find_environment
 from typer.main import get_command
 assert {"backtest", "data"} <= set(get_command(application).commands)
 assert find_environment("StockTrading-v0").arguments

@@ -16,23 +16,22 @@ from podracer_core.algorithms import (
     off_policy,
 )
 from podracer_core.buffers import Replay, replay
-from podracer_core.catalogue import BUILT_IN, DiscreteSpace
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS, DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.device import (
     WARM_UP,
     CaptureFailed,
     Graphed,
-    cuda_graphs,
     map_tensors,
     tensors_of,
 )
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import CartPole, Pendulum
 from podracer_core.networks import ActorCritic, StackedResidual
 from tests.support.graph_recorder import captures, use_recorder
 
 CPU = torch.device("cpu")
 MEMBERS, ENVS = 3, 4
-OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_policy)
+OFF_POLICY = sorted(name for name, info in BUILT_IN_ALGORITHMS.items() if not info.on_policy)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def test_where_a_capture_fails_it_goes_on_without_and_says_so_once(
         raise CaptureFailed from RuntimeError("operation not permitted when stream is capturing")
 
     use_recorder(monkeypatch)
-    monkeypatch.setattr(cuda_graphs, "capture", refuse)
+    monkeypatch.setattr("podracer_core.device.capture", refuse)
     total = torch.zeros(1)
     add = Graphed(lambda pair: total.add_(pair.left), CPU)
     for _ in range(WARM_UP + 3):
@@ -116,7 +115,9 @@ def trained(name: str, updates: int, **more: object) -> Tensor:
     cohort = CohortConfig(
         name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
     )
-    discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    discrete = BUILT_IN_ALGORITHMS[name].on_policy or BUILT_IN_ALGORITHMS[name].action_spaces == (
+        DiscreteSpace,
+    )
     environment = (CartPole if discrete else Pendulum)(
         MEMBERS * ENVS, "cpu", max_episode_steps=None
     )
@@ -254,7 +255,9 @@ def test_nothing_in_training_waits_for_the_device(
     cohort = CohortConfig(
         name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
     )
-    discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    discrete = BUILT_IN_ALGORITHMS[name].on_policy or BUILT_IN_ALGORITHMS[name].action_spaces == (
+        DiscreteSpace,
+    )
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "meta")
     algorithm = algorithm_class(name)(
         cohort, environment.observation_space, environment.action_space, "meta"

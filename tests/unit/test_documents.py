@@ -22,14 +22,14 @@ from typer.main import get_command
 
 import podracer
 from podracer_client.command import application
-from podracer_core.catalogue import known_algorithms
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     EnvironmentSpec,
     find_environment,
     install_advice,
+    known_algorithms,
     package_advice,
 )
-from podracer_core.config import other_libraries
+from podracer_core.config import builder
 from podracer_core.sections import EvaluationPlan, Evolution, Objective, Pod, Search
 from podracer_platform.jobs import JobSpec, load_experiment, parse_experiment
 from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
@@ -233,7 +233,7 @@ def test_what_other_libraries_names_become_is_there() -> None:
     }
     told = {
         here
-        for names in other_libraries._COUNTERPARTS.values()
+        for names in builder._COUNTERPARTS.values()
         for text in names.values()
         for here in text.split(" or ")
     }

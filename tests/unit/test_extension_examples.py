@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.algorithms import CohortConfig, MemberConfig
-from podracer_core.catalogue import load_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, load_class
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
 from podracer_core.evolution import Generator
@@ -148,7 +147,7 @@ def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
     ("text", "problem"),
     [
         ("import a_package_that_is_not_there\n", "cannot be imported: ModuleNotFoundError"),
-        ("class Median:\n    pass\n", "is no podracer_core.fusion.fusion.Fusion"),
+        ("class Median:\n    pass\n", "is no podracer_core.fusion.Fusion"),
     ],
 )
 def test_a_package_with_a_broken_fusion_is_named(

@@ -15,7 +15,7 @@ from pathlib import Path
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer_client.names import DEFAULT_PROJECT, enum_word
 from podracer_client.servers import Servers, pages
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound
 from podracer_platform.attachments import (
     CHUNK_BYTES,

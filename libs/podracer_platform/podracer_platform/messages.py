@@ -23,20 +23,18 @@ from podracer_core.catalogue import (
     Choice,
     DictSpace,
     DiscreteSpace,
+    EnvironmentSpec,
     Fixed,
     HyperparameterValue,
     IntegerInterval,
     Interval,
+    Isolation,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Range,
     Space,
-    TupleSpace,
-)
-from podracer_core.catalogue.environments import (
-    EnvironmentSpec,
-    Isolation,
     StoredFile,
+    TupleSpace,
     find_environment,
 )
 from podracer_core.errors import FieldViolation, InvalidInput

@@ -10,8 +10,13 @@ from dataclasses import asdict
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms import CohortConfig, MemberConfig
-from podracer_core.catalogue import AlgorithmInfo, HyperparameterValue, find_algorithm, treatment
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import (
+    AlgorithmInfo,
+    EnvironmentSpec,
+    HyperparameterValue,
+    find_algorithm,
+    treatment,
+)
 from podracer_core.environments import inspect_environment, isolation_proof
 from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
 from podracer_core.evaluate import EvaluationResult, numbers, result_from_json

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo, Recipe
+from podracer_core.catalogue import ArgumentInfo, EnvironmentInfo, Recipe
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_trading.market_data import COLUMNS, FIELD
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import (
     Checkpoint,
     load_actor,

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.catalogue import GREEDY_EPISODES, spaces
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import GREEDY_EPISODES, EnvironmentSpec, StoredFile, spaces
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     SUFFIX_OF,

@@ -16,7 +16,7 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms import CohortConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult

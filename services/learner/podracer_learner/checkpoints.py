@@ -13,8 +13,7 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import CohortConfig, MemberState
 from podracer_core.buffers import from_parts, to_parts
-from podracer_core.catalogue import Space, find_algorithm, to_json
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, Space, find_algorithm, to_json
 from podracer_core.checkpoint import (
     Checkpoint,
     load_checkpoint,

@@ -13,8 +13,12 @@ import grpc
 
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
-from podracer_core.catalogue import evaluator_names, known_algorithms
-from podracer_core.catalogue.environments import BUILT_IN, known_environments
+from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
+    evaluator_names,
+    known_algorithms,
+    known_environments,
+)
 from podracer_core.environments.processes import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.storage import ObjectStore
@@ -125,7 +129,7 @@ def _check(config: LearnerConfig) -> None:
 def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
     import torch
 
-    from podracer_core.buffers import total_bytes
+    from podracer_core.device import total_bytes
 
     split = config.layout == "split"
     return pod_service_pb2.PodCapabilities(
@@ -133,7 +137,7 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
         gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         memory_bytes=total_bytes(),
         algorithms=known_algorithms(),
-        environments=known_environments().keys() - BUILT_IN.keys(),
+        environments=known_environments().keys() - BUILT_IN_ENVIRONMENTS.keys(),
         evaluators=evaluator_names(),
         allows_user_code=config.runs_user_code,
         can_fuse=True,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.storage import ObjectStore
 from podracer_learner.background import BackgroundTask

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from podracer_core.algorithms import CohortConfig, algorithm_class
 from podracer_core.buffers import Rollout
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.errors import FieldViolation, InvalidInput

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import VecEnvironment, device_for, from_gymnasium, require_device
 from podracer_core.errors import InvalidInput
 from podracer_core.training import processor_seconds

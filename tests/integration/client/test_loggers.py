@@ -17,7 +17,7 @@ from podracer_client.local import resting_services
 from podracer_client.loggers import AgentRun, Logger, Point, follow, open_logger
 from podracer_client.names import short_name
 from podracer_client.sharing import write_share
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.storage import Manifest, ManifestFile
 from podracer_platform.jobs import parse_job

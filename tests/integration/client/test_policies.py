@@ -24,8 +24,7 @@ from podracer_client.jobs import Job
 from podracer_client.policies import Trust, film, policy_folders
 from podracer_client.servers import Connection
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue import to_json
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile, to_json
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     evaluate_checkpoints,

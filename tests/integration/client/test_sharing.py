@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from support.commands import Result, one_evaluator, run_here
 from support.hub import COMMIT, Hub, running_hub
 from tests.integration.client.test_loggers import no_telemetry

@@ -19,7 +19,7 @@ import pytest
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.jobs import Client
 from podracer_client.policies import Trust, bring_files
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.storage import Manifest
 from podracer_platform.jobs import load_job_file

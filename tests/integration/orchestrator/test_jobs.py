@@ -13,7 +13,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -28,7 +28,7 @@ USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEn
 
 
 def description(name: str = "CartPole-v1") -> environment_pb2.EnvironmentDescription:
-    info = BUILT_IN[name]
+    info = BUILT_IN_ENVIRONMENTS[name]
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(info.observation_space),
         action_space=space_to_message(info.action_space),

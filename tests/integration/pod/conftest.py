@@ -22,7 +22,7 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.errors import Fenced
 from podracer_core.storage import ObjectStore, job_prefix, written_pattern
 from podracer_platform.messages import (
@@ -333,7 +333,7 @@ def make_train_work(
     """A TRAIN grant of fresh agents a0, a1, …, in a built-in environment or in a `user`'s own."""
     cohort = cohort_pb2.CohortSpec(algorithm="ppo", envs_per_member=envs, seed=seed)
     cohort.environment.CopyFrom(user or environment_pb2.EnvironmentSpec(id=environment))
-    info = BUILT_IN.get(environment)
+    info = BUILT_IN_ENVIRONMENTS.get(environment)
     if info is not None and user is None and info.observation_space and info.action_space:
         description = description_to_message(
             EnvironmentSpec(environment),

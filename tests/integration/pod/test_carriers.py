@@ -24,7 +24,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms import algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput
 from podracer_learner.evaluators import PolicyStream, RemoteBackend

@@ -15,7 +15,7 @@ import torch
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import POLICY_GROUPS, evaluate_checkpoints, load_checkpoint
 from podracer_platform.messages import seconds_from_duration
 from podracer_platform.storage import open_store

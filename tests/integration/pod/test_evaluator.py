@@ -20,8 +20,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms import algorithm_class
-from podracer_core.catalogue import to_json
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec, to_json
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -343,7 +342,7 @@ class TestCheckpoints:
         cohort = train_work("Pendulum-v1", members=1).cohort
         algorithm = trained(cohort)
         (result,) = in_process("Pendulum-v1", algorithm.actor, list(range(50, 60)))
-        info = BUILT_IN["Pendulum-v1"]
+        info = BUILT_IN_ENVIRONMENTS["Pendulum-v1"]
         assert info.observation_space is not None
         assert info.action_space is not None
         metadata = {

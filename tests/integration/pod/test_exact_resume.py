@@ -11,7 +11,7 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue import BUILT_IN
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS
 from podracer_core.checkpoint import Checkpoint, load_checkpoint
 from podracer_platform.messages import hyperparameter_to_message
 from podracer_platform.storage import open_store
@@ -39,7 +39,7 @@ ENVS = 8
 def work_of(train_work: MakeWork, name: str, steps: int) -> pod_service_pb2.TrainWork:
     """Two members of an algorithm, in lock-step, whose checkpoints come as often as they can and
     have everything."""
-    info = BUILT_IN[name]
+    info = BUILT_IN_ALGORITHMS[name]
     discrete = name in DISCRETE or info.on_policy
     work = train_work(
         "CartPole-v1" if discrete else "Pendulum-v1", 2, ENVS, steps=steps, deterministic=True
@@ -91,7 +91,7 @@ def killed_and_resumed(
 
 
 def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
-    steps = ENVS * (16 * 30 if BUILT_IN[name].on_policy else 8 * 30)
+    steps = ENVS * (16 * 30 if BUILT_IN_ALGORITHMS[name].on_policy else 8 * 30)
     interrupted = killed_and_resumed(lab, train_work, name, steps, layout)
     whole = finished(lab.orchestrator.offer(train=work_of(train_work, name, steps)))
     for one, other in zip(whole, interrupted, strict=True):
@@ -99,7 +99,7 @@ def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
         first, second = load(lab, one), load(lab, other)
         assert set(first.groups) == set(second.groups)
         assert "environment" in first.groups
-        assert ("replay/0" in first.groups) != BUILT_IN[name].on_policy
+        assert ("replay/0" in first.groups) != BUILT_IN_ALGORITHMS[name].on_policy
         for group, tensors in first.groups.items():
             for key, tensor in tensors.items():
                 assert torch.equal(tensor, second.groups[group][key]), (group, key)
@@ -107,11 +107,11 @@ def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
 
 def _quick(quick: str, thorough: tuple[str, ...]) -> list[Any]:
     """Every algorithm; those that are not named here only among the slow tests."""
-    rest = set(BUILT_IN) - {quick, *thorough}
+    rest = set(BUILT_IN_ALGORITHMS) - {quick, *thorough}
     marks = {key: [pytest.mark.thorough] for key in thorough} | {
         key: [pytest.mark.slow] for key in rest
     }
-    return [pytest.param(name, marks=marks.get(name, [])) for name in BUILT_IN]
+    return [pytest.param(name, marks=marks.get(name, [])) for name in BUILT_IN_ALGORITHMS]
 
 
 @pytest.mark.parametrize("name", _quick("ppo", thorough=("a2c", "dqn", "sac")))

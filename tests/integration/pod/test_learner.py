@@ -14,7 +14,7 @@ import torch
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import Checkpoint, load_actor, load_checkpoint
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import NotFound, PreconditionFailed

@@ -25,7 +25,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2 as worker_pb2
 from podracer.worker.v1 import worker_service_pb2_grpc
 from podracer_core.algorithms import algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import pack_policy, save_checkpoint
 from podracer_core.environments import make_vec_environment
 from podracer_platform.carriers import CarrierOffering, Endpoint, TensorDecoder, TensorEncoder

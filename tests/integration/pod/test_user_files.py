@@ -24,7 +24,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_client.local import machine
 from podracer_core.box import launcher, missing
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import (
     DataCorrupted,

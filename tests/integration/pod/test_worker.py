@@ -20,7 +20,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms import algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import (

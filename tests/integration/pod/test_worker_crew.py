@@ -21,15 +21,15 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms import Algorithm, algorithm_class
 from podracer_core.buffers import Rollout
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import PreconditionFailed, Unavailable
+from podracer_learner.peers import WorkerDirectory
 from podracer_learner.round import require_same_environment
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers import (
     RemoteSource,
-    WorkerDirectory,
     WorkerPlan,
     crew,
     link,

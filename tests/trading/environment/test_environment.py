@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import (
     VecEnvironment,
     evaluates_alike,

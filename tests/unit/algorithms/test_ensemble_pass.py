@@ -20,7 +20,7 @@ from podracer_core.networks import (
     Exploration,
     SquashedGaussianHead,
     StackedNetwork,
-    wide_mlp,
+    stacked_mlp,
 )
 
 MEMBERS, COUNT, ROWS, SEEN, ACTIONS = 2, 3, 5, 4, 2
@@ -48,7 +48,7 @@ def inputs(rows: int) -> tuple[Tensor, Tensor]:
 def test_outputs_and_gradients_are_those_of_autograd(
     name: str, learned: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide_mlp, "_IS_FASTER", wide_mlp._linear is not None)
+    monkeypatch.setattr(stacked_mlp, "_IS_FASTER", stacked_mlp._linear is not None)
     every = 160 if name == "wide" else ROWS
     observation, action = inputs(every)
     trained, rows = networks(name), every if learned is None else learned

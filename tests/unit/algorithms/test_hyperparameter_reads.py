@@ -21,7 +21,7 @@ from podracer_core.algorithms import (
     _architecture,
     algorithm_class,
 )
-from podracer_core.catalogue import BUILT_IN, EXPLORATION_NOISE, H_TERM, LAYER_NORM
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS, EXPLORATION_NOISE, H_TERM, LAYER_NORM
 from podracer_core.networks import make_exploration
 
 MAPPINGS = {"shared", "_shared", "hyperparameters", "_hyperparameters"}
@@ -59,13 +59,13 @@ def reads(code: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", BUILT_IN_ALGORITHMS)
 def test_what_is_read_is_described_and_what_is_described_is_read(name: str) -> None:
     own = algorithm_class(name)
     frame = OffPolicy if issubclass(own, OffPolicy) else OnPolicy
     classes = own.__mro__[: own.__mro__.index(frame)]
     read = frozenset().union(*map(reads, (*classes, *PARTS[frame])))
-    described = {knob.name for knob in BUILT_IN[name].hyperparameters}
+    described = {knob.name for knob in BUILT_IN_ALGORITHMS[name].hyperparameters}
     assert described <= read
     for group in OPTIONAL:
         assert group <= described or not group & described

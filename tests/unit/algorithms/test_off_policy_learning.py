@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.environments import VecEnvironment
-from podracer_core.environments.classic_control import (
+from podracer_core.environments import (
     Acrobot,
     CartPole,
     MountainCarContinuous,
     Pendulum,
+    VecEnvironment,
 )
 from support.learning import best_bounds
 

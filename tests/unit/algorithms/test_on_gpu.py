@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue import BUILT_IN, DiscreteSpace
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS, DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.device import cuda_graphs
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import CartPole, Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion import Contribution, FusionOptions, Mean, fuse
 
@@ -18,7 +17,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_policy)
+OFF_POLICY = sorted(name for name, info in BUILT_IN_ALGORITHMS.items() if not info.on_policy)
 MEMBERS, ENVS = 3, 4
 
 
@@ -37,7 +36,9 @@ def trained(name: str, device: str, updates: int, replay: str) -> tuple[torch.Te
     cohort = CohortConfig(
         name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared
     )
-    discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    discrete = BUILT_IN_ALGORITHMS[name].on_policy or BUILT_IN_ALGORITHMS[name].action_spaces == (
+        DiscreteSpace,
+    )
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, device)
     algorithm = algorithm_class(name)(
         cohort, environment.observation_space, environment.action_space, device
@@ -121,7 +122,7 @@ def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
 
     by_graphs = returns()
     assert "could not be captured" not in caplog.text
-    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: False)
+    monkeypatch.setattr("podracer_core.device.can_capture", lambda device: False)
     torch.testing.assert_close(
         torch.tensor(by_graphs), torch.tensor(returns()), rtol=1e-3, atol=1e-3
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.catalogue import EnvironmentSpec
+from podracer_core.environments import CartPole, Pendulum
 from podracer_core.environments.processes import PreprocessVecEnv
 from support.learning import best_bounds
 

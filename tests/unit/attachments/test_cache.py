@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.errors import (
     DataCorrupted,
     Exhausted,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_platform.attachments import FileCache, place_environment
 from support.code import make_zip, stored

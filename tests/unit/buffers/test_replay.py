@@ -237,7 +237,7 @@ def test_images_stay_bytes() -> None:
 def test_a_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("podracer_core.buffers.memory.free_bytes", lambda device: 3 << 30)
+    monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: 3 << 30)
     example = next(rollouts((3, 4, 5, 26), 1))
     with pytest.raises(InvalidInput, match="replay_capacity") as caught:
         Replay(100_000_000, example)

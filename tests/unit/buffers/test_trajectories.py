@@ -278,7 +278,7 @@ def test_other_sizes_and_too_little_memory_are_refused(monkeypatch: pytest.Monke
         trajectories.add(next(rollouts(reward[:, :, :2], ended[:, :, :2], 5)))
     # there is room for it
     monkeypatch.setattr("podracer_core.buffers.rollout.require_memory", lambda *_, **__: None)
-    monkeypatch.setattr("podracer_core.buffers.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: 1000)
     with pytest.raises(InvalidInput, match="smaller h_term") as error:
         filled(reward, ended, 5, 5)
     assert error.value.reason == "REPLAY_TOO_LARGE"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue import (
-    BUILT_IN,
+    BUILT_IN_ALGORITHMS,
     OFF_POLICY,
     BoxSpace,
     DictSpace,
@@ -32,8 +32,10 @@ from podracer_core.catalogue import (
 )
 from podracer_core.errors import InvalidInput
 
-KNOBS = [(info.name, knob.name) for info in BUILT_IN.values() for knob in info.hyperparameters]
-OFF = [name for name, info in BUILT_IN.items() if not info.on_policy]
+KNOBS = [
+    (info.name, knob.name) for info in BUILT_IN_ALGORITHMS.values() for knob in info.hyperparameters
+]
+OFF = [name for name, info in BUILT_IN_ALGORITHMS.items() if not info.on_policy]
 
 BOUNDED, UNBOUNDED = BoxSpace(-1.0, 1.0, (3,)), BoxSpace(-math.inf, math.inf, (3,))
 HALF_BOUNDED = BoxSpace((-1.0, -1.0), (1.0, math.inf), (2,))
@@ -44,9 +46,9 @@ CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"}
 DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac"}
 
 
-@pytest.mark.parametrize("algorithm", BUILT_IN)
+@pytest.mark.parametrize("algorithm", BUILT_IN_ALGORITHMS)
 def test_every_row_is_sound(algorithm: str) -> None:
-    for knob in BUILT_IN[algorithm].hyperparameters:
+    for knob in BUILT_IN_ALGORITHMS[algorithm].hyperparameters:
         check_row(knob)
 
 
@@ -77,9 +79,9 @@ def test_names_are_unique() -> None:
 
 
 def test_these_are_all_of_them() -> None:
-    assert set(BUILT_IN) == {"ppo", "a2c"} | CONTINUOUS | DISCRETE_ONLY
+    assert set(BUILT_IN_ALGORITHMS) == {"ppo", "a2c"} | CONTINUOUS | DISCRETE_ONLY
     assert set(OFF) == CONTINUOUS | DISCRETE_ONLY
-    assert set(known_algorithms()) >= set(BUILT_IN)
+    assert set(known_algorithms()) >= set(BUILT_IN_ALGORITHMS)
 
 
 @pytest.mark.parametrize("algorithm", OFF)
@@ -202,7 +204,7 @@ def test_defaults_by_scope() -> None:
 )
 def test_who_acts_where(space: Space, names: set[str]) -> None:
     able = set()
-    for name in BUILT_IN:
+    for name in BUILT_IN_ALGORITHMS:
         try:
             check_action_space(name, space)
         except InvalidInput as error:

@@ -8,15 +8,15 @@ import pkgutil
 
 import pytest
 
-from podracer_core.catalogue.environments import BUILT_IN, known_environments
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, known_environments
 
 # every environment takes these; jobs set them elsewhere
 OURS = ("num_envs", "device", "max_episode_steps")
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", BUILT_IN_ENVIRONMENTS)
 def test_names_and_defaults(environment_id: str) -> None:
-    info = BUILT_IN[environment_id]
+    info = BUILT_IN_ENVIRONMENTS[environment_id]
     parameters = dict(inspect.signature(pkgutil.resolve_name(info.factory)).parameters)
     num_envs, device, limit = (parameters.pop(name) for name in OURS)
     parameters.pop("evaluation", None)  # the evaluator's to say

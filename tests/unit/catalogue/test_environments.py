@@ -13,19 +13,19 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from podracer_core.catalogue import RECIPES, find_recipe
-from podracer_core.catalogue.environments import (
-    ENTRY_POINT_GROUP,
+from podracer_core.catalogue import (
+    ENVIRONMENT_GROUP,
+    RECIPES,
     EnvironmentSpec,
     StoredFile,
     broken_environments,
     described_environment,
     find_environment,
+    find_recipe,
     is_batched,
     known_environments,
 )
-from podracer_core.environments import BUILT_IN as CLASSIC_CONTROL
-from podracer_core.environments import from_gymnasium, runs_on, to_gymnasium
+from podracer_core.environments import CLASSIC_CONTROL, from_gymnasium, runs_on, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.sections import Checks
 from podracer_platform.jobs import check_environment
@@ -82,7 +82,7 @@ def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(
 
 
 DESCRIBED = """
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo, Recipe
+from podracer_core.catalogue import ArgumentInfo, EnvironmentInfo, Recipe
 
 HALL = EnvironmentInfo(
     id="Hall-v0",
@@ -101,7 +101,7 @@ SETTING = "no description, so it is a factory"
 
 def test_an_installed_environment_describes_itself(install: Install) -> None:
     install(
-        "my-package", {"Hall-v0": "my_package.info:HALL"}, group=ENTRY_POINT_GROUP, info=DESCRIBED
+        "my-package", {"Hall-v0": "my_package.info:HALL"}, group=ENVIRONMENT_GROUP, info=DESCRIBED
     )
     info = described_environment("Hall-v0")
     assert info is not None
@@ -127,7 +127,7 @@ def test_a_package_of_ours_counts_as_built_in(install: Install) -> None:
     install(
         "podracer-hall",
         {"Hall-v0": "podracer_hall.info:HALL"},
-        group=ENTRY_POINT_GROUP,
+        group=ENVIRONMENT_GROUP,
         info=DESCRIBED,
     )
     assert find_environment("Hall-v0").package == ""
@@ -139,7 +139,7 @@ def test_a_broken_description_is_named(install: Install) -> None:
         "Shed-v0": "my_package.shed:SHED",
         "Tent-v0": "my_package.info:SETTING",
     }
-    install("my-package", entries, group=ENTRY_POINT_GROUP, info=DESCRIBED)
+    install("my-package", entries, group=ENVIRONMENT_GROUP, info=DESCRIBED)
     start = "environment '{}' of package my-package 1.2: my_package."
     assert broken_environments() == [
         f"{start.format('Room-v0')}info:ROOM needs the id Room-v0 and a factory",
@@ -153,7 +153,7 @@ def test_a_broken_description_is_named(install: Install) -> None:
 
 
 def test_installed_environments_are_found(install: Install) -> None:
-    install("my-package", {"Maze": "maze_package.envs:Maze"}, group=ENTRY_POINT_GROUP)
+    install("my-package", {"Maze": "maze_package.envs:Maze"}, group=ENVIRONMENT_GROUP)
     info = find_environment("Maze")
     assert info.needs_inspection
     assert info.backend == "installed"

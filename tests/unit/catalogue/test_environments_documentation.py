@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from podracer_core.catalogue import describe
-from podracer_core.catalogue.environments import EnvironmentInfo, known_environments
+from podracer_core.catalogue import EnvironmentInfo, describe, known_environments
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "environments"
 

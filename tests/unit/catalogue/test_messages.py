@@ -9,16 +9,18 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
     BoxSpace,
     DictSpace,
     DiscreteSpace,
+    EnvironmentSpec,
     HyperparameterValue,
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
+    StoredFile,
     TupleSpace,
 )
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec, StoredFile
 from podracer_core.errors import InvalidInput
 from podracer_platform.messages import (
     description_to_message,
@@ -125,7 +127,7 @@ def test_a_reference_that_cannot_be_right_is_named() -> None:
 
 
 def test_a_description() -> None:
-    info = BUILT_IN["CartPole-v1"]
+    info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
     spec = EnvironmentSpec("CartPole-v1")

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue import BUILT_IN as ALGORITHMS
-from podracer_core.catalogue import RECIPES, Fixed, Interval, Recipe, find_recipe
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import (
+    BUILT_IN_ALGORITHMS,
+    BUILT_IN_ENVIRONMENTS,
+    RECIPES,
+    EnvironmentSpec,
+    Fixed,
+    Interval,
+    Recipe,
+    find_recipe,
+)
 from podracer_core.in_process import Order, find_source
 from podracer_core.sections import Dimension, Search
 from podracer_platform.jobs import validate_spaces
@@ -29,14 +36,14 @@ def test_every_cell_is_possible_and_has_its_evidence(
     assert (DOCS / recipe.evidence).is_file()
     for algorithm, values in recipe.hyperparameters.items():
         for name, value in values.items():
-            knob = ALGORITHMS[algorithm].hyperparameter(name)
+            knob = BUILT_IN_ALGORITHMS[algorithm].hyperparameter(name)
             knob.check(list(value) if isinstance(value, tuple) else value)
             assert not isinstance(knob.search, Interval), (
                 f"{name} is searched: a job's agents would all have {value}"
             )
     tasks = [
         each
-        for each in BUILT_IN.values()
+        for each in BUILT_IN_ENVIRONMENTS.values()
         if find_recipe(EnvironmentSpec(each.id), device) is recipe
     ]
     assert tasks or kind == "processes"
@@ -65,18 +72,23 @@ def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
 def test_train_has_the_recipe_of_its_device_unless_start_or_the_caller_says_otherwise() -> None:
     order = Order(find_source("Ant-v5"), "ppo", 8, None, "mean", 100_000, None, 32, None, 0, "cuda")
     assert order.defaults.items() >= ANT.items()
-    algorithm = ALGORITHMS["ppo"].defaults()
+    algorithm = BUILT_IN_ALGORITHMS["ppo"].defaults()
     assert replace(order, device="cpu").defaults == algorithm
     assert replace(order, device="auto").defaults == algorithm
 
 
 def test_a_job_is_filled_in_where_it_leaves_a_value_open() -> None:
-    recipe, actions = RECIPES["mujoco"]["cuda"], BUILT_IN["Ant-v5"].action_space
+    recipe, actions = RECIPES["mujoco"]["cuda"], BUILT_IN_ENVIRONMENTS["Ant-v5"].action_space
     filled = {each.key: each.range for each in Search().filled(recipe, actions).space}
     assert filled["ppo.horizon"] == Fixed(16)
     assert filled["ppo.epochs"] == Fixed(4), "in place of the value in a search"
-    assert filled["ppo.learning_rate"] == ALGORITHMS["ppo"].hyperparameter("learning_rate").search
-    assert filled["sac.batch_size"] == ALGORITHMS["sac"].hyperparameter("batch_size").search
+    assert (
+        filled["ppo.learning_rate"]
+        == BUILT_IN_ALGORITHMS["ppo"].hyperparameter("learning_rate").search
+    )
+    assert (
+        filled["sac.batch_size"] == BUILT_IN_ALGORITHMS["sac"].hyperparameter("batch_size").search
+    )
     own = (Dimension("horizon", Fixed(64)), Dimension("hidden_sizes", Fixed((8,)), "ppo"))
     kept = Search(space=own).filled(recipe, actions)
     assert kept.space[:2] == own

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import (
     READERS,
     Checkpoint,

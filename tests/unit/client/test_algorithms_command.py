@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from podracer_client.command import catalogue as command
-from podracer_core.catalogue import BUILT_IN
+from podracer_core.catalogue import BUILT_IN_ALGORITHMS
 from podracer_core.errors import InvalidInput
 from support.installed import CATALOGUE, Install, install
 
@@ -32,7 +32,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "paper",
         "from",
     ]
-    assert [line.split()[0] for line in lines] == list(BUILT_IN)
+    assert [line.split()[0] for line in lines] == list(BUILT_IN_ALGORITHMS)
     (line,) = (line for line in lines if line.startswith("td3 "))
     for expected in (
         "Twin Delayed DDPG",
@@ -54,7 +54,7 @@ def test_a_terminal_gets_a_table(
     command.algorithms()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 100
-    for name in BUILT_IN:
+    for name in BUILT_IN_ALGORITHMS:
         assert any(line.startswith(f"{name} ") for line in lines)
 
 
@@ -62,7 +62,7 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
     command.algorithms("sac")
     shown = capsys.readouterr().out
     assert shown.startswith("sac: Soft Actor-Critic\n")
-    for knob in BUILT_IN["sac"].hyperparameters:
+    for knob in BUILT_IN_ALGORITHMS["sac"].hyperparameters:
         assert f"\n{knob.name}: " in shown
         assert f"    {knob.meaning}\n" in shown
         assert f"    source {knob.source}\n" in shown
@@ -79,7 +79,7 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     command.algorithms(json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["name"] for each in found] == list(BUILT_IN)
+    assert [each["name"] for each in found] == list(BUILT_IN_ALGORITHMS)
     assert all("hyperparameters" not in each and each["package"] is None for each in found)
 
     command.algorithms("redq", json=True)
@@ -91,7 +91,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         True,
     )
     knobs = {knob["name"]: knob for knob in redq["hyperparameters"]}
-    info = BUILT_IN["redq"]
+    info = BUILT_IN_ALGORITHMS["redq"]
     assert list(knobs) == [knob.name for knob in info.hyperparameters]
     assert knobs["hidden_sizes"]["default"] == list(info.defaults()["hidden_sizes"])
     assert knobs["target_rate"]["search"]["logarithmic"] is True

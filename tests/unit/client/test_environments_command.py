@@ -15,13 +15,15 @@ import pytest
 
 from podracer_client.command import catalogue as command
 from podracer_client.command import exit_code
-from podracer_core.catalogue import BoxSpace, DiscreteSpace, from_json
-from podracer_core.catalogue.environments import (
-    BUILT_IN,
-    ENTRY_POINT_GROUP,
+from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
+    ENVIRONMENT_GROUP,
     ArgumentInfo,
+    BoxSpace,
+    DiscreteSpace,
     EnvironmentInfo,
     find_environment,
+    from_json,
     known_environments,
 )
 from podracer_core.errors import InvalidInput
@@ -71,10 +73,7 @@ def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str
     assert "\nobservation  Box(3,) float32 from [-1, -1, -8] to [1, 1, 8]\n" in shown
     assert "\naction       Box(1,) float32 from -2 to 2\n" in shown
     assert "\ntime limit   200 steps\n" in shown
-    assert (
-        "\nfrom         built in, podracer_core.environments.classic_control.pendulum:Pendulum\n"
-        in shown
-    )
+    assert "\nfrom         built in, podracer_core.environments.classic_control:Pendulum\n" in shown
     assert "\n  g: 10\n      acceleration of gravity" in shown
     assert shown.endswith(
         "\n\nname: pendulum\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 10m}\n"
@@ -128,7 +127,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     command.environments("CartPole-v1", json=True)
     (line,) = capsys.readouterr().out.splitlines()
-    cartpole, info = json.loads(line), BUILT_IN["CartPole-v1"]
+    cartpole, info = json.loads(line), BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert (from_json(cartpole["observation_space"]), from_json(cartpole["action_space"])) == (
         *(info.observation_space, info.action_space),
     )
@@ -178,10 +177,10 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     install(
         "my-package",
         {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"},
-        group=ENTRY_POINT_GROUP,
+        group=ENVIRONMENT_GROUP,
     )
     install(
-        "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP
+        "rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENVIRONMENT_GROUP
     )
     command.environments()
     captured = capsys.readouterr()

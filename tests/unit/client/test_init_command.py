@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podracer_client.command import job_files
-from podracer_core.catalogue.environments import known_environments
+from podracer_core.catalogue import known_environments
 from podracer_platform.jobs import JobSpec, load_experiment
 from support.commands import Result, run_here
 

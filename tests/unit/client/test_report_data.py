@@ -28,7 +28,7 @@ from podracer_client.report import (
     spread,
     throughput,
 )
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.sections import Objective
 from podracer_platform.jobs import Continuous, Founder, JobSpec, Retrain
 from support.reports import empty_report, made_up_report

@@ -16,7 +16,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs import look_up_founders
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.storage import FolderStore

@@ -11,8 +11,7 @@ import torch
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.buffers import Rollout
 from podracer_core.collect import Collector
-from podracer_core.environments import VecEnvironment
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import CartPole, Pendulum, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import evaluation_seeds
 

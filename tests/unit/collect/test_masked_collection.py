@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 from podracer_core.environments.processes import PreprocessVecEnv
 
 FOLDER = str(Path(__file__).parents[1] / "environments")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import Pendulum
+from podracer_core.environments import Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import first_ages
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.catalogue import Hyperparameter, find_algorithm
-from podracer_core.catalogue.environments import find_environment
+from podracer_core.catalogue import Hyperparameter, find_algorithm, find_environment
 from podracer_core.environments.processes import hint
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_platform.jobs import parse_job

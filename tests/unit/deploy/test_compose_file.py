@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from podracer_client.secrets import HOSTS, ROLES
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.native import NATIVE_SETTINGS
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_leaderboard.server import LeaderboardConfig
 from podracer_learner.config import LearnerConfig

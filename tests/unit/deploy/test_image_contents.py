@@ -41,7 +41,7 @@ STEP = """
 import sys
 
 import pyarrow.parquet, talib, torch
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import (
+    CartPole,
     allocate_step,
     check_mask,
     inspect_environment,
     sample_allowed,
 )
-from podracer_core.environments.classic_control import CartPole
 from podracer_core.environments.processes import PreprocessVecEnv, episode_seed
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from support.processes import kill_user_code

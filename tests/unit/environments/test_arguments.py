@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
+from podracer_core.catalogue import EnvironmentSpec, known_environments
 from podracer_core.environments import make_vec_environment, require_device, runs_on
 from podracer_core.errors import InvalidInput, PreconditionFailed
 

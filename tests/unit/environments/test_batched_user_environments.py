@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue import BoxSpace
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import BoxSpace, EnvironmentSpec
 from podracer_core.environments import (
     State,
     Step,

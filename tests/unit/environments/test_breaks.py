@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed

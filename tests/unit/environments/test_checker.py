@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
+from podracer_core.catalogue import EnvironmentSpec, unreachable
 from podracer_core.environments import Inspection, inspect_environment
 from podracer_core.environments.processes import checker
 from podracer_core.errors import InvalidInput

@@ -11,13 +11,13 @@ import psutil
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import inspect_environment
 from podracer_core.environments.processes import (
     KEPT_BYTES,
     ChildOutput,
     PreprocessVecEnv,
-    child_output,
+    child_process,
 )
 from podracer_core.errors import UserCodeFailed
 
@@ -54,7 +54,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     left."""
     (tmp_path / "printing.py").write_text(CODE)
     monkeypatch.setattr(ChildOutput, "is_kept", True)
-    monkeypatch.setattr(child_output, "_log", child_output._Log())
+    monkeypatch.setattr(child_process, "_log", child_process._Log())
     before = psutil.Process().num_fds()
     yield lambda **kwargs: EnvironmentSpec(
         entry_point="printing:World", code_path=str(tmp_path), kwargs=kwargs

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.environments import VecEnvironment, from_gymnasium
-from podracer_core.environments.classic_control import (
+from podracer_core.environments import (
     Acrobot,
     CartPole,
     MountainCar,
     MountainCarContinuous,
     Pendulum,
+    VecEnvironment,
+    from_gymnasium,
 )
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import uniform

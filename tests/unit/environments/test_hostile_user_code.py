@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from support.processes import kill_user_code, wait_until

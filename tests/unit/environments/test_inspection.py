@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.catalogue import BoxSpace, DictSpace, DiscreteSpace
-from podracer_core.catalogue.environments import (
-    BUILT_IN,
-    ENTRY_POINT_GROUP,
+from podracer_core.catalogue import (
+    BUILT_IN_ENVIRONMENTS,
+    ENVIRONMENT_GROUP,
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
     EnvironmentSpec,
     installed_environments,
 )
-from podracer_core.environments import inspect_environment, make_vec_environment, to_gymnasium
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.environments import (
+    CartPole,
+    Pendulum,
+    inspect_environment,
+    make_vec_environment,
+    to_gymnasium,
+)
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_platform.messages import space_from_message
@@ -33,10 +40,14 @@ def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
 
 
 @pytest.mark.parametrize(
-    "environment_id", [name for name, info in BUILT_IN.items() if not info.needs_inspection]
+    "environment_id",
+    [name for name, info in BUILT_IN_ENVIRONMENTS.items() if not info.needs_inspection],
 )
 def test_built_in(environment_id: str) -> None:
-    found, info = inspect_environment(EnvironmentSpec(environment_id)), BUILT_IN[environment_id]
+    found, info = (
+        inspect_environment(EnvironmentSpec(environment_id)),
+        BUILT_IN_ENVIRONMENTS[environment_id],
+    )
     assert found.max_episode_steps == info.max_episode_steps
     assert info.observation_space is not None
     assert info.action_space is not None
@@ -140,11 +151,11 @@ def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         importlib.metadata.EntryPoint(
             "Cart",
-            "podracer_core.environments.classic_control.cartpole:CartPole",
-            ENTRY_POINT_GROUP,
+            "podracer_core.environments.classic_control:CartPole",
+            ENVIRONMENT_GROUP,
         ),
         importlib.metadata.EntryPoint(
-            "Car", "gymnasium.envs.classic_control:MountainCarEnv", ENTRY_POINT_GROUP
+            "Car", "gymnasium.envs.classic_control:MountainCarEnv", ENVIRONMENT_GROUP
         ),
     ]
     real = importlib.metadata.entry_points
@@ -153,7 +164,7 @@ def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
         "entry_points",
         lambda **group: (
             importlib.metadata.EntryPoints(points)
-            if group["group"] == ENTRY_POINT_GROUP
+            if group["group"] == ENVIRONMENT_GROUP
             else real(**group)
         ),
     )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import podracer
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import IsolationProof, isolation_proof
 from podracer_core.environments.processes import LocalRows, PreprocessVecEnv
 from podracer_core.errors import InvalidInput

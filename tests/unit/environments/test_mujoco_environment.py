@@ -18,12 +18,12 @@ import torch
 from mujoco.batch import Batch, SimulationError
 from torch import Tensor
 
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import make_vec_environment, to_gymnasium
 from podracer_core.environments.mujoco import MuJoCoEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
-IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
+IDS = [info.id for info in BUILT_IN_ENVIRONMENTS.values() if info.backend == "mujoco"]
 
 
 def make(environment_id: str, num_envs: int, **kwargs: Any) -> MuJoCoEnvironment:
@@ -54,7 +54,7 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.parametrize("environment_id", IDS)
 def test_the_table_says_what_runs(environment_id: str) -> None:
-    info, environment = BUILT_IN[environment_id], make(environment_id, 1)
+    info, environment = BUILT_IN_ENVIRONMENTS[environment_id], make(environment_id, 1)
     assert info.observation_space is not None
     assert info.action_space is not None
     assert to_gymnasium(info.observation_space) == environment.observation_space
@@ -63,7 +63,7 @@ def test_the_table_says_what_runs(environment_id: str) -> None:
 
 
 def test_which_run_on_cuda() -> None:
-    on_cuda = {name for name in IDS if "cuda" in BUILT_IN[name].devices}
+    on_cuda = {name for name in IDS if "cuda" in BUILT_IN_ENVIRONMENTS[name].devices}
     assert on_cuda == {"Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5"}
 
 
@@ -298,7 +298,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     half_cheetah.xml."""
     program = """if True:
         import torch
-        from podracer_core.environments.mujoco.tasks import HalfCheetah
+        from podracer_core.environments.mujoco import HalfCheetah
         cheetah = HalfCheetah(2)
         cheetah.reset(torch.arange(2))
         print("made", flush=True)
@@ -317,7 +317,7 @@ def test_without_mujoco_only_these_are_missing() -> None:
     program = """if True:
         import sys
         sys.modules["mujoco"] = None
-        from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+        from podracer_core.catalogue import EnvironmentSpec, find_environment
         print(find_environment("Ant-v5").backend)
         from podracer_core.environments import make_vec_environment
         from podracer_core.errors import PreconditionFailed

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step, make_vec_environment
 from podracer_core.environments.mujoco import MuJoCoEnvironment, load_model
 

@@ -16,7 +16,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from podracer_core.environments.mujoco import Capacity, WarpPhysics, load_model, warp_model
+from podracer_core.environments.mujoco import Capacity, WarpPhysics, load_model, warp_physics
 from podracer_core.errors import InvalidInput
 
 pytestmark = pytest.mark.xdist_group("warp")
@@ -266,8 +266,8 @@ def test_capacity_is_what_the_model_can_reach_or_asks_for() -> None:
         "<mujoco><size nconmax='7' njmax='11'/><worldbody><geom type='plane' size='1 1 1'/>"
         "<body pos='0 0 1'><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
     )
-    assert warp_model.usual_capacity(model, [(0, 1)]) == Capacity(contacts=7, rows=11)
-    assert warp_model.largest_capacity(model, [(0, 1)]) == Capacity(contacts=1, rows=3)
+    assert warp_physics.usual_capacity(model, [(0, 1)]) == Capacity(contacts=7, rows=11)
+    assert warp_physics.largest_capacity(model, [(0, 1)]) == Capacity(contacts=1, rows=3)
 
 
 def test_the_model_given_is_left_alone() -> None:
@@ -303,13 +303,13 @@ def test_kernels_go_where_they_can_be_written(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("WARP_CACHE_PATH", raising=False)
     monkeypatch.setattr(wp.config, "kernel_cache_dir", None)
-    warp_model.start_warp(torch.device("cpu"))
+    warp_physics.start_warp(torch.device("cpu"))
     assert wp.config.kernel_cache_dir is None  # Warp's own choice
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr("tempfile.tempdir", None)
-    warp_model.start_warp(torch.device("cpu"))
+    warp_physics.start_warp(torch.device("cpu"))
     assert Path(wp.config.kernel_cache_dir).parent == tmp_path
     monkeypatch.setattr(wp.config, "kernel_cache_dir", None)
     monkeypatch.setenv("WARP_CACHE_PATH", "/nowhere")
-    warp_model.start_warp(torch.device("cpu"))
+    warp_physics.start_warp(torch.device("cpu"))
     assert wp.config.kernel_cache_dir is None

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import Step, allocate_step, make_vec_environment
-from podracer_core.environments.mujoco import MuJoCoEnvironment, engine, load_model, model_for_warp
+from podracer_core.environments.mujoco import MuJoCoEnvironment, load_model, model_for_warp
 
 slow = pytest.mark.slow
 IDS = [
@@ -75,7 +75,10 @@ def test_a_task_is_the_same_on_both_engines(
 ) -> None:
     """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver
     of Warp on both. A state that was saved is the one that is loaded."""
-    monkeypatch.setattr(engine, "load_model", lambda xml_file: model_for_warp(load_model(xml_file)))
+    monkeypatch.setattr(
+        "podracer_core.environments.mujoco.environment.load_model",
+        lambda xml_file: model_for_warp(load_model(xml_file)),
+    )
     ours, theirs = make(environment_id, limit=8), make(environment_id, limit=8, on="mujoco")
     seeds = torch.arange(4)
     torch.testing.assert_close(ours.reset(seeds), theirs.reset(seeds), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step, allocate_step
 from podracer_core.environments.processes import (
     PreprocessVecEnv,
@@ -456,7 +456,7 @@ def test_a_hung_environment_does_not_delay_closing(start: Start) -> None:
 
 def test_what_users_print_stays_off_our_output() -> None:
     program = (
-        "import torch; from podracer_core.catalogue.environments import EnvironmentSpec;"
+        "import torch; from podracer_core.catalogue import EnvironmentSpec;"
         "from podracer_core.environments.processes import PreprocessVecEnv;"
         f"spec = EnvironmentSpec(entry_point='user_environments:Talkative', code_path={FOLDER!r});"
         "environment = PreprocessVecEnv(spec, 1);"
@@ -495,7 +495,7 @@ def test_children_inherit_no_secrets(start: Start, monkeypatch: pytest.MonkeyPat
 
 PARENT = f"""
 import concurrent.futures, sys, time, torch
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes import PreprocessVecEnv
 
 kwargs = {{"trouble": "hang", "trouble_at": 1}}

@@ -17,8 +17,13 @@ from podracer_core.algorithms import (
     generalized_advantages,
 )
 from podracer_core.buffers import Rollout
-from podracer_core.catalogue import BoxSpace, DictSpace, check_observation_space, to_json
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import (
+    BoxSpace,
+    DictSpace,
+    EnvironmentSpec,
+    check_observation_space,
+    to_json,
+)
 from podracer_core.checkpoint import Checkpoint, export_policy, load_policy
 from podracer_core.collect import Collector
 from podracer_core.environments import (

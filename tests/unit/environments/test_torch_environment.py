@@ -13,20 +13,18 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments import (
+    Acrobot,
+    CartPole,
     EpisodeStarts,
+    MountainCar,
+    MountainCarContinuous,
+    Pendulum,
     PointChasing,
     PointChasingDiscrete,
     State,
     Step,
     TorchEnvironment,
     allocate_step,
-)
-from podracer_core.environments.classic_control import (
-    Acrobot,
-    CartPole,
-    MountainCar,
-    MountainCarContinuous,
-    Pendulum,
 )
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, uniform

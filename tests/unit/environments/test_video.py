@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core import offscreen
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core import native
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import _filmed_spec, record_video
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
@@ -82,7 +82,7 @@ def test_a_gif_has_at_most_25_pictures_a_second(tmp_path: Path) -> None:
 
 def test_every_built_in_environment_has_its_counterpart() -> None:
     """What Gymnasium's constructors take; nothing is drawn."""
-    for name in BUILT_IN:
+    for name in BUILT_IN_ENVIRONMENTS:
         if name in gymnasium.registry:
             gymnasium.make(
                 name, render_mode="rgb_array", **_filmed_spec(EnvironmentSpec(name)).kwargs
@@ -113,15 +113,15 @@ def test_where_nothing_draws_one_message_says_what_to_install(
 ) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(
-        offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
+        native, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
     )
-    offscreen.working_backend.cache_clear()
+    native.working_backend.cache_clear()
     with pytest.raises(
         PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"
     ):
-        offscreen.set_up_offscreen()
+        native.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")
-    offscreen.set_up_offscreen()
+    native.set_up_offscreen()
     assert os.environ["MUJOCO_GL"] == "glfw", "what is set stays"
 
 

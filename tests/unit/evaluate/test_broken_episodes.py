@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments import State, TorchEnvironment, VecEnvironment
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.catalogue import EnvironmentSpec
+from podracer_core.environments import CartPole, Pendulum, State, TorchEnvironment, VecEnvironment
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import UserCodeFailed
 from podracer_core.evaluate import (

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments import Step, VecEnvironment
-from podracer_core.environments.classic_control import CartPole, Pendulum
+from podracer_core.catalogue import EnvironmentSpec
+from podracer_core.environments import CartPole, Pendulum, Step, VecEnvironment
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, TimeUp
-from podracer_core.evaluate import EvaluationResult, GreedyEvaluator, greedy_evaluator
+from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import evaluation_seeds
 from tests.support.graph_recorder import captures, use_recorder
@@ -149,7 +148,7 @@ def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_fini
         if len(taken) >= steps:
             raise TimeUp("over")
 
-    monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr("podracer_core.evaluate.evaluator.STEPS_AT_ONCE", 1)
     evaluator = GreedyEvaluator(lambda count: Lengths(count, max_episode_steps=None), check=check)
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
     assert (result.lengths, result.cut) == (lengths, cut)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.evaluate import GreedyEvaluator
 

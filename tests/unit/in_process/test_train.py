@@ -21,7 +21,7 @@ import podracer
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue import Interval
 from podracer_core.checkpoint import Checkpoint
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 from podracer_core.errors import InvalidInput
 from podracer_core.in_process import begin_from, replace_worst
 from podracer_core.random_numbers import member_seeds

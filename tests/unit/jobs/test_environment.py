@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
+from podracer_core.catalogue import EnvironmentSpec, known_environments
 from podracer_core.sections import Checks
 from podracer_platform.jobs import check_environment
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import Choice, EnvironmentSpec, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_core.sections import (
     AlgorithmShare,

@@ -10,8 +10,7 @@ from google.protobuf.message import Message
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue import ranges
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile, hyperparameters
 from podracer_core.errors import InvalidInput
 from podracer_core.sections import (
     AlgorithmShare,
@@ -40,12 +39,12 @@ FULL = JobSpec(
     search=Search(
         (AlgorithmShare("ppo", 2.0),),
         (
-            Dimension("learning_rate", ranges.Interval(1e-4, 1e-2, logarithmic=True)),
-            Dimension("gamma", ranges.Interval(0.9, 0.99), "ppo"),
-            Dimension("epochs", ranges.IntegerInterval(1, 8, logarithmic=True)),
-            Dimension("hidden_sizes", ranges.Choice(((64, 64), (128,)))),
-            Dimension("normalize_values", ranges.Fixed(False)),
-            Dimension("activation", ranges.Fixed("relu")),
+            Dimension("learning_rate", hyperparameters.Interval(1e-4, 1e-2, logarithmic=True)),
+            Dimension("gamma", hyperparameters.Interval(0.9, 0.99), "ppo"),
+            Dimension("epochs", hyperparameters.IntegerInterval(1, 8, logarithmic=True)),
+            Dimension("hidden_sizes", hyperparameters.Choice(((64, 64), (128,)))),
+            Dimension("normalize_values", hyperparameters.Fixed(False)),
+            Dimension("activation", hyperparameters.Fixed("relu")),
         ),
     ),
     evolution=Evolution(

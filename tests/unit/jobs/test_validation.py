@@ -13,6 +13,7 @@ from podracer_core.catalogue import (
     Choice,
     DictSpace,
     DiscreteSpace,
+    EnvironmentSpec,
     Fixed,
     IntegerInterval,
     Interval,
@@ -21,7 +22,6 @@ from podracer_core.catalogue import (
     Range,
     Space,
 )
-from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput
 from podracer_core.sections import (
     AlgorithmShare,

@@ -10,7 +10,7 @@ import torch
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.buffers import Replay
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.checkpoint import load_actor, load_checkpoint
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import DataCorrupted, InvalidInput
@@ -52,7 +52,7 @@ def algorithm() -> Algorithm:
 
 @pytest.fixture
 def writer(store: FolderStore) -> CheckpointWriter:
-    info = BUILT_IN["CartPole-v1"]
+    info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
     return CheckpointWriter(
@@ -145,7 +145,7 @@ def test_transitions_that_have_been_committed_are_not_written_again(
 
 
 def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algorithm) -> None:
-    info = BUILT_IN["CartPole-v1"]
+    info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
     agents = [agent_pb2.AgentSpec(name="a1")]
@@ -160,7 +160,7 @@ def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algo
 def test_a_checkpoint_tells_what_judges_it_unless_greedy_episodes_do(
     store: FolderStore, algorithm: Algorithm, evaluator: str
 ) -> None:
-    info = BUILT_IN["CartPole-v1"]
+    info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     spaces = info.observation_space, info.action_space
     writer = CheckpointWriter(store, AGENTS, COHORT, "uid7", 5, SPEC, spaces, evaluator=evaluator)
     (reference,) = writer.write([MemberWrite(0, 64, algorithm.member_state(0))])

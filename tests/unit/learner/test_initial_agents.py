@@ -9,9 +9,9 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 from podracer_core.storage import FolderStore
 from podracer_core.training import member_environment_states
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
@@ -50,7 +50,7 @@ def checkpoint(store: FolderStore) -> agent_pb2.CheckpointReference:
     """Of an agent that has trained a little."""
     algorithm, _, collector = begin(fresh(), store, 0)
     algorithm.update(collector.collect(4))
-    info = BUILT_IN["CartPole-v1"]
+    info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
     spaces = (info.observation_space, info.action_space)

@@ -8,9 +8,8 @@ import torch
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments import device_for
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.catalogue import EnvironmentSpec
+from podracer_core.environments import CartPole, device_for
 from podracer_learner.round import describe_sizes, envs_per_member
 
 

@@ -13,7 +13,6 @@ from podracer_core.networks import (
     is_wide,
     mlp_shapes,
     stacked_mlp,
-    wide_mlp,
 )
 
 GROUPS, ROWS, INPUTS, OUTPUTS = 3, 140, 5, 2
@@ -37,9 +36,9 @@ def build(sizes: tuple[int, ...], activation: str = "relu") -> tuple[StackedPara
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """`usual.setattr(stacked_mlp, "is_wide", never)` takes the usual way from then on."""
-    if wide_mlp._linear is None:
+    if stacked_mlp._linear is None:
         pytest.skip("this machine's torch has no other way for wide layers")
-    monkeypatch.setattr(wide_mlp, "_IS_FASTER", True)  # also on a processor where it is not
+    monkeypatch.setattr(stacked_mlp, "_IS_FASTER", True)  # also on a processor where it is not
     return monkeypatch
 
 

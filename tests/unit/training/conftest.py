@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments import make_vec_environment
 from podracer_core.training import InProcessBackend, InProcessSource, RoundPlan, TrainingSession

@@ -9,7 +9,7 @@ import pytest
 
 import podracer
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import CONTACT_WEIGHTS, EnvironmentSpec, find_environment
+from podracer_core.catalogue import CONTACT_WEIGHTS, EnvironmentSpec, find_environment
 from podracer_core.environments import is_evaluated_beside, make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable, UserCodeFailed
 from podracer_core.evaluate import GreedyEvaluator

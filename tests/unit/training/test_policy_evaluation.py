@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from podracer_core.algorithms import CohortConfig, MemberConfig, algorithm_class
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.training import PolicyEvaluation

@@ -21,7 +21,7 @@ def cohort(algorithm: str, members: int, **shared: object) -> CohortConfig:
 
 
 def test_rollouts_networks_and_replay_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("podracer_core.buffers.memory", "podracer_core.training.sizes"):
+    for module in ("podracer_core.device", "podracer_core.training.plan"):
         monkeypatch.setattr(f"{module}.free_bytes", lambda device: 72 << 30)
     require_room(cohort("sac", 1, hidden_sizes=(256, 256)), 8, MILLION, ACTIONS, "cpu")
     parts = r"7\.\d for rollouts and batches, 60\.\d for networks and snapshots, 7\.\d for replay"

@@ -12,7 +12,7 @@ from munchausen_dqn.algorithm import MunchausenDQN
 
 from podracer_core.algorithms import Batch, CohortConfig, MemberConfig
 from podracer_core.collect import Collector
-from podracer_core.environments.classic_control import CartPole
+from podracer_core.environments import CartPole
 
 SHARED = {
     "hidden_sizes": (8, 9),

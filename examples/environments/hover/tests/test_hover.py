@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from hover.environment import TIME_STEP, Hover
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import inspect_environment
 
 

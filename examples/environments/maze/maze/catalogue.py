@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue import ArgumentInfo, EnvironmentInfo
 
 MAZE = EnvironmentInfo(
     id="Maze-v0",

@@ -9,7 +9,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from maze.environment import Maze
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import inspect_environment, make_vec_environment
 from podracer_core.errors import UserCodeFailed
 

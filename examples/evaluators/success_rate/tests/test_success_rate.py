@@ -6,7 +6,7 @@ import torch
 from success_rate.evaluator import SuccessRate
 from torch import Tensor
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 
 

@@ -31,7 +31,7 @@ from podracer_core.catalogue import (
 )
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+    from podracer_core.catalogue import ArgumentInfo, EnvironmentInfo
 
 
 def algorithms(
@@ -207,7 +207,7 @@ def environments(
     json: Json = False,
 ) -> None:
     """List built-in and installed environments, or show one. Needs no server."""
-    from podracer_core.catalogue.environments import (
+    from podracer_core.catalogue import (
         broken_environments,
         find_environment,
         gymnasium_environments,

@@ -17,7 +17,7 @@ from podracer_core.errors import AlreadyExists, InvalidInput
 
 if TYPE_CHECKING:
     from podracer_client.zoo import Entry
-    from podracer_core.catalogue.environments import EnvironmentInfo
+    from podracer_core.catalogue import EnvironmentInfo
 
 _ENVIRONMENT, _DURATION = "CartPole-v1", "10m"
 _NO_TARGET = "none"
@@ -77,7 +77,7 @@ def init(
 ) -> None:
     """Write a commented job file. Asks for missing options on a terminal."""
     from podracer_client.command.catalogue import label_of
-    from podracer_core.catalogue.environments import find_environment, reward_threshold
+    from podracer_core.catalogue import find_environment, reward_threshold
 
     info = find_environment(
         environment or _ask("Environment (`podracer environments` lists them)", _ENVIRONMENT)

@@ -19,8 +19,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.names import enum_word, moment, seconds, short_name, time_text
-from podracer_core.catalogue import HyperparameterValue
-from podracer_core.catalogue.environments import described_environment
+from podracer_core.catalogue import HyperparameterValue, described_environment
 from podracer_core.errors import InvalidInput
 from podracer_core.statistics import posterior_means
 from podracer_platform.jobs import broken_episodes

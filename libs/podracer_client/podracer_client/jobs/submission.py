@@ -25,7 +25,7 @@ from podracer_platform.jobs import DataSets, Founder, JobSpec, WarmStart
 from podracer_platform.messages import hyperparameters_from_message
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.environments import StoredFile
+    from podracer_core.catalogue import StoredFile
 
 
 def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:

@@ -22,7 +22,7 @@ from podracer_client.local.services import TRAINING
 from podracer_client.processes import describe_process, listener_of
 from podracer_client.servers import Contexts
 from podracer_core.errors import PodracerError
-from podracer_core.toolchain import missing as missing_for_kernels
+from podracer_core.native import missing as missing_for_kernels
 
 _DEADLINE_S = 60.0
 """Deadline of each probe; they run side by side. The first import of torch from a cold disk takes
@@ -211,7 +211,7 @@ def _box() -> Iterator[Finding]:
 
 
 def _rendering() -> Iterator[Finding]:
-    from podracer_core.offscreen import working_backend
+    from podracer_core.native import working_backend
 
     if importlib.util.find_spec("mujoco") is not None:
         try:

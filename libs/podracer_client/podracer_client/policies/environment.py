@@ -16,7 +16,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.jobs import Client
 from podracer_client.local import Connect
 from podracer_client.servers import DEFAULT_FOLDER
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage import FILE_NAME, Manifest
 from podracer_platform.attachments import put_file

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
+from podracer_core.algorithms.preparation import Minibatch, RolloutRows
 from podracer_core.catalogue import find_algorithm
 
 

@@ -1,4 +1,5 @@
-"""The interface of all algorithms, and the class of an algorithm's name."""
+"""The interface of all algorithms, and the class of an algorithm's name; the agents of a cohort
+with their hyperparameters; what several learners of one cohort share."""
 
 from __future__ import annotations
 
@@ -6,19 +7,194 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.sharing import Sharing
+from podracer_core.algorithms.preparation import StateValues
 from podracer_core.buffers import Rollout
 from podracer_core.catalogue import AlgorithmInfo, find_algorithm
-from podracer_core.errors import InvalidInput
-from podracer_core.networks import Actor, NetworkActor
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.fusion import FusionState
+from podracer_core.networks import Actor, NetworkActor, RunningNormalizer
 from podracer_core.random_numbers import normal, perturbation_key
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """One agent. `hyperparameters` are those of scope "member"; missing ones have their default."""
+
+    name: str
+    seed: int
+    hyperparameters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CohortConfig:
+    """M agents of one algorithm and one network shape. `shared` are hyperparameters of any scope,
+    for all members.
+
+    A member's own value overrides the shared one, and that the catalogue's default.
+    """
+
+    algorithm: str
+    members: tuple[MemberConfig, ...]
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise InvalidInput(
+                "a cohort needs at least one member",
+                violations=[FieldViolation("members", "is empty")],
+            )
+
+    def shared_values(self, info: AlgorithmInfo) -> dict[str, Any]:
+        """Hyperparameters of scope "cohort" and "network". Raises InvalidInput for an unknown name
+        or a bad value."""
+        values = info.defaults("cohort", "network")
+        for name, value in self.shared.items():
+            knob = info.hyperparameter(name)
+            knob.check(value)
+            if name in values:
+                values[name] = tuple(value) if knob.kind == "sizes" else value
+        return values
+
+    def member_values(self, info: AlgorithmInfo) -> dict[str, list[float]]:
+        """Hyperparameters of scope "member", one value a member. Raises InvalidInput as
+        `shared_values` does."""
+        defaults = info.defaults("member")
+        defaults |= {name: value for name, value in self.shared.items() if name in defaults}
+        values: dict[str, list[float]] = {name: [] for name in defaults}
+        for member in self.members:
+            check_member_hyperparameters(info, member.hyperparameters)
+            for name, default in defaults.items():
+                values[name].append(float(member.hyperparameters.get(name, default)))
+        return values
+
+
+def check_member_hyperparameters(info: AlgorithmInfo, values: Mapping[str, float]) -> None:
+    """Raises InvalidInput unless every name is a hyperparameter that members may differ in, and in
+    its range."""
+    for name, value in values.items():
+        knob = info.hyperparameter(name)
+        if knob.scope != "member":
+            raise InvalidInput(
+                f"{name} is one for the whole cohort; set it in `shared`", field=name
+            )
+        knob.check(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """An algorithm's own tensors and statistics, which go on changing while it learns.
+
+    parameters   name -> view [M, …] of what gradient steps and targets move; to write into it is to
+                 change it
+    normalizers  by name
+    transitions  int64 [M]
+    active       bool [M]
+    values       the critic behind `critic_head`, where it learns in units of its own
+    critic_head  names of the weight and the bias of its last layer
+    """
+
+    parameters: Mapping[str, Tensor]
+    normalizers: Mapping[str, RunningNormalizer]
+    transitions: Tensor
+    active: Tensor
+    values: StateValues | None = None
+    critic_head: tuple[str, str] = ("", "")
+
+
+class Sharing:
+    """Gives what a learner brings to a fusion, and takes the result over.
+
+    Moments of optimizers stay each learner's own and go on over a fusion, as in DiLoCo: to average
+    them is two times the parameters more to send, and to reset them is a warm-up after each. What
+    else only one learner knows (replay, random streams, counters of its own) stays with it.
+
+    A critic whose rewards or targets are normalized comes with its last layer in units of reward
+    (float64): each learner's units are its own, and weights of different units have no mean."""
+
+    def __init__(self, shared: Shared, loaded: Callable[[], None]) -> None:
+        """`loaded` is called after each `load`. From now on normalizers keep account of their
+        growth; the observations' changes by `load` alone, since weights that act on differently
+        normalized inputs have no mean."""
+        self._shared, self._loaded = shared, loaded
+        self._growths = {
+            name: normalizer.share(frozen=name == "observations")
+            for name, normalizer in shared.normalizers.items()
+        }
+        self._taken = shared.transitions.clone()
+
+    @property
+    def transitions(self) -> Tensor:
+        """int64 [M], copied: environment steps of each agent, this learner's since the last `load`
+        included."""
+        return self._shared.transitions.clone()
+
+    @torch.no_grad()
+    def state(self) -> FusionState:
+        """A copy of the learner's state, from which all others begin."""
+        stands = self._stands()
+        parameters = {name: tensor.clone() for name, tensor in stands.parameters.items()}
+        return FusionState(
+            parameters, stands.statistics, stands.transitions.clone(), stands.active.clone()
+        )
+
+    @torch.no_grad()
+    def growth(self) -> FusionState:
+        """A learner's contribution: its parameters, and the growth of its statistics and
+        transitions."""
+        stands = self._stands()
+        return FusionState(
+            {name: tensor.clone() for name, tensor in stands.parameters.items()},
+            {name: growth.moments() for name, growth in self._growths.items()},
+            stands.transitions - self._taken,
+            stands.active.clone(),
+        )
+
+    @torch.no_grad()
+    def load(self, state: FusionState) -> None:
+        """Go on from `state`. Raises InvalidInput for another cohort's.
+
+        Call it between two updates, before the weights of the former update are given out: the
+        policy version is that of the update."""
+        self._stands().require_like(state)
+        shared = self._shared
+        for name, normalizer in shared.normalizers.items():
+            normalizer.load_moments(state.statistics[name])
+        parameters = dict(state.parameters)
+        if shared.values is not None:
+            weight, bias = (parameters.pop(name) for name in shared.critic_head)
+            shared.values.load_reward_head(weight, bias)
+        for name, tensor in parameters.items():
+            shared.parameters[name].copy_(tensor)
+        shared.transitions.copy_(state.transitions)
+        shared.active.copy_(state.active)
+        self._taken.copy_(state.transitions)
+        self._loaded()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Have all statistics take in their growth, at the end of a round: what is not fused is the
+        learner's own, and belongs into its checkpoint. What `growth` gives does not change, and
+        more than once is as once."""
+        for normalizer in self._shared.normalizers.values():
+            normalizer.settle()
+        self._loaded()
+
+    def _stands(self) -> FusionState:
+        """The learner's state, with views of what it trains."""
+        shared = self._shared
+        parameters = dict(shared.parameters)
+        if shared.values is not None:
+            parameters |= dict(zip(shared.critic_head, shared.values.reward_head(), strict=True))
+        statistics = {name: normalizer.moments() for name, normalizer in shared.normalizers.items()}
+        return FusionState(parameters, statistics, shared.transitions, shared.active)
+
 
 # group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member
 # axis
@@ -163,6 +339,16 @@ def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> 
         ).view_as(weight)
         weight += scale * weight.std((1, 2), keepdim=True) * noise
         start += weight.numel()
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
+    start = f"{prefix}."
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(start)
+    }
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

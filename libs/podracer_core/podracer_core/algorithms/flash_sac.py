@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
-from podracer_core.algorithms.categorical_values import ValueBins
 from podracer_core.algorithms.experience import Batch, without_lost_rows
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.return_scale import ReturnScale
+from podracer_core.algorithms.preparation import ReturnScale
 from podracer_core.algorithms.sac import Temperature
-from podracer_core.algorithms.values import ensemble_outputs
+from podracer_core.algorithms.values import ValueBins, ensemble_outputs
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import SmoothGaussianHead

@@ -11,11 +11,18 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
-from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.algorithm import (
+    Algorithm,
+    CohortConfig,
+    MemberState,
+    Shared,
+    Sharing,
+    below,
+    check_member_hyperparameters,
+    perturb_actor,
+)
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
 from podracer_core.buffers import Replay, Rollout
 from podracer_core.catalogue import find_algorithm
@@ -422,7 +429,7 @@ class OffPolicy(Algorithm):
                 )
         if "optimizer" in state:
             for name, optimizer in self.optimizers.items():
-                if own := _below(name, state["optimizer"]):
+                if own := below(name, state["optimizer"]):
                     optimizer.load_member_state(member, own)
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
@@ -456,13 +463,3 @@ class OffPolicy(Algorithm):
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
-    start = f"{prefix}."
-    return {
-        name.removeprefix(start): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(start)
-    }

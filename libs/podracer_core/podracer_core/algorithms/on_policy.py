@@ -12,13 +12,24 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
-from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.algorithm import (
+    Algorithm,
+    CohortConfig,
+    MemberState,
+    Shared,
+    Sharing,
+    below,
+    check_member_hyperparameters,
+    perturb_actor,
+)
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
-from podracer_core.algorithms.preparation import Preparation, StateValues
-from podracer_core.algorithms.return_scale import ReturnScale
-from podracer_core.algorithms.sharing import Shared, Sharing
+from podracer_core.algorithms.preparation import (
+    Minibatch,
+    Preparation,
+    ReturnScale,
+    RolloutRows,
+    StateValues,
+)
 from podracer_core.buffers import Rollout
 from podracer_core.catalogue import AlgorithmInfo
 from podracer_core.device import Graphed, compiled
@@ -340,7 +351,7 @@ class OnPolicy(Algorithm):
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
             for part, own in self._statistics().items():
-                own.load_member_state(member, _part(state["normalizer"], f"{part}."))
+                own.load_member_state(member, below(part, state["normalizer"]))
             if any(name.startswith("rewards.") for name in state["normalizer"]) != (
                 self._rewards is not None
             ):
@@ -382,12 +393,6 @@ class OnPolicy(Algorithm):
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)
-
-
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
 
 
 def _architecture(

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
+from podracer_core.algorithms.preparation import Minibatch, RolloutRows
 from podracer_core.buffers import Rollout
 from podracer_core.catalogue import find_algorithm
 from podracer_core.device import compiled

@@ -1,19 +1,204 @@
 """The way from a rollout to what a policy gradient learns from: advantages, targets and weights of
-all its rows."""
+all its rows, and minibatches of these. `ReturnScale` divides rewards, PPO's and FlashSAC's
+(arXiv:2604.04539), so that returns have a deviation of 1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.minibatch import RolloutRows
-from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.buffers import Rollout
 from podracer_core.kernels import sums_over_time
 from podracer_core.networks import NetworkActor, PolicyHead, RunningNormalizer, StackedNetwork
+
+_EPSILON = 1e-8
+_RUNNING = "running_return"
+
+
+class ReturnScale:
+    """Running statistics of each member's discounted return so far, G = r + gamma G of the step
+    before.
+
+    An episode begins with G = 0, as in VecNormalize of Stable-Baselines3. In the code of FlashSAC's
+    authors its last step begins with 0, and the next episode inherits that step's reward:
+    `drops_last` does the same.
+
+    memory   tensors [M, …] that a member's future depends on, by name
+    """
+
+    def __init__(
+        self,
+        members: int,
+        limit: float,
+        device: torch.device | str = "cpu",
+        *,
+        drops_last: bool = False,
+    ) -> None:
+        """`limit`: no return is beyond ± `limit` after the division; inf sets none."""
+        self._limit, self._drops_last = limit, drops_last
+        self._statistics = RunningNormalizer(members, 1, device)
+        self._largest = torch.zeros(members, device=device)
+        self._running: Tensor | None = None  # [M, E], of the episodes that go on
+        self._loaded: dict[int, Tensor] = {}  # of members, for the first rollout
+        self.memory = {
+            "return_count": self._statistics.count,
+            "return_mean": self._statistics.mean,
+            "return_variance": self._statistics.variance,
+            "largest_return": self._largest,
+        }
+
+    @property
+    def statistics(self) -> RunningNormalizer:
+        """Those of the returns."""
+        return self._statistics
+
+    def running(self, member: int) -> dict[str, Tensor]:
+        """A copy of one member's returns of the episodes that go on, [E]; empty before there are
+        any."""
+        running = self._loaded.get(member) if self._running is None else self._running[member]
+        return {} if running is None else {_RUNNING: running.clone()}
+
+    def load_running(self, member: int, state: Mapping[str, Tensor]) -> None:
+        """Go on with what `running` gave, where as many environments go on; otherwise from 0."""
+        value = state.get(_RUNNING)
+        if value is None:
+            return
+        if self._running is None:
+            self._loaded[member] = value
+        elif value.shape == self._running[member].shape:
+            self._running[member] = value
+
+    def divisor(self) -> Tensor:
+        """max(√Var G, max |G| / limit), [M]."""
+        deviation = (self._statistics.variance[:, 0] + _EPSILON).sqrt().float()
+        return torch.maximum(deviation, self._largest / self._limit)
+
+    def begin(self, rollout: Rollout) -> bool:
+        """Make room for the returns of its environments. True where there was none: they begin at
+        0, or as loaded."""
+        if self._running is not None and self._running.shape == rollout.reward.shape[1:]:
+            return False
+        self._running = torch.zeros_like(rollout.reward[0])
+        for member, value in self._loaded.items():
+            if value.shape == self._running[member].shape:
+                self._running[member] = value
+        self._loaded = {}
+        return True
+
+    def update(self, rollout: Rollout, gamma: Tensor, active: Tensor) -> None:
+        """Take in the rewards of a rollout, which goes on where the one before ended; gamma [M].
+        After `begin`."""
+        assert self._running is not None
+        stops = rollout.terminated | rollout.truncated | ~rollout.valid
+        decay = torch.where(stops, 0.0, gamma.unsqueeze(1))
+        if not self._drops_last:  # it is the row before that cuts
+            decay = torch.cat([gamma.view(1, -1, 1).expand_as(decay[:1]), decay[:-1]])
+        returns = sums_over_time(
+            torch.where(rollout.valid, rollout.reward, 0.0), decay, self._running
+        )
+        running = returns[-1]
+        goes_on = running.isfinite() if self._drops_last else running.isfinite() & ~stops[-1]
+        self._running.copy_(torch.where(goes_on, running, 0.0))
+        rows = returns.transpose(0, 1).flatten(1)
+        self._statistics.update(
+            rows.unsqueeze(-1), rollout.valid.transpose(0, 1).flatten(1), active
+        )
+        largest = torch.maximum(self._largest, rows.abs().amax(1))
+        torch.where(active & largest.isfinite(), largest, self._largest, out=self._largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Rows of every member, ready for the loss. B is the number of rows of one member.
+
+    observation   [M, B, obs]      normalized; of images the raw pixels
+    action        [M, B, *action]  as the policy sampled it
+    action_mask   [M, B, n]        bool, the actions that were allowed; None where all always are
+    log_prob      [M, B]           of the action under the proximal policy: the one at the start of
+                                   the update
+    advantage     [M, B]
+    target        [M, B]           of the value, normalized
+    value         [M, B]           the critic's at the start of the update, normalized
+    weight        [M, B]           0 where a row is not valid, less where an older policy acted
+    """
+
+    observation: Tensor
+    action: Tensor
+    action_mask: Tensor | None
+    log_prob: Tensor
+    advantage: Tensor
+    target: Tensor
+    value: Tensor
+    weight: Tensor
+
+    def split(self, rows: int) -> list[Minibatch]:
+        """Parts of at most `rows` rows."""
+        count = self.weight.shape[1]
+        if count <= rows:
+            return [self]
+        return [self._part(slice(start, start + rows)) for start in range(0, count, rows)]
+
+    def _part(self, rows: slice) -> Minibatch:
+        columns = (getattr(self, field.name) for field in fields(self))
+        return Minibatch(*(None if column is None else column[:, rows] for column in columns))  # type: ignore[arg-type]
+
+
+class RolloutRows:
+    """All rows of a rollout, R = T * E of each member, side by side in one tensor: a new order is a
+    single gather.
+
+    observation, action and action_mask are [M, R, _]; numbers are log_prob, advantage, target,
+    value and weight, [M, R] each; valid [M, R]. Pixels (uint8) stay what they are, in a tensor of
+    their own. `columns` [M, R, _] float32 has all else in this order, and the action mask where
+    `masked`."""
+
+    def __init__(
+        self,
+        head: PolicyHead,
+        observation: Tensor,
+        action: Tensor,
+        action_mask: Tensor | None,
+        numbers: list[Tensor],
+        valid: Tensor,
+    ) -> None:
+        self._head = head
+        self._pixels = observation if observation.dtype == torch.uint8 else None
+        parts = [observation[..., :0].float() if self._pixels is not None else observation, action]
+        parts += [action[..., :0] if action_mask is None else action_mask, torch.stack(numbers, -1)]
+        self.masked = action_mask is not None
+        self._widths = [part.shape[-1] for part in parts]
+        # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
+        self.columns = torch.where(valid.unsqueeze(-1), torch.cat(parts, -1), 0.0)
+
+    @property
+    def count(self) -> int:
+        """R."""
+        return self.columns.shape[1]
+
+    def minibatches(self, size: int, order: Tensor | None = None) -> list[Minibatch]:
+        """Every row once, at most `size` of each member at a time, in the `order` [M, R] of the
+        member if given."""
+        columns, pixels = self.columns, self._pixels
+        if order is not None:
+            offset = torch.arange(0, order.numel(), order.shape[1], device=order.device).unsqueeze(
+                1
+            )
+            index = (order + offset).view(-1)
+            columns = columns.view(index.shape[0], -1).index_select(0, index).view_as(columns)
+            if pixels is not None:
+                pixels = pixels.view(index.shape[0], -1).index_select(0, index).view_as(pixels)
+        observation, action, mask, numbers = columns.split_with_sizes(self._widths, -1)
+        whole = Minibatch(
+            observation if pixels is None else pixels,
+            action.reshape(*action.shape[:2], *self._head.action_shape).to(self._head.action_dtype),
+            mask.bool() if self.masked else None,
+            *numbers.permute(2, 0, 1).contiguous(),
+        )
+        return whole.split(size)
 
 
 class StateValues:

@@ -22,7 +22,7 @@ from podracer_core.box.launcher import (
     has_seccomp,
     landlock_version,
 )
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,9 @@
 """Replay for off-policy algorithms: the last transitions of every member, on the learner's
-device."""
+device; drawn evenly, or in proportion to priorities (`PriorityTree`).
+
+For checkpoints a member's transitions are cut into parts, each with the rows of one stretch of
+everything that the member has ever stored: part 7 always begins at the same step. So of two
+snapshots, one soon after the other, most parts are the same bytes, and are stored only once."""
 
 from __future__ import annotations
 
@@ -10,11 +14,109 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.memory import require_memory
-from podracer_core.buffers.priorities import PriorityTree
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.device import require_memory
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import random_bits, uniform
+
+_FAN_OUT = 64
+
+
+class PriorityTree:
+    """M trees of sums with 64 children a node: three levels for a quarter of a million leaves.
+
+    Every sum is calculated anew from its children, so rounding errors do not gather.
+    """
+
+    def __init__(self, members: int, leaves: int, device: torch.device | str = "cpu") -> None:
+        # levels[0] are the leaves, the last level is at most 64 wide; each padded to whole nodes.
+        self._levels: list[Tensor] = []
+        width = leaves
+        while True:
+            width = -(-width // _FAN_OUT) * _FAN_OUT
+            self._levels.append(torch.zeros(members, width, device=device))
+            if width <= _FAN_OUT:
+                break
+            width //= _FAN_OUT
+        self._children = torch.arange(_FAN_OUT, device=device)
+        self._member = torch.arange(members, device=device).unsqueeze(1)
+        self._greatest = torch.ones(members, 1, device=device)  # ever set: what new leaves get
+
+    def set(self, leaf: Tensor, priority: Tensor) -> None:
+        """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf given twice the greater
+        one counts."""
+        torch.maximum(self._greatest, priority.amax(1, keepdim=True), out=self._greatest)
+        self._write(leaf, priority)
+
+    def set_newest(self, leaf: Tensor, valid: Tensor) -> None:
+        """Leaves int64 [B], the same of every member, get the greatest priority so far, or none
+        where not `valid` [M, B]."""
+        self._write(
+            leaf.expand(self._levels[0].shape[0], -1), torch.where(valid, self._greatest, 0.0)
+        )
+
+    def clear(self, leaf: Tensor, kept: Tensor | float = 0.0) -> None:
+        """Leaves int64 [B] of every member are not drawn any more, but for those that are `kept`
+        [M, B]."""
+        self._write(leaf.expand(self._levels[0].shape[0], -1), self._levels[0][:, leaf] * kept)
+
+    def member_state(self, member: int, leaf: Tensor) -> dict[str, Tensor]:
+        """Copies of the priorities of `leaf` int64 [B], and of the greatest that the member ever
+        had, []."""
+        return {
+            "priority": self._levels[0][member, leaf],
+            "greatest_priority": self._greatest[member, 0].clone(),
+        }
+
+    def load_member_state(self, member: int, leaf: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's `leaf` int64 [B] with what `member_state` gave for as many, or
+        with 1."""
+        priority = state.get("priority", torch.ones_like(leaf, dtype=torch.float32)).to(leaf.device)
+        self._greatest[member] = state.get("greatest_priority", self._greatest[member, 0])
+        everyone = self._levels[0][:, leaf]
+        everyone[member] = priority
+        self._write(leaf.expand_as(everyone), everyone)
+
+    def find(self, part: Tensor) -> tuple[Tensor, Tensor]:
+        """part [M, B] in [0, 1) of the whole sum -> the leaf there, int64 [M, B], and its
+        probability [M, B]."""
+        total = self._levels[-1].sum(1, keepdim=True)
+        remaining = part * total
+        node = torch.zeros_like(part, dtype=torch.int64)
+        for level in reversed(self._levels):
+            sums = self._of(level, node)  # [M, B, 64]
+            cumulative = sums.cumsum(-1)
+            # The first child whose running sum exceeds what remains, and never one of nothing after
+            # the last.
+            last = (sums > 0).mul(self._children).amax(-1)
+            child = (cumulative <= remaining.unsqueeze(-1)).sum(-1).minimum(last)
+            before = cumulative.gather(-1, child.unsqueeze(-1)).squeeze(-1)
+            own = sums.gather(-1, child.unsqueeze(-1)).squeeze(-1)
+            remaining = (remaining - (before - own)).clamp(min=0.0)
+            node = node * _FAN_OUT + child
+        return node, own / total.clamp(min=1e-30)
+
+    @staticmethod
+    def size_bytes(members: int, leaves: int) -> int:
+        """About what a tree takes."""
+        return members * leaves * 4 * (_FAN_OUT + 1) // _FAN_OUT
+
+    def _write(self, leaf: Tensor, priority: Tensor) -> None:
+        # A plain scatter would leave it to a GPU's order which of two priorities of one leaf is
+        # kept.
+        self._levels[0].scatter_reduce_(1, leaf, priority, "amax", include_self=False)
+        node = leaf
+        for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
+            node = node.div(_FAN_OUT, rounding_mode="floor")
+            above.scatter_(1, node, self._of(below, node).sum(-1))
+
+    def _of(self, level: Tensor, node: Tensor) -> Tensor:
+        """The children [M, B, 64] of nodes [M, B]."""
+        # [M * nodes, 64]: whole rows are copied faster than their numbers one by one
+        rows = level.view(-1, _FAN_OUT)
+        row = node + self._member * (level.shape[1] // _FAN_OUT)
+        return rows.index_select(0, row.flatten()).view(*node.shape, _FAN_OUT)
+
 
 # Cut-off episodes whose last observation is kept, as a part of all transitions.
 _CUT_OFF_PART = 16
@@ -457,3 +559,54 @@ def _finite(observation: Tensor) -> Tensor:
     if not observation.is_floating_point():
         return observation
     return observation.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+PART_BYTES = 4 << 20
+"""Approximate bytes of the observations and actions in one part."""
+
+_ROWS = ("observation", "action", "reward", "terminated", "truncated", "valid", "cut_off")
+_FIRST_ROW, _FINALS, _NEWEST = "first_row", "final_rows", "newest_observation"
+
+
+def to_parts(
+    state: Mapping[str, Tensor], part_bytes: int = PART_BYTES
+) -> dict[str, dict[str, Tensor]]:
+    """`Replay.member_state` as groups of tensors: `7`, `8`, … with rows, `tail` with the tensors
+    that always change."""
+    first, rows = int(state[_FIRST_ROW]), state["reward"].shape[0]
+    tail = {name: tensor for name, tensor in state.items() if name not in (*_ROWS, _FINALS)}
+    tail[_NEWEST] = state["observation"][rows:]
+    parts = {"tail": tail}
+    size = max(
+        1, part_bytes // max(1, state["observation"][-1].nbytes + state["action"][:1].nbytes)
+    )
+    finals = state["cut_off"].flatten(1).sum(1).cumsum(0).tolist()
+    for number in range(first // size, -(-(first + rows) // size)):
+        begin, end = (min(max(row * size - first, 0), rows) for row in (number, number + 1))
+        parts[str(number)] = {name: state[name][begin:end] for name in _ROWS}
+        parts[str(number)][_FINALS] = state[_FINALS][
+            finals[begin - 1] if begin else 0 : finals[end - 1]
+        ]
+    return parts
+
+
+def from_parts(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The inverse of `to_parts`, for parts in any order. Raises InvalidInput where one is
+    missing."""
+    numbers = sorted(int(name) for name in parts if name.isdecimal())
+    if "tail" not in parts or numbers != list(
+        range(numbers[0], numbers[0] + len(numbers)) if numbers else ()
+    ):
+        raise InvalidInput(
+            f"transitions are stored as a tail and parts without a gap; got {sorted(parts)}"
+        )
+    tail = dict(parts["tail"])
+    newest = tail.pop(_NEWEST)
+    if not numbers:
+        raise InvalidInput("transitions without a single row")
+    state = {
+        name: torch.cat([parts[str(number)][name] for number in numbers])
+        for name in (*_ROWS, _FINALS)
+    }
+    state["observation"] = torch.cat([state["observation"], newest])
+    return tail | state

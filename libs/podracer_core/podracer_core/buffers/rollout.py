@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.memory import require_memory
+from podracer_core.device import require_memory
 from podracer_core.errors import InvalidInput
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from podracer_core.buffers.memory import require_memory
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.device import require_memory
 from podracer_core.errors import InvalidInput
 
 _CAPACITY = 1 << 14  # transitions of a member

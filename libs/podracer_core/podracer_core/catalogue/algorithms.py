@@ -161,19 +161,14 @@ class AlgorithmInfo:
         }
 
 
-BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
-    "name",
-    "podracer_core.algorithms.on_policy_info",
-    "podracer_core.algorithms.dqn_info",
-    "podracer_core.algorithms.actor_critic_info",
-)
+BUILT_IN_ALGORITHMS: Mapping[str, AlgorithmInfo] = BuiltIn("name", "podracer_core.algorithms.info")
 
 
 @functools.cache
 def known_algorithms() -> Mapping[str, AlgorithmInfo]:
     """Name → algorithm: the built-in ones, then those of installed packages that are sound."""
     installed = {found.name: found.info for found in _installed() if found.info is not None}
-    return MappingProxyType({**BUILT_IN, **installed})
+    return MappingProxyType({**BUILT_IN_ALGORITHMS, **installed})
 
 
 def broken_algorithms() -> list[str]:
@@ -184,8 +179,8 @@ def broken_algorithms() -> list[str]:
 def find_algorithm(name: str) -> AlgorithmInfo:
     """The algorithm `name`. Raises InvalidInput with the nearest names if there is none, or if it
     is broken."""
-    if name in BUILT_IN:  # without a look at what is installed: most jobs need no more
-        return BUILT_IN[name]
+    if name in BUILT_IN_ALGORITHMS:  # without a look at what is installed: most jobs need no more
+        return BUILT_IN_ALGORITHMS[name]
     known = known_algorithms()
     if name in known:
         return known[name]
@@ -226,7 +221,7 @@ def check_observation_space(algorithm: str, space: Space) -> None:
 
 @functools.cache
 def _installed() -> list[InstalledAlgorithm]:
-    return installed_algorithms(BUILT_IN)
+    return installed_algorithms(BUILT_IN_ALGORITHMS)
 
 
 def _problem(info: AlgorithmInfo, space: Space) -> str:

@@ -23,7 +23,7 @@ GREEDY_EPISODES = "greedy_episodes"
 
 BUILT_IN_EVALUATORS = (
     EntryPoint(
-        GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP
+        GREEDY_EPISODES, "podracer_core.evaluate.evaluator:GreedyEvaluator", EVALUATOR_GROUP
     ),
 )
 

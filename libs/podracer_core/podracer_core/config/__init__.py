@@ -1,8 +1,7 @@
 """Texts -> frozen dataclasses, checked once when they are read; no torch.
 
-document     what a file says, as a tree with line numbers
-builder        such a tree -> dataclasses: `build`
-other_libraries  what names of other libraries are called here
+builder      what a file says, as a tree with line numbers -> dataclasses: `build`; what names of
+             other libraries are called here
 scalars      reads one value from text or a file: durations and byte sizes (`Seconds`, `ByteSize`),
              values that are never displayed (`Secret`)
 """
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.config import other_libraries
-    from podracer_core.config.builder import INVALID, BuildFunction, Builder, build
-    from podracer_core.config.document import Document, LocatedViolation, Node, Scalar
-    from podracer_core.config.other_libraries import (
-        advice, counterpart, did_you_mean, schedule_advice,
+    from podracer_core.config import builder
+    from podracer_core.config.builder import (
+        INVALID, BuildFunction, Builder, Document, LocatedViolation, Node, Scalar, advice, build,
+        counterpart, did_you_mean, schedule_advice,
     )
     from podracer_core.config.scalars import (
         MAX_SECONDS, ByteSize, Seconds, Secret, WrongValueError, alternatives, expected,

@@ -22,6 +22,7 @@ from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,
     allocate_step,
+    check_seeds,
     set_aside_broken_worlds,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
@@ -78,10 +79,7 @@ class RslRlEnvironment(VecEnvironment):
 
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`, and above."""
-        if seeds.shape != (self.num_envs,):
-            raise InvalidInput(
-                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
-            )
+        check_seeds(seeds, self.num_envs)
         self._seed.copy_(seeds)
         with _as_usual():
             if not self._is_seeded and hasattr(self._simulator, "seed"):

@@ -33,7 +33,7 @@ from podracer_core.catalogue import (
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from podracer_core.catalogue.environments import EnvironmentInfo
+    from podracer_core.catalogue import EnvironmentInfo
 
 
 def from_gymnasium(space: gymnasium.Space[Any], name: str = "") -> Space:

@@ -3,7 +3,11 @@
 A new environment implements two functions of batched tensors, `initial_state` and `dynamics`, and
 `observe` if the observation is not the state itself. It does not handle ends of episodes, seeds or
 other environments. The same code runs on CPU and CUDA. No step waits for a CUDA device, and tensors
-that outlive a step are written in place, so that a rollout can be captured in a CUDA graph."""
+that outlive a step are written in place, so that a rollout can be captured in a CUDA graph.
+
+`EpisodeStarts` draws the first states of the coming episodes ahead: on a CPU, where each small
+tensor operation costs microseconds, drawing them one step's worth at a time would take longer than
+the physics."""
 
 from __future__ import annotations
 
@@ -16,18 +20,107 @@ import torch
 from torch import Tensor
 
 from podracer_core.device import compiled
-from podracer_core.environments.episode_starts import EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,
     allocate_step,
+    check_seeds,
+    check_state,
     check_time_limit,
+    count_step,
     set_aside_broken_worlds,
 )
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 
-__all__ = ["State", "TorchEnvironment"]
+State = dict[str, Tensor]
+
+
+class EpisodeStarts:
+    """A ring of `DEPTH` episodes for each of N environments; slot j holds the next one whose number
+    is j modulo DEPTH.
+
+    An environment ends at most one episode a step, so a ring that is full serves DEPTH steps
+    without looking. What it holds depends on (stream, episode) alone, so filling it early or late
+    changes nothing."""
+
+    DEPTH = 16
+
+    def __init__(
+        self,
+        draw: Callable[[Tensor], State],
+        observe: Callable[[State, Tensor], None],
+        observation: Tensor,
+    ) -> None:
+        """`draw` makes states from keys [K], `observe` writes their observations; `observation` is
+        one of N."""
+        self._draw = draw
+        self._observe = observe
+        self._num_envs = observation.shape[0]
+        self._observation = observation.new_empty(
+            self._num_envs * self.DEPTH, *observation.shape[1:]
+        )
+        # Slot first, so that a start is read from one place: the slots that a step takes lie far
+        # apart.
+        self._state: State = {}
+        self._filled = False
+        # (environments, episodes) of the steps since the last filling
+        self._taken: list[tuple[Tensor, Tensor]] = []
+
+    def forget(self) -> None:
+        """Forget everything: the streams have changed."""
+        self._filled = False
+        self._taken = []
+
+    def take(
+        self, rows: Tensor, episode: Tensor, stream: Tensor, state: State, observation: Tensor
+    ) -> None:
+        """Start the next episode of the environments `rows` [K].
+
+        Counts `episode` [N] up, and writes into `state` (environment axis last) and `observation`
+        [N, *obs]."""
+        if not self._filled:
+            self._fill(episode, stream)
+        elif len(self._taken) == self.DEPTH:
+            self._refill(stream)
+        number = episode.index_select(0, rows).add_(1)
+        episode.index_copy_(0, rows, number)
+        self._taken.append((rows, number))
+        slot = self._slot(rows, number)
+        observation.index_copy_(0, rows, self._observation.index_select(0, slot))
+        for name, value in state.items():
+            value.movedim(-1, 0).index_copy_(0, rows, self._state[name].index_select(0, slot))
+
+    def _slot(self, rows: Tensor, number: Tensor) -> Tensor:
+        return number.bitwise_and(self.DEPTH - 1).add_(rows, alpha=self.DEPTH)
+
+    def _fill(self, episode: Tensor, stream: Tensor) -> None:
+        """Draw the next DEPTH episodes of every environment."""
+        rows = torch.arange(self._num_envs).repeat_interleave(self.DEPTH)
+        number = episode[:, None].add(torch.arange(1, self.DEPTH + 1)).flatten()
+        self._draw_into_slots(rows, number, stream)
+        self._filled = True
+
+    def _refill(self, stream: Tensor) -> None:
+        """Draw, into the slots taken since the last time, the episodes that come DEPTH later."""
+        rows, numbers = (torch.cat(parts) for parts in zip(*self._taken, strict=True))
+        self._taken = []
+        self._draw_into_slots(rows, numbers.add_(self.DEPTH), stream)
+
+    def _draw_into_slots(self, rows: Tensor, number: Tensor, stream: Tensor) -> None:
+        slot = self._slot(rows, number)
+        fresh = self._draw(derive_key(stream.index_select(0, rows), number))
+        observation = self._observation.new_empty(slot.numel(), *self._observation.shape[1:])
+        self._observe(fresh, observation)
+        self._observation.index_copy_(0, slot, observation)
+        for name, value in fresh.items():
+            by_slot = value.movedim(-1, 0)
+            if name not in self._state:
+                with torch.inference_mode(False):  # made in it, it could not be written to outside
+                    self._state[name] = by_slot.new_empty(
+                        self._observation.shape[0], *by_slot.shape[1:]
+                    )
+            self._state[name].index_copy_(0, slot, by_slot)
 
 
 class TorchEnvironment(VecEnvironment):
@@ -98,10 +191,7 @@ class TorchEnvironment(VecEnvironment):
     @torch.no_grad()
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
-        if seeds.shape != (self.num_envs,):
-            raise InvalidInput(
-                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
-            )
+        check_seeds(seeds, self.num_envs)
         self._seed.copy_(seeds)
         self._open_streams()
         self._episode.zero_()
@@ -137,11 +227,7 @@ class TorchEnvironment(VecEnvironment):
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(self._state, out.final_observation)
-        self._elapsed += 1
-        if self.max_episode_steps is None:
-            out.truncated.zero_()
-        else:
-            torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
+        count_step(self._elapsed, self.max_episode_steps, out)
         out.valid.fill_(True)
         if self.can_diverge:
             set_aside_broken_worlds(out)
@@ -166,19 +252,7 @@ class TorchEnvironment(VecEnvironment):
         """See `VecEnvironment.load_state`."""
         if not self._state:
             self.reset(self._seed)
-        expected = self.state()
-        for name, value in expected.items():
-            if (
-                name not in state
-                or state[name].shape != value.shape
-                or state[name].dtype != value.dtype
-            ):
-                found = (
-                    f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
-                )
-                raise InvalidInput(
-                    f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
-                )
+        check_state(state, self.state())
         self._seed.copy_(state["seed"])
         self._open_streams()
         self._episode.copy_(state["episode"])

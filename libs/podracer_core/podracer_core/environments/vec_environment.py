@@ -117,7 +117,7 @@ class VecEnvironment(ABC):
     deterministic_evaluation: bool = False
     # A text on how it has prepared the user's data; shown once when a job is inspected.
     preparation: str = ""
-    # Whether its steps can be captured in a CUDA graph: see `cuda_graphs.Graphed`. Not inherited.
+    # Whether its steps can be captured in a CUDA graph: see `device.Graphed`. Not inherited.
     graph_safe: ClassVar[bool] = False
     # Whether `load_state` resumes within episodes; else it only begins the next ones.
     resumes_episodes: bool = True
@@ -262,6 +262,33 @@ def set_aside_broken_worlds(step: Step) -> None:
     step.truncated.logical_or_(broken)
     reward.masked_fill_(broken, 0)
     final.masked_fill_(broken.view(-1, *[1] * (final.dim() - 1)), 0)
+
+
+def check_seeds(seeds: Tensor, num_envs: int) -> None:
+    """Raises InvalidInput unless there is a seed for each environment."""
+    if seeds.shape != (num_envs,):
+        raise InvalidInput(f"seeds must have the shape [{num_envs}], not {list(seeds.shape)}")
+
+
+def check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raises InvalidInput unless `state` has every tensor of `expected`, in its form."""
+    for name, value in expected.items():
+        given = state.get(name)
+        if given is None or given.shape != value.shape or given.dtype != value.dtype:
+            found = "nothing" if given is None else f"{given.dtype} {list(given.shape)}"
+            raise InvalidInput(
+                f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
+            )
+
+
+def count_step(elapsed: Tensor, max_episode_steps: int | None, out: Step) -> None:
+    """Count a step in `elapsed` [N], and write whether it has reached the time limit into
+    `out.truncated`."""
+    elapsed += 1
+    if max_episode_steps is None:
+        out.truncated.zero_()
+    else:
+        torch.ge(elapsed, max_episode_steps, out=out.truncated)
 
 
 def check_time_limit(max_episode_steps: int | None) -> None:

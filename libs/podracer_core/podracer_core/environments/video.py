@@ -17,12 +17,12 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue import EnvironmentSpec, find_environment
 from podracer_core.environments.processes import MakeEnvironment, PreprocessVecEnv
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.offscreen import draws_with_mujoco, set_up_offscreen
+from podracer_core.native import draws_with_mujoco, set_up_offscreen
 
 _STEP_LIMIT = 10_000
 _ENGINE = "engine"  # of ours alone: what computes the physics

@@ -1,13 +1,15 @@
-"""Agents as plain values for ranking and breeding, without weights."""
+"""Agents as plain values for ranking and breeding, without weights, and those of a queue that form
+one cohort."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from podracer_core.catalogue import HyperparameterValue
-from podracer_core.evolution.rungs import LineRound
+from podracer_core.evolution.rules import LineRound
 from podracer_core.evolution.search_space import Shape
 
 
@@ -222,3 +224,28 @@ class Cohort:
     created: tuple[NewAgent, ...] = ()
     finished: bool = False
     retired: tuple[Retirement, ...] = ()
+
+
+def seat(queue: Iterable[Agent | NewAgent], request: CohortRequest) -> tuple[Agent | NewAgent, ...]:
+    """Members of one shape: the agent with the fewest rounds leads, then come the others of its
+    shape.
+
+    Among equals the longest waiting leads; before all an agent that a user has just forked. A new
+    agent has waited as long as the one that it replaces."""
+    present = [agent for agent in queue if request.accepts(agent.algorithm)]
+    if not present:
+        return ()
+    leader = min(present, key=_order)
+    rest = [agent for agent in present if agent.shape == leader.shape and agent is not leader]
+    rest.sort(key=_order)
+    return (leader, *rest)[: request.places_for(leader.shape)]
+
+
+def _order(agent: Agent | NewAgent) -> tuple[bool, int, float]:
+    if isinstance(agent, Agent):
+        return not agent.leads, agent.generation, agent.waiting_since
+    return (
+        True,
+        agent.generation,
+        math.inf if agent.replaced is None else agent.replaced.waiting_since,
+    )

@@ -19,10 +19,14 @@ from podracer_core.evolution.agents import (
     Retirement,
     Start,
 )
-from podracer_core.evolution.portfolio import configuration
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import MINIMUM_PEERS
-from podracer_core.evolution.search_space import SearchSpace, Shape, shape_of, weights_shape
+from podracer_core.evolution.rules import MINIMUM_PEERS, Rules
+from podracer_core.evolution.search_space import (
+    SearchSpace,
+    Shape,
+    configuration,
+    shape_of,
+    weights_shape,
+)
 
 REGROUPING_PROBABILITY = 0.25
 """The probability that a child gets another value of a shared, searched hyperparameter: a new

@@ -16,12 +16,11 @@ from podracer_core.evolution.agents import (
     Population,
     Retirement,
     State,
+    seat,
 )
 from podracer_core.evolution.breeding import Breeding, Vacancy
 from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.rules import Rules
-from podracer_core.evolution.rungs import milestone
-from podracer_core.evolution.seating import seat
+from podracer_core.evolution.rules import Rules, milestone
 from podracer_core.evolution.tournament import Tournament
 
 ETA = 3

@@ -17,7 +17,7 @@ from podracer_core.evolution.agents import (
 )
 from podracer_core.evolution.breeding import Breeding, Vacancy
 from podracer_core.evolution.generator import Generator
-from podracer_core.evolution.rungs import HALVING, fraction_at_stake, is_at_bottom
+from podracer_core.evolution.rules import HALVING, fraction_at_stake, is_at_bottom
 from podracer_core.evolution.search_space import Shape
 
 

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from podracer_core.algorithms import Algorithm
-from podracer_core.catalogue import flat_rows, parts_of, treatment
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     Checkpoint,
     array_spaces,
@@ -35,7 +34,7 @@ from podracer_core.checkpoint import (
 from podracer_core.environments import Recording, record_video, to_gymnasium
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult, evaluator_class, result_from_json
-from podracer_core.in_process.environments import (
+from podracer_core.in_process.order import (
     Environment,
     EnvironmentSource,
     find_source,
@@ -257,7 +256,7 @@ class Result:
 
         Raises PreconditionFailed without the extra podracer-core[plot].
         """
-        from podracer_core.in_process.plotting import plot_looks
+        from podracer_core.in_process.reporting import plot_looks
 
         return plot_looks(
             self.history, f"{self.algorithm} in {self.environment}", self._target, self.training

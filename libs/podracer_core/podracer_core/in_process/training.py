@@ -1,5 +1,5 @@
-"""`train`: one cohort in this process, until the target, a limit, a callback or the user ends
-it."""
+"""`train`: one cohort in this process, until the target, a limit, a callback or the user ends it.
+Its members differ in hyperparameters; children of the best replace the worst."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from typing import Any
 import torch
 
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig
-from podracer_core.catalogue import check_action_space, check_observation_space, to_json, treatment
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     EnvironmentSpec,
     Isolation,
+    Range,
+    check_action_space,
+    check_observation_space,
     cut_warning,
     evaluation_steps,
+    mutate,
+    sample,
+    to_json,
+    treatment,
     unreachable,
 )
 from podracer_core.checkpoint import Checkpoint, require_spaces
@@ -39,10 +45,13 @@ from podracer_core.environments import (
 from podracer_core.environments.processes import core_count
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
 from podracer_core.evaluate import EvaluationResult, result_to_json
-from podracer_core.in_process.breeding import Values, first_members, replace_worst
-from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
-from podracer_core.in_process.environments import Environment, find_source
-from podracer_core.in_process.order import Order, check_order, unknown_argument
+from podracer_core.in_process.order import (
+    Environment,
+    Order,
+    check_order,
+    find_source,
+    unknown_argument,
+)
 from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.random_numbers import member_seeds
@@ -59,8 +68,107 @@ from podracer_core.training import (
     fitting_algorithm,
     fitting_envs,
     fitting_horizon,
+    inherit,
     usual_envs_per_member,
 )
+
+Values = dict[str, float]
+"""A member's own hyperparameters that are searched."""
+
+_REPLACED = 0.25
+"""Part of the members: truncation selection of Jaderberg et al. 2017, Population Based Training,
+arXiv:1711.09846."""
+
+
+class Callback:
+    """Hooks during training; override those that you need. The training loop calls them and waits.
+    An exception ends training and is raised to the caller."""
+
+    def on_start(self, run: Order) -> None:
+        """Everything is set up. `run` describes the training: its members, hyperparameters and
+        limits."""
+
+    def on_look(self, look: Look) -> bool | None:
+        """The members were evaluated. Returning False ends training."""
+        return None
+
+    def on_end(self, result: Result) -> None:
+        """Training has ended with a result."""
+
+
+Callbacks = Callback | Callable[[Look], object] | Sequence[Callback | Callable[[Look], object]]
+"""One or several; a plain function is an `on_look`."""
+
+
+class _Function(Callback):
+    def __init__(self, call: Callable[[Look], object]) -> None:
+        self._call = call
+
+    def on_look(self, look: Look) -> bool | None:
+        return False if self._call(look) is False else None
+
+
+def as_callbacks(given: Callbacks | None) -> list[Callback]:
+    """The callbacks of `train`. Raises InvalidInput for anything else."""
+    every = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    found: list[Callback] = []
+    for each in every:
+        if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
+            problem = (
+                "expected a podracer.Callback such as Patience(10), or a function of a "
+                f"look; got {each!r:.100}"
+            )
+            raise InvalidInput.of("callbacks", problem)
+        found.append(each if isinstance(each, Callback) else _Function(each))
+    return found
+
+
+def first_members(
+    ranges: Mapping[str, Range], defaults: Mapping[str, float], count: int, random: Random
+) -> list[Values]:
+    """The first member has the defaults if the ranges contain them, as a sound agent; the others
+    are drawn."""
+    drawn = [
+        {name: _number(sample(where, random)) for name, where in sorted(ranges.items())}
+        for _ in range(count)
+    ]
+    first = {
+        name: defaults[name] if where.contains(defaults[name]) else drawn[0][name]
+        for name, where in ranges.items()
+    }
+    return [first, *drawn[1:]]
+
+
+def replace_worst(
+    algorithm: Algorithm,
+    returns: Sequence[float],
+    values: list[Values],
+    ranges: Mapping[str, Range],
+    random: Random,
+) -> None:
+    """Replace the worst quarter of the members, by their `returns` [M], by children of the best
+    quarter: with the parent's weights and mutated hyperparameters. Changes `values` accordingly."""
+    active = algorithm.active.tolist()
+    order = sorted(
+        range(len(returns)), key=lambda member: (active[member], returns[member]), reverse=True
+    )
+    count = int(_REPLACED * len(order))
+    for member in order[-count:]:
+        parent = order[int(random.random() * count)]
+        inherit(
+            algorithm, member, "copy", [(algorithm.member_state(parent), 1.0)], keep_optimizer=True
+        )
+        values[member] = {
+            name: _number(mutate(where, values[parent][name], random))
+            for name, where in sorted(ranges.items())
+        }
+        algorithm.set_hyperparameters(member, values[member])
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float), "members differ in real numbers only"
+    return float(value)
+
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3

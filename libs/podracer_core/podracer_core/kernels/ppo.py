@@ -326,3 +326,14 @@ def _power(count: int) -> int:
 def _padded(size: int) -> int:
     """As many numbers as a product on the chip takes at least."""
     return max(16, _power(size))
+
+
+def kernels_for(
+    networks: ActorCritic, head: PolicyHead, optimizer: StackedAdam
+) -> PPOKernels | None:
+    """The kernels for PPO's gradient steps; None where there are none for this form, device or
+    machine."""
+    architecture = networks.both.architecture
+    if not has_kernels(architecture, head, optimizer.parameters.device):
+        return None
+    return (PPOKernels if fits_on_chip(architecture) else WidePPOKernels)(networks, head, optimizer)

@@ -5,7 +5,7 @@ chip, and the gradient of a part of the rows is written once. `reduce` adds the 
 the sum, `adam` clips and moves the parameters. So a step reads each row twice (for the actor and
 for the critic) and repeats bit by bit.
 
-Everything is [M, …] or [2 M, …] as in `networks.actor_critic`. `docs/algorithms/ppo.md` has the
+Everything is [M, …] or [2 M, …] as in `networks.actor`. `docs/algorithms/ppo.md` has the
 equations.
 
     sums   [2 M, parts, 8]  weighted sums over rows: policy loss, value loss, entropy, KL

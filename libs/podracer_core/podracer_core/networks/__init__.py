@@ -1,12 +1,10 @@
 """Networks with a leading axis of members: what maps observations to actions and values.
 
-stacked_network, stacked_mlp, stacked_cnn, wide_mlp    the layers; stacked_residual,
-                                                       stacked_normalized: other bodies;
-                                                       stacked_parameters: all in one tensor
-actor, actor_critic, policy                            what acts: of a cohort, one alone
-action_head                                            what outputs mean, in general
-gaussian_head, box_heads, discrete_heads, value_head   for each kind of action
-normalizer                                             running means and variances
+stacked_network, stacked_mlp        the layers, all parameters in one tensor; stacked_residual:
+                                    other bodies
+actor                               what acts: of a cohort, with a critic, one alone
+action_head, box_heads              what outputs mean: in general, for discrete actions, for a Box
+normalizer                          running means and variances
 """
 
 from typing import TYPE_CHECKING
@@ -14,27 +12,22 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.networks import box_heads, stacked_mlp, wide_mlp
-    from podracer_core.networks.action_head import ActionHead, PolicyHead
-    from podracer_core.networks.actor import Actor, NetworkActor
-    from podracer_core.networks.actor_critic import ACTOR, CRITIC, ActorCritic
+    from podracer_core.networks import box_heads, stacked_mlp
+    from podracer_core.networks.action_head import (
+        ActionHead, BernoulliHead, CategoricalHead, MultiCategoricalHead, PolicyHead, ValueHead,
+    )
+    from podracer_core.networks.actor import ACTOR, CRITIC, Actor, ActorCritic, NetworkActor, Policy
     from podracer_core.networks.box_heads import (
-        BoxHead, DeterministicHead, Exploration, ExplorationKind, SmoothGaussianHead,
-        SquashedGaussianHead, make_exploration,
+        BoxHead, DeterministicHead, Exploration, ExplorationKind, GaussianHead, SmoothGaussianHead,
+        SquashedGaussianHead, make_exploration, make_policy_head,
     )
-    from podracer_core.networks.discrete_heads import (
-        BernoulliHead, CategoricalHead, MultiCategoricalHead,
-    )
-    from podracer_core.networks.gaussian_head import GaussianHead, make_policy_head
     from podracer_core.networks.normalizer import ObservationStatistics, RunningNormalizer
-    from podracer_core.networks.policy import Policy
-    from podracer_core.networks.stacked_mlp import MLPPass, StackedMLP, mlp_shapes
+    from podracer_core.networks.stacked_mlp import (
+        MLPPass, StackedMLP, StackedParameters, is_wide, mlp_shapes, orthogonal,
+    )
     from podracer_core.networks.stacked_network import (
         Architecture, Body, StackedNetwork, actor_inputs, image_shape, observation_size,
     )
-    from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal
     from podracer_core.networks.stacked_residual import BatchNorm, StackedResidual, norm_shapes
-    from podracer_core.networks.value_head import ValueHead
-    from podracer_core.networks.wide_mlp import is_wide
 else:
     __all__, __getattr__ = exports(__name__)

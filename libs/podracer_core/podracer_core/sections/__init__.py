@@ -1,10 +1,8 @@
 """Sections of a job that learning needs: fields, defaults and checks; no torch.
 
 search       which algorithms with which hyperparameters
-evolution    how agents compete
-objective    when training ends, and how policies are evaluated
+evolution    how agents compete, when training ends, and how policies are evaluated
 pod          the size of a cohort and the processes that train it
-checks       gathers mistakes
 """
 
 from typing import TYPE_CHECKING
@@ -12,10 +10,9 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.sections.checks import MAX_COUNT, Checks
-    from podracer_core.sections.evolution import Evolution, Round
-    from podracer_core.sections.objective import (
-        EVALUATION_FRACTION, MAX_EPISODES, MIN_EPISODES, EvaluationPlan, Objective,
+    from podracer_core.sections.evolution import (
+        EVALUATION_FRACTION, MAX_COUNT, MAX_EPISODES, MIN_EPISODES, Checks, EvaluationPlan,
+        Evolution, Objective, Round,
     )
     from podracer_core.sections.pod import (
         CHECKPOINT_INTERVAL_S, MAX_MEMBERS, MAX_PODS, Fusion, Pod, PodCount, Resources,

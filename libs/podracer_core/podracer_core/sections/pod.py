@@ -8,7 +8,7 @@ from typing import Literal
 
 from podracer_core.catalogue import BUILT_IN_FUSIONS, OUTER
 from podracer_core.config import ByteSize, Seconds
-from podracer_core.sections.checks import MAX_COUNT, Checks, is_extension_name
+from podracer_core.sections.evolution import MAX_COUNT, Checks, is_extension_name
 
 # part of the names of pods, which have 63 characters
 _PROFILE = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")

@@ -23,8 +23,8 @@ from podracer_core.catalogue import (
     find_algorithm,
 )
 from podracer_core.config import INVALID, Builder, Node, advice
-from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.sections.checks import Checks
+from podracer_core.errors import InvalidInput
+from podracer_core.sections.evolution import Checks
 
 MAX_SHARE = 1e6
 
@@ -298,11 +298,7 @@ def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
     """
     builder = Builder("", {})
     space = read_space(builder, Node.from_plain(values), name) if values else ()
-    if builder.problems:
-        violations = [
-            FieldViolation(problem.field, problem.message) for problem in builder.problems
-        ]
-        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    builder.raise_problems()
     return tuple(space)
 
 

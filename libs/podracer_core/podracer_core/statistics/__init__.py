@@ -1,9 +1,8 @@
 """Intervals and bounds of estimates; no torch.
 
-student_t    Student's t distribution, without SciPy
+means        of a mean: Student's t, the bootstrap-t, and the values behind scores of unequal
+             precision; without SciPy or NumPy
 bootstrap    intervals of statistics of dependent values (NumPy)
-bootstrap_t  the lower bound of a mean
-shrinkage    the values behind scores of unequal precision
 """
 
 from typing import TYPE_CHECKING
@@ -15,12 +14,9 @@ if TYPE_CHECKING:
         RESAMPLES, bootstrap_deviation, bootstrap_interval, mean_block_length, paired_interval,
         resamples,
     )
-    from podracer_core.statistics.bootstrap_t import (
-        FALSE_CLAIMS, bootstrap_t_lower_bound, claim_level,
-    )
-    from podracer_core.statistics.shrinkage import posterior_means, reml_variance
-    from podracer_core.statistics.student_t import (
-        EXCESS_LEVEL, excess_probability, student_t_cdf, student_t_half_width, student_t_quantile,
+    from podracer_core.statistics.means import (
+        EXCESS_LEVEL, FALSE_CLAIMS, bootstrap_t_lower_bound, claim_level, excess_probability,
+        posterior_means, reml_variance, student_t_cdf, student_t_half_width, student_t_quantile,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -1,9 +1,7 @@
 """Objects by key, in a folder; no torch.
 
-object_store  the interface, which the platform's stores have, too
-folder        file:///path
-layout        the keys of objects
-manifest      the files of an object of several files, and their checksums
+object_store  the interface, which the platform's stores have, too; file:///path
+manifest      the keys of objects; the files of an object of several files, and their checksums
 """
 
 from typing import TYPE_CHECKING
@@ -11,17 +9,14 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_core.storage.folder import DRAFTS, FolderStore
-    from podracer_core.storage.layout import (
-        REPLAY_FOLDER, UPLOADS_FOLDER, CheckpointPlace, CheckpointRef, agent_prefix, artifact_key,
-        checkpoint_prefix, job_prefix, of_project, written_pattern,
-    )
     from podracer_core.storage.manifest import (
-        FILE_NAME, Manifest, ManifestFile, read_file, read_manifest, verify,
+        FILE_NAME, REPLAY_FOLDER, UPLOADS_FOLDER, CheckpointPlace, CheckpointRef, Manifest,
+        ManifestFile, agent_prefix, artifact_key, checkpoint_prefix, job_prefix, of_project,
+        read_file, read_manifest, verify, written_pattern,
     )
     from podracer_core.storage.object_store import (
-        CHUNK_BYTES, Ask, ObjectInfo, ObjectStore, StoreAccess, StoreKeys, check_key, check_prefix,
-        open_source,
+        CHUNK_BYTES, DRAFTS, Ask, FolderStore, ObjectInfo, ObjectStore, StoreAccess, StoreKeys,
+        check_key, check_prefix, open_source,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
 from podracer_core.training.evaluation_backend import EvaluationAnswer
+from podracer_core.training.member_states import Contender, Moment, Snapshot
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.snapshots import Contender, Moment, Snapshot
 
 CREDIT_S = 5.0
 _LOOKS_AT_THE_END = (

@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 
 from podracer_core.algorithms import CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.device import set_up_torch
 from podracer_core.environments.processes import core_count, scrubbed_environment
 from podracer_core.errors import Unavailable, UserCodeFailed
@@ -33,8 +33,8 @@ from podracer_core.training.evaluation_backend import (
     EvaluationAnswer,
     EvaluationBackend,
     EvaluationOrder,
+    PolicyEvaluation,
 )
-from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 _SENT = ("order_id", "seeds", "first_episodes", "admission_score", "screening", "required_score")
 _LEAST_S = 0.1  # for an order

@@ -28,8 +28,7 @@ from podracer_core.training.evaluation_backend import (
     EvaluationOrder,
 )
 from podracer_core.training.evaluation_policy import EvaluationCosts, EvaluationPolicy, Wanted
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.snapshots import (
+from podracer_core.training.member_states import (
     Contender,
     Contenders,
     Judgement,
@@ -37,6 +36,7 @@ from podracer_core.training.snapshots import (
     Snapshot,
     take_snapshot,
 )
+from podracer_core.training.plan import RoundPlan
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.errors import (
     DataCorrupted,
     Exhausted,

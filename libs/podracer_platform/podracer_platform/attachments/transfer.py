@@ -15,7 +15,7 @@ from podracer.common.v1 import file_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer.worker.v1 import worker_service_pb2
-from podracer_core.catalogue.environments import StoredFile
+from podracer_core.catalogue import StoredFile
 from podracer_core.errors import AlreadyExists, DataCorrupted, Exhausted, InvalidInput
 from podracer_platform.attachments.cache import FileCache
 from podracer_platform.attachments.code_archive import CHUNK_BYTES, MAX_DATA_BYTES

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podracer_core.catalogue.environments import EnvironmentSpec, Isolation
+from podracer_core.catalogue import EnvironmentSpec, Isolation
 from podracer_core.config import (
     INVALID,
     Builder,

@@ -11,10 +11,11 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue import HyperparameterValue, Space
-from podracer_core.catalogue.environments import (
+from podracer_core.catalogue import (
     ArgumentInfo,
     EnvironmentSpec,
+    HyperparameterValue,
+    Space,
     StoredFile,
     described_environment,
     find_environment,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue import Space, check_observation_space
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec, Space, check_observation_space
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.sections import (
     MAX_COUNT,

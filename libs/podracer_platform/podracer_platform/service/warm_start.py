@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer_core.errors import Unavailable
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.native import NATIVE_SETTINGS
 from podracer_platform.service.lifetime import PARENT_VARIABLE, exit_with_parent
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from podracer_client.artifacts import fetch_data_set
 from podracer_client.jobs import Client
 from podracer_client.names import refused
 from podracer_client.policies import Competition, sources, trained_environment, with_arguments
-from podracer_core.catalogue.environments import EnvironmentSpec, StoredFile
+from podracer_core.catalogue import EnvironmentSpec, StoredFile
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, NotFound
 from podracer_core.statistics import bootstrap_interval, paired_interval
 from podracer_platform.attachments import put_file, sha256_of

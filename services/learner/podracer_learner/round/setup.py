@@ -19,11 +19,10 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms import Algorithm, CohortConfig
-from podracer_core.buffers import free_bytes
-from podracer_core.catalogue import Space, find_algorithm
-from podracer_core.catalogue.environments import MOST_EPISODE_STEPS, EnvironmentSpec
+from podracer_core.catalogue import MOST_EPISODE_STEPS, EnvironmentSpec, Space, find_algorithm
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
+from podracer_core.device import free_bytes
 from podracer_core.environments import (
     action_array_space,
     device_for,

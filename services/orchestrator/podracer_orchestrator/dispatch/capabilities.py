@@ -11,9 +11,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.catalogue import BUILT_IN, BUILT_IN_EVALUATORS, automatic_algorithms
-from podracer_core.catalogue.environments import BUILT_IN as BUILT_IN_ENVIRONMENTS
-from podracer_core.catalogue.environments import known_environments
+from podracer_core.catalogue import (
+    BUILT_IN_ALGORITHMS,
+    BUILT_IN_ENVIRONMENTS,
+    BUILT_IN_EVALUATORS,
+    automatic_algorithms,
+    known_environments,
+)
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import plan_of
 from podracer_orchestrator.stored_messages import order_of, proposal_of, read_spec
@@ -27,7 +31,7 @@ _BUILT_IN_EVALUATORS = frozenset(entry.name for entry in BUILT_IN_EVALUATORS)
 class Capabilities:
     """The capabilities of a pod: see PodCapabilities. `memory_bytes` 0: unknown."""
 
-    algorithms: Set[str] = frozenset(BUILT_IN)
+    algorithms: Set[str] = frozenset(BUILT_IN_ALGORITHMS)
     environments: Set[str] = frozenset()
     evaluators: Set[str] = frozenset()
     gpus: int = 0
@@ -38,7 +42,7 @@ class Capabilities:
     @classmethod
     def from_message(cls, message: pod_pb2.PodCapabilities) -> Capabilities:
         return cls(
-            algorithms=frozenset(message.algorithms or BUILT_IN),
+            algorithms=frozenset(message.algorithms or BUILT_IN_ALGORITHMS),
             environments=frozenset(message.environments),
             evaluators=frozenset(message.evaluators),
             gpus=len(message.gpus),

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments import cut_warning, evaluation_steps, unreachable
+from podracer_core.catalogue import cut_warning, evaluation_steps, unreachable
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files

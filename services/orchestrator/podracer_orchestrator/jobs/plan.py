@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from podracer_core.catalogue.environments import is_batched
+from podracer_core.catalogue import is_batched
 from podracer_core.sections import EvaluationPlan, Pod
 from podracer_orchestrator.jobs.budget import Budget, RoundLimits
 from podracer_orchestrator.stored_messages import read_spec

@@ -13,8 +13,12 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.catalogue import evaluator_names, find_recipe, fusion_names
-from podracer_core.catalogue.environments import described_environment
+from podracer_core.catalogue import (
+    described_environment,
+    evaluator_names,
+    find_recipe,
+    fusion_names,
+)
 from podracer_core.sections import Evolution
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.stored_messages import encode

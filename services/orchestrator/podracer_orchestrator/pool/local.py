@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.native import NATIVE_SETTINGS
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
 from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
+import gymnasium.envs
+import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.mujoco.engine import open_physics
-from podracer_core.environments.mujoco_info import (
+from podracer_core.environments.info import (
     Engine,
     HumanoidArguments,
     HumanoidParts,
@@ -28,11 +29,16 @@ from podracer_core.environments.mujoco_info import (
     TaskArguments,
     WalkArguments,
 )
+from podracer_core.environments.mujoco.physics import BatchPhysics, Physics
+from podracer_core.environments.torch_environment import EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,
     allocate_step,
+    check_seeds,
+    check_state,
     check_time_limit,
+    count_step,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.random_numbers import derive_key, normal, uniform
@@ -43,11 +49,12 @@ _MOST_FRAMES = 1000
 class MuJoCoEnvironment(VecEnvironment):
     """N worlds of one MuJoCo model.
 
-    A task gives `set_up`, `initial_state` and `outcome`, and `observe` where it shows more than
-    views, as functions of the live views `qpos` [N, nq], `qvel` [N, nv], `ctrl` [N, nu] and those
-    of `physics.field`. Actions are clipped to the actuators' range; NaN acts as 0. A world that
-    breaks (NaN, a full buffer) counts as truncated and not valid with reward 0, shows zeros as its
-    final observation, starts its next episode, and is counted in `broken_count` int64 [N]."""
+    A task gives `set_up` and `outcome`, `initial_state` where it does not begin near the model's
+    own state, and `observe` where it shows more than views, as functions of the live views `qpos`
+    [N, nq], `qvel` [N, nv], `ctrl` [N, nu] and those of `physics.field`. Actions are clipped to the
+    actuators' range; NaN acts as 0. A world that breaks (NaN, a full buffer) counts as truncated
+    and not valid with reward 0, shows zeros as its final observation, starts its next episode, and
+    is counted in `broken_count` int64 [N]."""
 
     observation_space: gymnasium.spaces.Box
     action_space: gymnasium.spaces.Box
@@ -56,6 +63,7 @@ class MuJoCoEnvironment(VecEnvironment):
     contact_force_range: tuple[float, float] = (-math.inf, math.inf)
     most_contact_cost: float = math.inf
 
+    normal_velocity: ClassVar[bool] = False
     arguments_type: ClassVar[type[TaskArguments]]
     arguments: TaskArguments
 
@@ -132,10 +140,10 @@ class MuJoCoEnvironment(VecEnvironment):
         """Take the views that it works with; returns those that are as wide as an observation
         together, [N, k] each."""
 
-    @abstractmethod
     def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
         """`qpos` [K, nq] and `qvel` [K, nv] of K first states, drawn from `key` int64 [K], one
-        stream an episode."""
+        stream an episode. By default the model's own state with noise of `reset_noise_scale`."""
+        return self.noisy_state(key, self.arguments.reset_noise_scale)
 
     def observe(self, out: Tensor) -> None:
         """Write the observations of the present states into `out` float32 [N, obs]: what `set_up`
@@ -170,13 +178,11 @@ class MuJoCoEnvironment(VecEnvironment):
         reward.sub_(self.ctrl.square().sum(1), alpha=asked.ctrl_cost_weight)
         return reward, healthy.logical_not() if asked.terminate_when_unhealthy else self.never
 
-    def noisy_state(
-        self, key: Tensor, scale: float, *, normal_velocity: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def noisy_state(self, key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """The model's own state and zero velocity, with noise on every coordinate.
 
-        Uniform in ± `scale`, or for velocities normal with the standard deviation `scale`.
-        """
+        Uniform in ± `scale`; velocities of a task with `normal_velocity` are normal with the
+        standard deviation `scale`."""
         positions, velocities = torch.split(
             self._coordinates, [self.qpos.shape[1], self.qvel.shape[1]]
         )
@@ -188,7 +194,7 @@ class MuJoCoEnvironment(VecEnvironment):
             .sub_(scale)
             .add_(self._qpos0)
         )
-        if normal_velocity:
+        if self.normal_velocity:
             return qpos, normal(key, velocities).to(self.qvel.dtype).mul_(scale)
         return qpos, uniform(key, velocities).to(self.qvel.dtype).mul_(2 * scale).sub_(scale)
 
@@ -196,10 +202,7 @@ class MuJoCoEnvironment(VecEnvironment):
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
         self._check_open()
-        if seeds.shape != (self.num_envs,):
-            raise InvalidInput(
-                f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}"
-            )
+        check_seeds(seeds, self.num_envs)
         self._seed.copy_(seeds)
         self._open_streams()
         self._episode.zero_()
@@ -239,18 +242,7 @@ class MuJoCoEnvironment(VecEnvironment):
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """See `VecEnvironment.load_state`."""
         self._check_open()
-        for name, value in self.state().items():
-            if (
-                name not in state
-                or state[name].shape != value.shape
-                or state[name].dtype != value.dtype
-            ):
-                found = (
-                    f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
-                )
-                raise InvalidInput(
-                    f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
-                )
+        check_state(state, self.state())
         for name, value in self._counters().items():
             value.copy_(state[name])
         self._open_streams()
@@ -309,11 +301,7 @@ class MuJoCoEnvironment(VecEnvironment):
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(out.final_observation)
-        self._elapsed += 1
-        if self.max_episode_steps is None:
-            out.truncated.zero_()
-        else:
-            torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
+        count_step(self._elapsed, self.max_episode_steps, out)
         self._set_aside_broken_worlds(out)
         done = out.terminated | out.truncated
         # A CPU knows at once that nothing has ended; elsewhere the host must not wait for the
@@ -363,3 +351,73 @@ def _copy(step: Step, out: Step) -> Step:
     for name in ("observation", "reward", "terminated", "truncated", "final_observation", "valid"):
         getattr(out, name).copy_(getattr(step, name))
     return out
+
+
+def open_physics(
+    engine: Engine,
+    xml_file: str,
+    num_envs: int,
+    device: torch.device | str,
+    fields: Sequence[str] = (),
+) -> Physics:
+    """`num_envs` worlds of the model in `xml_file` (see `load_model`), with `fields` of `mjData` to
+    read.
+
+    `engine` "auto" is "warp" on a CUDA device and "mujoco" on a CPU. Raises InvalidInput for what
+    cannot be, and PreconditionFailed where Warp is not installed."""
+    if num_envs < 1:
+        raise InvalidInput(f"num_envs must be at least 1, not {num_envs}", num_envs=num_envs)
+    place = torch.device(device)
+    chosen: str = ("mujoco" if place.type == "cpu" else "warp") if engine == "auto" else engine
+    if chosen == "mujoco" and place.type == "cpu":
+        return BatchPhysics(load_model(xml_file), num_envs, fields)
+    if chosen == "warp":
+        return _open_warp(xml_file, num_envs, place, fields)
+    if chosen == "mujoco":
+        message = f"C MuJoCo steps {xml_file} on a CPU only, not on {place}"
+    else:
+        message = f"engine must be auto, mujoco or warp, not {engine!r}"
+    raise InvalidInput(message, field="environment.kwargs.engine")
+
+
+def _open_warp(
+    xml_file: str, num_envs: int, device: torch.device, fields: Sequence[str]
+) -> Physics:
+    try:
+        from podracer_core.environments.mujoco.warp_physics import WarpPhysics
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("podracer_core"):
+            raise
+        message = (
+            f"MuJoCo Warp, which steps {xml_file} on {device}, needs "
+            f"podracer-core[mujoco-warp]: {error}"
+        )
+        raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
+    return WarpPhysics(load_model(xml_file), num_envs, device, fields)
+
+
+def load_model(xml_file: str) -> mujoco.MjModel:
+    """The model in `xml_file`: one of Gymnasium's, or a path that starts with ".", "~" or "/".
+
+    Raises InvalidInput if there is none, or MuJoCo does not understand it.
+    """
+    own = xml_file.startswith((".", "~", "/"))
+    assets = Path(gymnasium.envs.__file__).parent / "mujoco" / "assets"
+    path = Path(xml_file).expanduser() if own else assets / xml_file
+    if not path.is_file():
+        known = ", ".join(sorted(file.name for file in assets.glob("*.xml")))
+        raise _no_model(f"there is no model {path}; Gymnasium's are {known}")
+    try:
+        # Through MjSpec a deprecation (`settotalmass` of half_cheetah.xml) is a Python warning that
+        # can be ignored; MjModel.from_xml_path would write it to MUJOCO_LOG.TXT in the working
+        # directory.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="compiler attribute 'settotalmass'")
+            return mujoco.MjSpec.from_file(str(path)).compile()
+    except ValueError as error:
+        reason = " ".join(str(error).split())  # it comes in several lines
+        raise _no_model(f"MuJoCo cannot read {path}: {reason}") from error
+
+
+def _no_model(message: str) -> InvalidInput:
+    return InvalidInput(message, field="environment.kwargs.xml_file")

@@ -7,7 +7,12 @@ step.
 
 Arrays are in memory that a `PreprocessVecEnv` and its processes share: one array per quantity, one
 row per environment. Its file never has a name (or loses it at once), so that nothing remains even
-if its processes are killed; the processes inherit its descriptor."""
+if its processes are killed; the processes inherit its descriptor.
+
+`packed` is a user's class or function on its way from the user's process to its own child: the only
+pickle in this house. Classes of a notebook, local classes and lambdas have no name that another
+process can import. The bytes go over the child's own socket, to no file and no service, and come
+from the process that has started the child."""
 
 from __future__ import annotations
 
@@ -20,9 +25,10 @@ import os
 import select
 import socket
 import struct
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -30,7 +36,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.errors import Exhausted
+from podracer_core.errors import Exhausted, InvalidInput
 
 _PART_BYTES = 1 << 16
 _PATIENCE_S = 0.25  # how late a deadline may be noticed
@@ -269,3 +275,29 @@ def _layout(
         size_bytes = math.prod(shape) * dtype.itemsize
         offset += -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     return places, offset
+
+
+def packed(make: Callable[..., Any], name: str) -> bytes:
+    """`make` for a child process. Raises InvalidInput if something that it holds cannot leave this
+    process."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(make)
+    except Exception as error:  # a user's objects may raise anything
+        message = (
+            f"{name} cannot be copied into a process of its own: {type(error).__name__}: {error}; "
+            "let it make what it needs when it is called"
+        )
+        raise InvalidInput(message, reason="NOT_COPIED") from error
+    return data
+
+
+def unpacked(data: bytes, import_path: Sequence[str]) -> Callable[..., Any]:
+    """The inverse of `packed`, in the child; `import_path` is the parent's, as modules are copied
+    by name only."""
+    import cloudpickle
+
+    sys.path += [path for path in import_path if path not in sys.path]
+    make: Callable[..., Any] = cloudpickle.loads(data)
+    return make

@@ -1,22 +1,39 @@
-"""Gymnasium environments as rows of a batch, one after the other; torch is not imported."""
+"""Gymnasium environments as rows of a batch, one after the other, or each in a thread of its own
+where they wait more than they compute, so that the waits of a step overlap; torch is not imported.
+Each has a number that no other on this machine has, for ports and such."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib
+import inspect
+import itertools
 import math
+import os
+import platform
+import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
-from podracer_core.environments.processes.breaks import IN_A_ROW, name_number
-from podracer_core.environments.processes.checker import Checker, required_space
+from podracer_core.environments.processes.checker import (
+    Checker,
+    require_environment,
+    required_space,
+)
 from podracer_core.environments.processes.exchange import SharedArrays
-from podracer_core.environments.processes.in_thread import InThread
 from podracer_core.environments.processes.row_codec import (
     NotFinite,
     action_reader,
@@ -27,7 +44,13 @@ from podracer_core.environments.processes.row_codec import (
     number_of,
     observation_writer,
 )
-from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
+from podracer_core.environments.processes.rows import (
+    IN_A_ROW,
+    Rows,
+    describe_spaces,
+    episode_seed,
+    name_number,
+)
 from podracer_core.environments.spaces import (
     action_mask_size,
     check_mask,
@@ -38,6 +61,44 @@ from podracer_core.environments.spaces import (
     without_texts,
 )
 from podracer_core.errors import InvalidInput, TimeUp
+
+
+class InThread(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that is made, reset, stepped and closed in one thread, which some libraries
+    demand."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        """Begins to make the environment; `wait_until_made` comes next."""
+        self._thread = ThreadPoolExecutor(1)
+        self._made = self._thread.submit(make)
+        self._result: Future[Any] | None = None
+
+    def wait_until_made(self) -> Self:
+        """Itself. Raises what the construction raised."""
+        super().__init__(self._made.result())
+        return self
+
+    def begin(self, action: Any) -> Any:
+        """Begin a step, whose result the next call of `step` returns."""
+        self._result = self._thread.submit(self.env.step, action)
+        return action
+
+    def step(self, action: Any) -> Any:
+        """The result of the step that has begun, or of this one."""
+        result, self._result = self._result or self._thread.submit(self.env.step, action), None
+        return result.result()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """See `gymnasium.Env.reset`."""
+        return self._thread.submit(self.env.reset, seed=seed).result()
+
+    def close(self) -> None:
+        """Close the environment once it is made, and end the thread."""
+        try:
+            self._thread.submit(self._made.result().close).result()
+        finally:
+            self._thread.shutdown()
+
 
 _FRAMES_PER_SECOND = 30.0
 _NO_LIMIT = np.iinfo(np.int64).max
@@ -427,3 +488,121 @@ def _unwrap(environment: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, An
             break
         environment = environment.env
     return environment, lowest
+
+
+_Environment = gymnasium.Env[Any, Any]
+VARIABLE = "PODRACER_ENVIRONMENT_INDEX"
+"""The variable of a child process with the index of its first environment."""
+_ARGUMENT = "environment_index"
+_ADVICE = (
+    "if each environment needs a port or a number of its own, let the constructor take the "
+    f"argument {_ARGUMENT}: it is different in all environments that are open on this machine"
+)
+
+
+class EnvironmentIndex:
+    """The lowest free number, from 0, until `close` or the end of the process."""
+
+    def __init__(self) -> None:
+        marks = ((number, _mark(f"podracer-environment-{number}")) for number in itertools.count())
+        self.number, self._mark = next((number, mark) for number, mark in marks if mark is not None)
+
+    def close(self) -> None:
+        """Let another environment have the number."""
+        os.close(self._mark)
+
+
+def _mark(name: str) -> int | None:
+    """A descriptor that marks `name` as taken while it is open; None if another one does.
+
+    In Linux it is a name in the kernel's table of sockets. Its scope is that of ports: all
+    containers of a pod and all users of a machine share it."""
+    if platform.system() == "Linux":
+        with socket.socket(socket.AF_UNIX) as ours:
+            try:
+                ours.bind(f"\0{name}")
+            except OSError:
+                return None
+            return ours.detach()
+    file = os.open(Path(tempfile.gettempdir(), name), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def open_gymnasium(
+    make: Callable[..., Any], environment: Mapping[str, Any], count: int, pictures: bool, *,
+    first: EnvironmentIndex | None = None, in_threads: bool = False,
+    tell: Callable[[int], None] = lambda made: None,
+) -> GymnasiumRows:  # fmt: skip
+    """Rows of `count` environments that `make` makes with the arguments of `environment`
+    (`EnvironmentSpec.to_json`), each with an index, of which one may be there, if the constructor
+    names an argument for it.
+
+    `in_threads`: each in a thread of its own, at the same time. `tell` gets how many there are by
+    now."""
+    name, kwargs = environment["id"] or environment["entry_point"], dict(environment["kwargs"])
+    if pictures:
+        if not _takes(make, "render_mode", in_rest=True):
+            raise InvalidInput(
+                "it cannot be filmed: it takes no argument render_mode, as Gymnasium's "
+                "environments do"
+            )
+        kwargs = {"render_mode": "rgb_array"} | kwargs
+    constructor: Any = inspect.unwrap(make)
+    if isinstance(constructor, partial) and constructor.func is gymnasium.make:
+        (spec,) = constructor.args
+        if isinstance(spec, str):
+            module, _, registered = spec.rpartition(":")
+            if module:
+                importlib.import_module(module)  # it registers the id
+            spec = gymnasium.spec(registered)
+        entry_point = spec.entry_point
+        constructor = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    named = _takes(constructor, _ARGUMENT)
+    indices = [first] if first else []
+    while named and len(indices) < count:
+        indices.append(EnvironmentIndex())
+
+    def make_row(row: int) -> _Environment:
+        own = {_ARGUMENT: indices[row].number} if named else {}
+        return require_environment(make(**{**own, **kwargs}), name)
+
+    def make_in_thread(row: int) -> InThread:
+        return InThread(partial(make_row, row))
+
+    begun = [make_in_thread(row) for row in range(count)] if in_threads else []
+    made: list[_Environment] = []
+    try:
+        for row in range(count):
+            made.append(begun[row].wait_until_made() if begun else make_row(row))
+            tell(row + 1)
+        if any(each.unwrapped is made[0].unwrapped for each in made[1:]):
+            raise InvalidInput(
+                f"{name} gave the same environment twice; it has to make a new one each time"
+            )
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # an error may have no words
+            if "in use" in str(error) and not named:
+                error.add_note(_ADVICE)
+        for each in [*(begun or made), *indices]:  # a simulator that exists once is free again then
+            with contextlib.suppress(Exception):
+                each.close()
+        raise
+    again = (lambda row: make_in_thread(row).wait_until_made()) if in_threads else make_row
+    limit, origin = environment["max_episode_steps"], environment["observation_origin"]
+    return GymnasiumRows(made, limit, pictures, again, origin, indices)
+
+
+def _takes(make: Callable[..., Any], name: str, *, in_rest: bool = False) -> bool:
+    """Whether a class or function has an argument of that name; `in_rest`: or takes any."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # of a class in C, say
+        return False
+    return name in parameters or (
+        in_rest and any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    )

@@ -14,17 +14,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue import from_json
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.breaks import LONGEST_MESSAGE
+from podracer_core.catalogue import EnvironmentSpec, from_json
 from podracer_core.environments.processes.exchange import map_memory, size_memory
-from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import (
     MOST_ISOLATED,
     Asked,
+    LocalRows,
+    MakeEnvironment,
     RowProcesses,
     core_count,
 )
+from podracer_core.environments.processes.rows import LONGEST_MESSAGE
 from podracer_core.environments.spaces import (
     action_mask_size,
     observation_array_space,
@@ -83,9 +83,9 @@ class PreprocessVecEnv(VecEnvironment):
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes
         each environment, in this process; `waits`: their steps wait more than they compute, so that
-        each gets a thread. `code`: makes each in the processes, packed (see `own_code`). `check` is
-        called before each row's turn in this process, and while others take long; it raises TimeUp
-        to cancel, which ends them at once."""
+        each gets a thread. `code`: makes each in the processes, packed (see `exchange.packed`).
+        `check` is called before each row's turn in this process, and while others take long; it
+        raises TimeUp to cancel, which ends them at once."""
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:

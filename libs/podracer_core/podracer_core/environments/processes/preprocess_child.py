@@ -8,7 +8,7 @@ imports torch only if the user's environment is a batched one.
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
                             -> {"made": 1} after each environment, and then the spaces,
                                the time limit and more, see `Rows.describe`
-                                 its payload, if any: see `own_code`
+                                 its payload, if any: see `exchange.packed`
     {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows, see `Rows.trace`
     {"command": "inspect"}  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}
@@ -53,14 +53,13 @@ import gymnasium
 from numpy.typing import NDArray
 
 from podracer_core.box import IN_BOX
-from podracer_core.environments.processes.breaks import describe_error
-from podracer_core.environments.processes.environment_index import (
+from podracer_core.environments.processes.exchange import PROGRESS, Channel, unpacked
+from podracer_core.environments.processes.gymnasium_rows import (
     VARIABLE,
     EnvironmentIndex,
     open_gymnasium,
 )
-from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.rows import Rows
+from podracer_core.environments.processes.rows import Rows, describe_error
 from podracer_core.errors import InvalidInput
 
 _CLOSING_S = 2.0
@@ -180,7 +179,7 @@ def hint(error: BaseException) -> str:
             )
     if isinstance(error, ModuleNotFoundError):
         # late: it takes 100 ms
-        from podracer_core.catalogue.environments import install_advice
+        from podracer_core.catalogue import install_advice
 
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return (
@@ -259,8 +258,7 @@ def _open_rows(
     os.environ[VARIABLE] = str(index.number)
     limit: int | None = environment["max_episode_steps"]
     if code:
-        own_code = importlib.import_module("podracer_core.environments.processes.own_code")
-        loaded = own_code.unpacked(code, import_path)
+        loaded = unpacked(code, import_path)
     elif environment["id"]:
         loaded = partial(
             gymnasium.make, environment["id"], max_episode_steps=limit, disable_env_checker=True
