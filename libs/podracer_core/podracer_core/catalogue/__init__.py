@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         CONTACT_WEIGHTS, MOST_EPISODE_STEPS, EnvironmentSpec, Isolation, StoredFile, cut_warning,
         evaluation_steps,
     )
-    from podracer_core.catalogue import (
+    from podracer_core.catalogue.environments import (
         BUILT_IN_ENVIRONMENTS, ENVIRONMENT_GROUP, RECIPES, ArgumentInfo, EnvironmentInfo, Recipe,
         broken_environments, described_environment, find_environment, find_recipe,
         gymnasium_environments, install_advice, installed_environments, is_batched,
