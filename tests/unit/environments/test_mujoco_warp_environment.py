@@ -187,7 +187,10 @@ def values_in_place(environment: MuJoCoEnvironment) -> dict[str, Tensor]:
     step = environment._own_step
     own = {each.name: getattr(step, each.name) for each in fields(step)}
     tensors = {
-        name: value for name, value in vars(environment).items() if isinstance(value, Tensor)
+        name: value
+        for part in (environment, environment._episodes)
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor)
     }
     return tensors | {name: value for name, value in own.items() if value is not None}
 

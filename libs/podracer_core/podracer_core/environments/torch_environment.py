@@ -36,6 +36,38 @@ from podracer_core.random_numbers import derive_key
 State = dict[str, Tensor]
 
 
+class Episodes:
+    """Which episode each of N environments plays, int64 [N] each, always the same tensors: `number`
+    since the `seed`, whose random `stream` it draws from, and its `elapsed` steps."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self.seed = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.stream = derive_key(self.seed)
+        self.number, self.elapsed = torch.zeros_like(self.seed), torch.zeros_like(self.seed)
+
+    def begin(self, seeds: Tensor) -> Tensor:
+        """Begin with episode 0 of `seeds`; the keys of the first states."""
+        zeros = torch.zeros_like(self.seed)
+        self.load({"seed": seeds, "episode": zeros, "elapsed": zeros})
+        return derive_key(self.stream, self.number)
+
+    def next(self, done: Tensor) -> Tensor:
+        """Begin the next ones where `done` bool [N]; the keys of their first states."""
+        self.elapsed.masked_fill_(done, 0)
+        self.number += done
+        return derive_key(self.stream, self.number)
+
+    def state(self) -> dict[str, Tensor]:
+        """The counters themselves, by their names in `VecEnvironment.state`."""
+        return {"seed": self.seed, "episode": self.number, "elapsed": self.elapsed}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with the counters of `state`."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+        self.stream.copy_(derive_key(self.seed))
+
+
 class EpisodeStarts:
     """A ring of `DEPTH` episodes for each of N environments; slot j holds the next one whose number
     is j modulo DEPTH.
@@ -72,19 +104,18 @@ class EpisodeStarts:
         self._filled = False
         self._taken = []
 
-    def take(
-        self, rows: Tensor, episode: Tensor, stream: Tensor, state: State, observation: Tensor
-    ) -> None:
+    def take(self, rows: Tensor, episodes: Episodes, state: State, observation: Tensor) -> None:
         """Start the next episode of the environments `rows` [K].
 
-        Counts `episode` [N] up, and writes into `state` (environment axis last) and `observation`
-        [N, *obs]."""
+        Counts these up, and writes into `state` (environment axis last) and `observation` [N,
+        *obs]."""
         if not self._filled:
-            self._fill(episode, stream)
+            self._fill(episodes)
         elif len(self._taken) == self.DEPTH:
-            self._refill(stream)
-        number = episode.index_select(0, rows).add_(1)
-        episode.index_copy_(0, rows, number)
+            self._refill(episodes.stream)
+        number = episodes.number.index_select(0, rows).add_(1)
+        episodes.number.index_copy_(0, rows, number)
+        episodes.elapsed.index_fill_(0, rows, 0)
         self._taken.append((rows, number))
         slot = self._slot(rows, number)
         observation.index_copy_(0, rows, self._observation.index_select(0, slot))
@@ -94,11 +125,11 @@ class EpisodeStarts:
     def _slot(self, rows: Tensor, number: Tensor) -> Tensor:
         return number.bitwise_and(self.DEPTH - 1).add_(rows, alpha=self.DEPTH)
 
-    def _fill(self, episode: Tensor, stream: Tensor) -> None:
+    def _fill(self, episodes: Episodes) -> None:
         """Draw the next DEPTH episodes of every environment."""
         rows = torch.arange(self._num_envs).repeat_interleave(self.DEPTH)
-        number = episode[:, None].add(torch.arange(1, self.DEPTH + 1)).flatten()
-        self._draw_into_slots(rows, number, stream)
+        number = episodes.number[:, None].add(torch.arange(1, self.DEPTH + 1)).flatten()
+        self._draw_into_slots(rows, number, episodes.stream)
         self._filled = True
 
     def _refill(self, stream: Tensor) -> None:
@@ -150,10 +181,7 @@ class TorchEnvironment(VecEnvironment):
         self.observation_space = observation_space
         self.action_space = action_space
         self.max_episode_steps = max_episode_steps
-        self._seed = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
-        self._stream = derive_key(self._seed)
-        self._episode = torch.zeros_like(self._seed)
-        self._elapsed = torch.zeros_like(self._seed)
+        self._episodes = Episodes(num_envs, self.device)
         self._state: State = {}
         self._own_step = allocate_step(self)
         self._compiled: Callable[[Tensor, Step], None] | None = None
@@ -192,18 +220,15 @@ class TorchEnvironment(VecEnvironment):
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
         check_seeds(seeds, self.num_envs)
-        self._seed.copy_(seeds)
-        self._open_streams()
-        self._episode.zero_()
-        self._elapsed.zero_()
-        self._write_state(self.initial_state(derive_key(self._stream, self._episode)))
+        self._forget_starts()
+        self._write_state(self.initial_state(self._episodes.begin(seeds)))
         observation = self._own_step.observation
         self.observe(self._state, observation)
         return observation
 
     def set_ages(self, ages: Tensor) -> bool:
         """See `VecEnvironment.set_ages`."""
-        self._elapsed.copy_(ages)
+        self._episodes.elapsed.copy_(ages)
         return self.max_episode_steps is not None
 
     def compile(self) -> None:
@@ -227,7 +252,7 @@ class TorchEnvironment(VecEnvironment):
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(self._state, out.final_observation)
-        count_step(self._elapsed, self.max_episode_steps, out)
+        count_step(self._episodes.elapsed, self.max_episode_steps, out)
         out.valid.fill_(True)
         if self.can_diverge:
             set_aside_broken_worlds(out)
@@ -241,8 +266,7 @@ class TorchEnvironment(VecEnvironment):
     def state(self) -> dict[str, Tensor]:
         """See `VecEnvironment.state`: the counters, and "state.NAME" for every variable,
         environment axis first."""
-        counters = {"seed": self._seed, "episode": self._episode, "elapsed": self._elapsed}
-        copies = {name: value.clone() for name, value in counters.items()}
+        copies = {name: value.clone() for name, value in self._episodes.state().items()}
         return copies | {
             f"state.{name}": value.movedim(-1, 0).clone() for name, value in self._state.items()
         }
@@ -251,20 +275,17 @@ class TorchEnvironment(VecEnvironment):
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """See `VecEnvironment.load_state`."""
         if not self._state:
-            self.reset(self._seed)
+            self.reset(self._episodes.seed)
         check_state(state, self.state())
-        self._seed.copy_(state["seed"])
-        self._open_streams()
-        self._episode.copy_(state["episode"])
-        self._elapsed.copy_(state["elapsed"])
+        self._forget_starts()
+        self._episodes.load(state)
         for name, value in self._state.items():
             value.copy_(state[f"state.{name}"].movedim(0, -1))
         observation = self._own_step.observation
         self.observe(self._state, observation)
         return observation
 
-    def _open_streams(self) -> None:
-        self._stream.copy_(derive_key(self._seed))
+    def _forget_starts(self) -> None:
         if self._starts is not None:
             self._starts.forget()
 
@@ -282,15 +303,12 @@ class TorchEnvironment(VecEnvironment):
         """Start the next episode of `rows`, computing only these: on a CPU their number is known at
         once."""
         if rows.numel():
-            self._elapsed.index_fill_(0, rows, 0)
-            starts.take(rows, self._episode, self._stream, self._state, observation)
+            starts.take(rows, self._episodes, self._state, observation)
 
     def _restart_masked(self, done: Tensor, observation: Tensor) -> None:
         """Start the next episode where `done`, in tensors of fixed size: the host must not wait for
         the device."""
-        self._elapsed.masked_fill_(done, 0)
-        self._episode += done
-        fresh = self.initial_state(derive_key(self._stream, self._episode))
+        fresh = self.initial_state(self._episodes.next(done))
         for name, value in self._state.items():
             torch.where(done, fresh[name], value, out=value)
         self.observe(self._state, observation)

@@ -12,6 +12,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from podracer_core.environments.info import (
     WalkArguments,
 )
 from podracer_core.environments.mujoco.physics import BatchPhysics, Physics
-from podracer_core.environments.torch_environment import EpisodeStarts, State
+from podracer_core.environments.torch_environment import Episodes, EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,
     VecEnvironment,
@@ -41,9 +42,28 @@ from podracer_core.environments.vec_environment import (
     count_step,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.random_numbers import derive_key, normal, uniform
+from podracer_core.random_numbers import normal, uniform
 
 _MOST_FRAMES = 1000
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """What the model and the arguments of a task say.
+
+    step_s          a step of the environment
+    contact_weight  of the contact forces in the reward; 0 but for evaluation
+    low, high       [nu], the actuators' range
+    qpos0           [nq], positions of the model's own state
+    coordinates     [nq + nv], their numbers
+    """
+
+    step_s: float
+    contact_weight: float
+    low: Tensor
+    high: Tensor
+    qpos0: Tensor
+    coordinates: Tensor
 
 
 class MuJoCoEnvironment(VecEnvironment):
@@ -87,8 +107,8 @@ class MuJoCoEnvironment(VecEnvironment):
         environment. `evaluation`: on C MuJoCo, and the reward includes the cost of contacts."""
         self.arguments = asked = self.arguments_type(**arguments)
         engine: Engine = "mujoco" if evaluation else getattr(asked, "engine", "mujoco")
-        self.contact_weight = asked.contact_weight if evaluation else 0.0
-        fields = (*self.fields(), *(["cfrc_ext"] if self.contact_weight else []))
+        contact_weight = asked.contact_weight if evaluation else 0.0
+        fields = (*self.fields(), *(["cfrc_ext"] if contact_weight else []))
         self.physics = physics = open_physics(engine, asked.xml_file, num_envs, device, fields)
         if not 1 <= asked.frame_skip <= _MOST_FRAMES:
             message = f"frame_skip must be 1 to {_MOST_FRAMES}, not {asked.frame_skip}"
@@ -97,38 +117,34 @@ class MuJoCoEnvironment(VecEnvironment):
         self.num_envs = physics.num_envs
         self.device = physics.device
         self.max_episode_steps = asked.max_episode_steps
-        self.frame_skip = asked.frame_skip
-        self.dt = float(physics.model.opt.timestep) * asked.frame_skip  # seconds
         self.qpos, self.qvel, self.ctrl = (physics.field(name) for name in ("qpos", "qvel", "ctrl"))
         low, high = physics.model.actuator_ctrlrange.astype(np.float32).T
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
-        self._low, self._high = (torch.tensor(bound, device=self.device) for bound in (low, high))
-        self._qpos0 = torch.as_tensor(physics.model.qpos0, dtype=physics.dtype, device=self.device)
-        self._coordinates = torch.arange(physics.model.nq + physics.model.nv, device=self.device)
+        self._constants = _Constants(
+            float(physics.model.opt.timestep) * asked.frame_skip,
+            contact_weight,
+            torch.tensor(low, device=self.device),
+            torch.tensor(high, device=self.device),
+            torch.as_tensor(physics.model.qpos0, dtype=physics.dtype, device=self.device),
+            torch.arange(physics.model.nq + physics.model.nv, device=self.device),
+        )
         self.observed = self.set_up()
         size = sum(part.shape[1] for part in self.observed)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), dtype=np.float32)
-        self._seed = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
-        self._stream = derive_key(self._seed)
-        self._episode = torch.zeros_like(self._seed)
-        self._elapsed = torch.zeros_like(self._seed)
-        self.broken_count = torch.zeros_like(self._seed)
+        self._episodes = Episodes(self.num_envs, self.device)
+        self.broken_count = torch.zeros_like(self._episodes.seed)
         self._position = torch.zeros(self.num_envs, dtype=physics.dtype, device=self.device)
         # for tasks that do not end
         self.never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._own_step = allocate_step(self)
         self._replay = physics.captured(lambda: self._advance(self._own_step))
-        self._started = self._closed = False
+        self._started = False
         self._starts: EpisodeStarts | None = None
         if self.device.type == "cpu":
-            # What `EpisodeStarts` fills in. It keeps states only: what they look like, the engine
-            # has to say.
-            self._first = {
-                "qpos": torch.empty_like(self.qpos).t(),
-                "qvel": torch.empty_like(self.qvel).t(),
-            }
-            self._nothing = torch.empty(self.num_envs, 0)
-            self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
+            # It keeps states only: what they look like, the engine has to say.
+            self._starts = EpisodeStarts(
+                self._draw, lambda state, out: None, torch.empty(self.num_envs, 0)
+            )
 
     def fields(self) -> Sequence[str]:
         """Fields of `mjData` that it reads besides positions, velocities and controls: see
@@ -184,7 +200,7 @@ class MuJoCoEnvironment(VecEnvironment):
         Uniform in ± `scale`; velocities of a task with `normal_velocity` are normal with the
         standard deviation `scale`."""
         positions, velocities = torch.split(
-            self._coordinates, [self.qpos.shape[1], self.qvel.shape[1]]
+            self._constants.coordinates, [self.qpos.shape[1], self.qvel.shape[1]]
         )
         key = key[:, None]
         qpos = (
@@ -192,7 +208,7 @@ class MuJoCoEnvironment(VecEnvironment):
             .to(self.qpos.dtype)
             .mul_(2 * scale)
             .sub_(scale)
-            .add_(self._qpos0)
+            .add_(self._constants.qpos0)
         )
         if self.normal_velocity:
             return qpos, normal(key, velocities).to(self.qvel.dtype).mul_(scale)
@@ -203,18 +219,15 @@ class MuJoCoEnvironment(VecEnvironment):
         """See `VecEnvironment.reset`."""
         self._check_open()
         check_seeds(seeds, self.num_envs)
-        self._seed.copy_(seeds)
-        self._open_streams()
-        self._episode.zero_()
-        self._elapsed.zero_()
+        self._forget_starts()
         self.broken_count.zero_()
-        states = self.initial_state(derive_key(self._stream, self._episode))
+        states = self.initial_state(self._episodes.begin(seeds))
         self.physics.restart(self.never.logical_not(), *states)
         return self._go_on()
 
     def set_ages(self, ages: Tensor) -> bool:
         """See `VecEnvironment.set_ages`."""
-        self._elapsed.copy_(ages)
+        self._episodes.elapsed.copy_(ages)
         return self.max_episode_steps is not None
 
     @torch.no_grad()
@@ -224,7 +237,8 @@ class MuJoCoEnvironment(VecEnvironment):
             self._check_open()
             raise InvalidInput("reset or load_state must come before step")
         self.check_action(action)
-        self.ctrl.copy_(action.nan_to_num(nan=0.0).clamp_(self._low, self._high))
+        constants = self._constants
+        self.ctrl.copy_(action.nan_to_num(nan=0.0).clamp_(constants.low, constants.high))
         if self.device.type == "cpu":
             out = out or self._own_step
             self._advance(out)
@@ -243,9 +257,9 @@ class MuJoCoEnvironment(VecEnvironment):
         """See `VecEnvironment.load_state`."""
         self._check_open()
         check_state(state, self.state())
-        for name, value in self._counters().items():
-            value.copy_(state[name])
-        self._open_streams()
+        self._forget_starts()
+        self._episodes.load(state)
+        self.broken_count.copy_(state["broken_count"])
         prefix = "physics."
         physics = {
             name.removeprefix(prefix): value
@@ -261,24 +275,18 @@ class MuJoCoEnvironment(VecEnvironment):
 
         So they do not wait for the garbage collector, which does not see GPU memory and may run
         late."""
-        self._closed, self._started = True, False
-        self._starts, self._replay = None, _nothing  # both hold this environment
+        self._started = False
+        self._starts, self._replay = None, _closed  # both held this environment
         self.physics.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._replay is _closed:
             raise PreconditionFailed(f"{type(self).__name__}: the environments are closed")
 
     def _counters(self) -> dict[str, Tensor]:
-        return {
-            "seed": self._seed,
-            "episode": self._episode,
-            "elapsed": self._elapsed,
-            "broken_count": self.broken_count,
-        }
+        return {**self._episodes.state(), "broken_count": self.broken_count}
 
-    def _open_streams(self) -> None:
-        self._stream.copy_(derive_key(self._seed))
+    def _forget_starts(self) -> None:
         if self._starts is not None:
             self._starts.forget()
 
@@ -291,17 +299,20 @@ class MuJoCoEnvironment(VecEnvironment):
 
     def _advance(self, out: Step) -> None:
         """One step under the present `ctrl`, always of the same tensors."""
-        self.physics.step(self.frame_skip)
-        reward, terminated = self.outcome((self.position() - self._position).div_(self.dt))
-        if self.contact_weight:
+        constants = self._constants
+        self.physics.step(self.arguments.frame_skip)
+        reward, terminated = self.outcome((self.position() - self._position).div_(constants.step_s))
+        if constants.contact_weight:
             forces = (
                 self.physics.field("cfrc_ext").clamp(*self.contact_force_range).square().sum((1, 2))
             )
-            reward = reward - forces.mul_(self.contact_weight).clamp_(max=self.most_contact_cost)
+            reward = reward - forces.mul_(constants.contact_weight).clamp_(
+                max=self.most_contact_cost
+            )
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(out.final_observation)
-        count_step(self._elapsed, self.max_episode_steps, out)
+        count_step(self._episodes.elapsed, self.max_episode_steps, out)
         self._set_aside_broken_worlds(out)
         done = out.terminated | out.truncated
         # A CPU knows at once that nothing has ended; elsewhere the host must not wait for the
@@ -329,13 +340,12 @@ class MuJoCoEnvironment(VecEnvironment):
         """Start the next episode where `rows`; a CPU works on these only."""
         if self._starts is not None:
             index = rows.nonzero().squeeze(1)
-            self._elapsed.index_fill_(0, index, 0)
-            self._starts.take(index, self._episode, self._stream, self._first, self._nothing)
-            self.physics.restart(rows, self._first["qpos"].t(), self._first["qvel"].t())
+            qpos, qvel = torch.empty_like(self.qpos), torch.empty_like(self.qvel)
+            first = {"qpos": qpos.t(), "qvel": qvel.t()}
+            self._starts.take(index, self._episodes, first, torch.empty(self.num_envs, 0))
+            self.physics.restart(rows, qpos, qvel)
         else:
-            self._elapsed.masked_fill_(rows, 0)
-            self._episode += rows
-            self.physics.restart(rows, *self.initial_state(derive_key(self._stream, self._episode)))
+            self.physics.restart(rows, *self.initial_state(self._episodes.next(rows)))
         self._position.copy_(self.position())
 
     def _draw(self, key: Tensor) -> State:
@@ -343,7 +353,7 @@ class MuJoCoEnvironment(VecEnvironment):
         return {"qpos": qpos.t(), "qvel": qvel.t()}
 
 
-def _nothing() -> None:
+def _closed() -> None:
     """A closed environment's step: none gets this far."""
 
 

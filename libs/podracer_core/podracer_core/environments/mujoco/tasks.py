@@ -140,7 +140,7 @@ class Pusher(MuJoCoEnvironment):
         y = uniform(key[:, None], counter + _CANDIDATES).to(self.qpos.dtype).mul_(0.4).sub_(0.2)
         far = torch.hypot(x, y) > _MIN_GOAL_DISTANCE
         chosen = far.to(torch.uint8).argmax(1, keepdim=True)  # the first of them
-        qpos = self._qpos0.repeat(key.shape[0], 1)
+        qpos = self._constants.qpos0.repeat(key.shape[0], 1)
         qpos[:, -4:-3], qpos[:, -3:-2] = x.gather(1, chosen), y.gather(1, chosen)
         qpos[:, -2:] = 0
         return qpos, qvel
