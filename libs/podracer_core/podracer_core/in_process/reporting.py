@@ -120,6 +120,38 @@ class ProgressLine:
         return max(0.0, min(left)) if left else None
 
 
+class Course:
+    """How a training goes, and its line of progress if it is `shown`.
+
+    looks    at the members
+    returns  of training episodes, by the environment steps of all members
+    best     the highest mean return of a member so far
+    """
+
+    def __init__(self, order: Order, shown: bool) -> None:
+        self._line = ProgressLine(order) if shown else None
+        self.looks: list[Look] = []
+        self.returns: list[tuple[int, float]] = []
+        self.best = -math.inf
+
+    def note(self, text: str) -> None:
+        """See `ProgressLine.note`."""
+        if self._line is not None:
+            self._line.note(text)
+
+    def go_on(
+        self, seconds: float, env_steps: int, returns: Sequence[float], *, last: bool
+    ) -> None:
+        """Note and show where training stands; `returns` [M] of training episodes, NaN before the
+        first."""
+        known = [mean for mean in returns if not math.isnan(mean)]
+        training = math.fsum(known) / len(known) if known else math.nan
+        if known:
+            self.returns.append((env_steps, training))
+        if self._line is not None:
+            self._line.show(seconds, env_steps, self.best, training=training, last=last)
+
+
 class Breakages:
     """What has broken in the training environments and in evaluations.
 

@@ -52,7 +52,7 @@ from podracer_core.in_process.order import (
     find_source,
     unknown_argument,
 )
-from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
+from podracer_core.in_process.reporting import Breakages, Course, Look, interrupts
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.random_numbers import member_seeds
 from podracer_core.training import (
@@ -171,11 +171,43 @@ def _number(value: object) -> float:
 
 
 _TIMES = 10  # that members are replaced in a training
+_FEWEST_TO_REPLACE = 4  # members
+
+
+class _Population:
+    """What members differ in: their own `values` of the searched hyperparameters, now and before
+    some were replaced."""
+
+    def __init__(self, order: Order) -> None:
+        self._ranges = order.ranges
+        self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
+        self.values = first_members(order.ranges, order.defaults, order.members, self._random)
+        # what `values` were up to a version of the policies
+        self._former: list[tuple[int, list[Values]]] = []
+        self._replaced_at = 0.0  # part of training when members were last replaced
+
+    def values_of(self, snapshot: Snapshot) -> Values:
+        """The values that the snapshot was trained with."""
+        then = (values for version, values in self._former if snapshot.version <= version)
+        return next(then, self.values)[snapshot.member]
+
+    def replace(
+        self, algorithm: Algorithm, returns: Sequence[float], part: float, version: int
+    ) -> None:
+        """Replace the worst members by children of the best, once per tenth of training, of which
+        `part` is over."""
+        if not self._ranges or len(self.values) < _FEWEST_TO_REPLACE:
+            return
+        if part - self._replaced_at >= 1.0 / _TIMES:
+            self._replaced_at = part
+            self._former.append((version, list(self.values)))
+            replace_worst(algorithm, returns, self.values, self._ranges, self._random)
+
+
 _WAIT_INTERVAL_S = 0.3
 _USUAL_S = 150.0  # the assumed length of a training of unknown length
 _WAITING = 0.5  # part of the time that the proof of isolation may take
 _LEAST_S = 0.1
-_FEWEST_TO_REPLACE = 4  # members
 
 
 def train(
@@ -319,16 +351,16 @@ class _Training:
     def __init__(self, attempt: _Attempt, held: ExitStack, proof: IsolationProof | None) -> None:
         """`held` closes the environments; `proof` begins beside training and ends before the first
         score."""
-        order, self._began_at, self._callbacks = attempt.order, attempt.began_at, attempt.callbacks
-        self._line = ProgressLine(order) if attempt.progress else None
-        source, self._device = order.source, require_device(order.source.device(order.device))
-        order, envs = _sized(replace(order, device=self._device), attempt.found)
+        order, self._attempt = attempt.order, attempt
+        self._course = Course(order, attempt.progress)
+        source, device = order.source, require_device(order.source.device(order.device))
+        order, envs = _sized(replace(order, device=device), attempt.found)
         self._order = order
         opened_at = time.monotonic()
         self._interrupted = threading.Event()
         environment = source.open(
             order.members * envs,
-            self._device,
+            device,
             check_start=self._check_start,
             check=self._check_late,
         )
@@ -338,8 +370,7 @@ class _Training:
         observed = environment.original_space or from_gymnasium(environment.observation_space)
         check_observation_space(order.algorithm, observed)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
-        self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
-        self._values = first_members(order.ranges, order.defaults, order.members, self._random)
+        self._population = _Population(order)
         self._seeds = member_seeds(order.seed, order.members)
         self._algorithm = self._cohort(environment, envs)
         if order.start is not None:
@@ -349,36 +380,29 @@ class _Training:
             0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
         )
         collector = Collector(environment, self._algorithm.actor, torch.tensor(self._seeds))
-        self._source = InProcessSource(collector, self._algorithm)
         self._backend: EvaluationBackend = (
             ProcessBackend(self._algorithm.cohort, source.spec)
-            if is_evaluated_beside(source.spec, self._device)
+            if is_evaluated_beside(source.spec, device)
             else InProcessBackend(self._open_judged, all_alike=source.all_alike)
         )
         held.callback(self._backend.close)
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
-        if self._line is not None:
-            self._line.note(treatment(observed, source.spec.observation_origin))
+        self._course.note(treatment(observed, source.spec.observation_origin))
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
         self._error: Exception | None = None
-        # what `values` were up to a version of the policies
-        self._former: list[tuple[int, list[Values]]] = []
-        self._replaced_at = 0.0  # part of training when members were last replaced
-        self._looks: list[Look] = []
-        self._returns: list[tuple[int, float]] = []  # of training episodes, by steps
-        self._best_mean, self._stopped_by = -math.inf, ""
+        self._stopped_by = ""
         self._waits_at_s = 0.0  # when the device is waited for next, to tell where training stands
-        self._session = self._begin()
+        self._session = self._begin(InProcessSource(collector, self._algorithm))
         assert self._session.selection is not None, "there is a backend"
         self._selection = self._session.selection
         self._breakages = Breakages(environment, self._session, self._selection, attempt.told)
 
     def run(self) -> Result:
-        for callback in self._callbacks:
+        for callback in self._attempt.callbacks:
             callback.on_start(self._order)
         result = self._result(*self._train())
-        for callback in self._callbacks:
+        for callback in self._attempt.callbacks:
             callback.on_end(result)
         return result
 
@@ -398,7 +422,7 @@ class _Training:
             raise TimeUp("training was interrupted, and its environments have not answered in time")
 
     def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
-        own = enumerate(zip(self._seeds, self._values, strict=True))
+        own = enumerate(zip(self._seeds, self._population.values, strict=True))
         members = tuple(
             MemberConfig(f"agent-{member}", seed, values) for member, (seed, values) in own
         )
@@ -406,7 +430,7 @@ class _Training:
             self._order.algorithm, members, {**self._order.defaults, **self._order.shared}
         )
         spaces = environment.observation_space, environment.action_space
-        return fitting_algorithm(cohort, envs, *spaces, self._device)
+        return fitting_algorithm(cohort, envs, *spaces, self._order.device)
 
     def _check_start(self) -> None:
         seconds = self._order.seconds
@@ -422,7 +446,7 @@ class _Training:
             end = (
                 math.inf
                 if self._order.seconds is None
-                else self._began_at + _WAITING * self._order.seconds
+                else self._attempt.began_at + _WAITING * self._order.seconds
             )
             if self._proof.shares_state(self._check_interrupt, end):
                 raise _SharedState
@@ -452,7 +476,7 @@ class _Training:
         self._order = replace(order, source=replace(order.source, spec=spec))
         return spec
 
-    def _begin(self) -> TrainingSession:
+    def _begin(self, source: InProcessSource) -> TrainingSession:
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
@@ -464,8 +488,8 @@ class _Training:
             is_last_word=True,
         )
         return TrainingSession(
-            self._algorithm, self._source, self._backend, plan,
-            began_at=self._began_at,
+            self._algorithm, source, self._backend, plan,
+            began_at=self._attempt.began_at,
             episode_steps=lambda: self._time_limit or self._judged_spec().evaluation_steps or 1,
             base_env_steps=[self._base_env_steps] * order.members,
             told_to_end=lambda: self._interrupted.is_set() or self._stopped_by == "callback",
@@ -533,7 +557,7 @@ class _Training:
 
     @property
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began_at
+        return time.monotonic() - self._attempt.began_at
 
     def _tell(self, *, last: bool = False) -> None:
         """Report looks to the callbacks, update the line of progress, and replace the worst members
@@ -542,7 +566,7 @@ class _Training:
         self._breakages.look()
         for judged in _by_look(selection.take_news()):
             means = [selection.breaks.counted(one.result).mean for one in judged]
-            self._best_mean = max(self._best_mean, *means)
+            self._course.best = max(self._course.best, *means)
             self._has_cut = self._has_cut or any(one.result.cut for one in judged)
             if judged[0].purpose == "progress":
                 if any(one.result.returns for one in judged):
@@ -559,33 +583,20 @@ class _Training:
             self._breakages.warn("the gradients of all members were not finite: training has ended")
         self._go_on(self._breakages.check)
         progress = self._session.progress()
-        known = [mean for mean in progress.returns if not math.isnan(mean)]
-        training = math.fsum(known) / len(known) if known else math.nan
-        env_steps = sum(progress.env_steps)
-        if known:
-            self._returns.append((env_steps, training))
-        if self._line is not None:
-            self._line.show(
-                self._elapsed_s, env_steps, self._best_mean, training=training, last=last
-            )
+        self._course.go_on(self._elapsed_s, sum(progress.env_steps), progress.returns, last=last)
 
     def _replace(self, means: Sequence[float]) -> None:
-        """Replace the worst members by children of the best, once per tenth of training."""
-        order, now = self._order, self._session.moment()
-        if not order.ranges or order.members < _FEWEST_TO_REPLACE:
-            return
+        now = self._session.moment()
         part = (
             self._session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s)
             or now.elapsed_s / _USUAL_S
         )
-        if part - self._replaced_at >= 1.0 / _TIMES:
-            self._replaced_at = part
-            self._former.append((now.version, list(self._values)))
-            replace_worst(self._algorithm, means, self._values, order.ranges, self._random)
+        self._population.replace(self._algorithm, means, part, now.version)
 
     def _look(self, env_steps: int, means: Sequence[float]) -> None:
-        self._looks.append(Look(self._elapsed_s, env_steps, tuple(means), self._best_mean))
-        if False in [callback.on_look(self._looks[-1]) for callback in self._callbacks]:
+        look = Look(self._elapsed_s, env_steps, tuple(means), self._course.best)
+        self._course.looks.append(look)
+        if False in [callback.on_look(look) for callback in self._attempt.callbacks]:
             self._stopped_by = self._stopped_by or "callback"
 
     def _rank(self, judgement: Judgement) -> tuple[bool, bool, float]:
@@ -594,11 +605,6 @@ class _Training:
         breaks = self._selection.breaks
         result, is_sound = breaks.counted(judgement.result), not breaks.exceed(judgement.member)
         return is_sound, result.episodes >= self._order.episodes, self._session.plan.score(result)
-
-    def _values_of(self, snapshot: Snapshot) -> Values:
-        """The values that the snapshot was trained with."""
-        then = (values for version, values in self._former if snapshot.version <= version)
-        return next(then, self._values)[snapshot.member]
 
     def _warn_of_cuts(self, result: EvaluationResult) -> None:
         spec = self._order.source.spec
@@ -614,7 +620,7 @@ class _Training:
 
     def _result(self, snapshot: Snapshot, evaluation: EvaluationResult | None) -> Result:
         order = self._order
-        hyperparameters = order.defaults | dict(order.shared) | self._values_of(snapshot)
+        hyperparameters = order.defaults | dict(order.shared) | self._population.values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
             "observation_space": self._spaces[0],
@@ -628,7 +634,7 @@ class _Training:
             "seed": self._seeds[snapshot.member],
             "env_steps": self._base_env_steps + snapshot.env_steps,
             "evaluation": None if evaluation is None else result_to_json(evaluation),
-            "looks": [look.to_json() for look in self._looks],
+            "looks": [look.to_json() for look in self._course.looks],
             "target": order.target,
             "warnings": self._breakages.warnings,
         }
@@ -637,8 +643,8 @@ class _Training:
             for group, tensors in snapshot.state.items()
         }
         return Result(
-            Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by,
-            order.target, training=self._returns, error=self._error,
+            Checkpoint(groups, metadata, {}), order.source, self._course.looks, self._stopped_by,
+            order.target, training=self._course.returns, error=self._error,
         )  # fmt: skip
 
 

@@ -104,6 +104,86 @@ _FRAMES_PER_SECOND = 30.0
 _NO_LIMIT = np.iinfo(np.int64).max
 
 
+class _TimeLimits:
+    """After how many steps the rows' episodes end: the lower of the job's limit and `own`, which
+    the wrappers had, or never.
+
+    Counted in steps of the batch, so that nearly every step has only one number to look at."""
+
+    def __init__(self, own: Sequence[int], jobs: int | None) -> None:
+        self._job = jobs or _NO_LIMIT
+        self.steps = 0
+        self._limits = [min(limit, self._job) for limit in own]
+        self._began_at = [0] * len(own)  # the present episode in each row
+        self._last_step = np.full(len(own), _NO_LIMIT)  # of the present episode in each row
+        self._nearest_last_step = _NO_LIMIT
+
+    def of(self, row: int) -> int | None:
+        """The row's limit, if there is one."""
+        return self._limits[row] if self._limits[row] < _NO_LIMIT else None
+
+    def replace(self, row: int, own: int) -> None:
+        """The row's environment is another one."""
+        self._limits[row] = min(own, self._job)
+
+    def begin(self, row: int) -> None:
+        """Begin an episode of the row."""
+        self._began_at[row] = self.steps
+        if self._limits[row] < _NO_LIMIT:
+            self._last_step[row] = self.steps + self._limits[row]
+
+    def elapsed(self, row: int) -> int:
+        """Steps of the row's episode."""
+        return self.steps - self._began_at[row]
+
+    def count(self, truncated: NDArray[np.bool_]) -> bool:
+        """Count a step; whether an episode has reached its limit, and is `truncated`."""
+        self.steps += 1
+        if self.steps < self._nearest_last_step:
+            return False
+        np.logical_or(truncated, self._last_step <= self.steps, out=truncated)
+        return True
+
+    def set_ages(self, ages: NDArray[np.int64]) -> bool:
+        """See `Rows.set_ages`."""
+        limited = np.array(self._limits) < _NO_LIMIT
+        self._last_step[limited] -= ages[limited]
+        self.look()
+        return bool(limited.all())
+
+    def end(self, rows: Sequence[int]) -> None:
+        """The rows have no episode."""
+        self._last_step[rows] = _NO_LIMIT
+
+    def look(self) -> None:
+        """Episodes have begun or ended."""
+        self._nearest_last_step = int(self._last_step.min())
+
+
+class _Finite:
+    """Whether the numbers of rows are finite: their sum, of each times a small number, is too."""
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        self._reward = arrays.reward
+        self._final = arrays.final_observation.reshape(-1)
+        self._first = arrays.observation.reshape(self._reward.size, -1)
+        self._is_bytes = self._final.dtype != np.float32
+        size = self._reward.size if self._is_bytes else self._final.size
+        self._small = np.full(size, 2.0**-64, np.float32)
+
+    def step(self) -> bool:
+        """Whether those of a step are, in all rows."""
+        total = float(self._reward.dot(self._small[: self._reward.size]))
+        if not self._is_bytes:
+            total += float(self._final.dot(self._small))
+        return math.isfinite(total)
+
+    def start(self, row: int) -> bool:
+        """Whether those of the row's first observation are."""
+        numbers = self._first[row]
+        return self._is_bytes or math.isfinite(numbers.dot(self._small[: numbers.size]))
+
+
 class GymnasiumRows(Rows):
     """One environment a row. With `pictures`, row 0 is drawn after every reset and step."""
 
@@ -124,31 +204,22 @@ class GymnasiumRows(Rows):
             required_space(environments[0], "observation_space")
         )
         self.action_space = required_space(environments[0], "action_space")
-        registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
-        self._make, self._held, self._limit = make, held, max_episode_steps or _NO_LIMIT
-        limits = [min(limit, self._limit) for _, limit in unwrapped]
-        self._limits = limits
+        self._make, self._held = make, held
+        self._limits = _TimeLimits([limit for _, limit in unwrapped], max_episode_steps)
         # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the
         # id.
-        registered_limit = registered.max_episode_steps if registered is not None else None
-        self._known_limit = limits[0] if limits[0] < _NO_LIMIT else registered_limit
-        # Counted in steps of the batch, so that nearly every step has only one number to look at.
-        self._steps = 0
-        self._began_at = [0] * len(limits)  # the present episode in each row
+        registered = environments[0].spec
+        self._registered_limit = registered.max_episode_steps if registered is not None else None
         # rows whose environment raised: it is made anew before the next episode
         self._ruined: set[int] = set()
-        self._last_step = np.full(len(limits), _NO_LIMIT)  # of the present episode in each row
-        self._nearest_last_step = _NO_LIMIT
         self._mask_methods = [mask_method(made) for made in self._environments]
         self._pictures = pictures
         self._frame: Any = None
         self.count = len(self._environments)
         self._acting_rows: Sequence[int] = range(self.count)  # but for those that stand still
-        self._acting: Sequence[gymnasium.Env[Any, Any]] = self._environments
         self._plays_once = False
-        self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
         self._write_observation = observation_writer(
@@ -167,26 +238,28 @@ class GymnasiumRows(Rows):
             )
         return {
             **describe_spaces(self.observation_space, self.action_space),
-            "max_episode_steps": self._known_limit,
+            "max_episode_steps": self._limits.of(0) or self._registered_limit,
             "frames_per_second": float(first.metadata.get("render_fps") or _FRAMES_PER_SECOND),
         }
 
     def inspect(self) -> dict[str, Any]:
         """See `Rows.inspect`: the first environment only."""
+        offers_masks: bool | None = None  # unknown before the first reset
+
+        def sample_action(info: Any) -> Any:
+            nonlocal offers_masks
+            if offers_masks is None:
+                offers_masks = self._offers_masks(info)
+            return sample_allowed(self.action_space, self._mask(0, info, offers_masks))
+
         report = Checker(
-            self._environments[0], self.observation_space, self._sample, self._tell
+            self._environments[0], self.observation_space, sample_action, self._tell
         ).report()
         left_out = [f"{name!r} is left out of the observations: it is text" for name in self._texts]
         return {**report, "warnings": left_out + report["warnings"]}
 
     def _tell(self, doing: str) -> None:
         self.doing = doing
-
-    def _sample(self, info: Any) -> Any:
-        """A random action that is allowed after a reset or step with `info`."""
-        if self._gives_masks is None:
-            self._gives_masks = self._offers_masks(info)
-        return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only
@@ -200,33 +273,21 @@ class GymnasiumRows(Rows):
     def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
         """See `Rows.map`."""
         super().map(memory, num_envs, first, mask_size)
-        self._flat_observation = self.arrays.final_observation.reshape(-1)
-        self._is_bytes = self._flat_observation.dtype != np.float32
-        # The sum of all numbers times this is finite, where they are.
-        self._small = np.full(
-            self.count if self._is_bytes else self._flat_observation.size, 2.0**-64, np.float32
-        )
-        self._first_observations = self.arrays.observation.reshape(self.count, -1)
-        # takes numbers only; NumPy would take None and text
-        self._rewards: Any = self.arrays.reward.data
+        self._finite = _Finite(self.arrays)
 
     def start(self) -> None:
         """See `Rows.start`."""
         self._acting_rows = range(self.count)
-        self._acting = self._environments
         self._plays_once = False
         for row in range(self.count):
             self._reset(row)
-        self._nearest_last_step = int(self._last_step.min())
+        self._limits.look()
         self._draw()
 
     def set_ages(self, ages: bytes) -> bool:
         """See `Rows.set_ages`: impossible if the limit is in a wrapper that stays, or in the
         environment itself."""
-        limited = np.array(self._limits) < _NO_LIMIT
-        self._last_step[limited] -= np.frombuffer(ages, np.int64)[limited]
-        self._nearest_last_step = int(self._last_step.min())
-        return bool(limited.all())
+        return self._limits.set_ages(np.frombuffer(ages, np.int64))
 
     def play_once(self) -> bool:
         """See `Rows.play_once`."""
@@ -237,12 +298,9 @@ class GymnasiumRows(Rows):
         """See `Rows.step`. After numbers that are not finite, the next episode starts, too."""
         rows = self.arrays
         ended = self._act(rows)
-        self._steps += 1
         self.breaks.worked = True
-        if self._steps >= self._nearest_last_step:
-            np.logical_or(rows.truncated, self._last_step <= self._steps, out=rows.truncated)
-            ended = True
-        if not self._finite(rows):
+        ended |= self._limits.count(rows.truncated)
+        if not self._finite.step():
             self._set_aside_broken_rows(rows)
             ended = True
         self._draw()
@@ -258,7 +316,7 @@ class GymnasiumRows(Rows):
                 rows.episode[row] += 1
                 self._reset(row)
         if finished:
-            self._nearest_last_step = int(self._last_step.min())
+            self._limits.look()
 
     def frame(self) -> NDArray[np.uint8]:
         """See `Rows.frame`."""
@@ -283,24 +341,25 @@ class GymnasiumRows(Rows):
         rows.terminated.fill(False)
         rows.truncated.fill(False)
         rows.valid.fill(True)
-        actions = rows.action
+        actions, acting = rows.action, self._environments
         if len(self._acting_rows) < self.count:
             rows.reward.fill(0.0)
             actions = actions[self._acting_rows]
+            acting = [acting[row] for row in self._acting_rows]
         masked = rows.action_mask.shape[1] > 0
         write = self._write_observation
         final_observation = rows.final_observation
-        rewards = self._rewards
+        rewards: Any = rows.reward.data  # takes numbers only; NumPy would take None and text
         looks_at_info, check = self._can_have_masks, self.check
         result: Any = None
         row = -1
         read = self._read_actions(actions)
-        if self._acting and isinstance(self._acting[0], InThread):
+        if acting and isinstance(acting[0], InThread):
             read = [
                 cast("InThread", each).begin(action)
-                for each, action in zip(self._acting, read, strict=True)
+                for each, action in zip(acting, read, strict=True)
             ]
-        turns = zip(self._acting_rows, self._acting, read, strict=True)
+        turns = zip(self._acting_rows, acting, read, strict=True)
         while True:
             try:
                 for row, environment, action in turns:
@@ -343,7 +402,7 @@ class GymnasiumRows(Rows):
                 error = wrong
         if not self.breaks.worked and row == self._acting_rows[0]:
             raise error
-        self._note(row, self._steps - self._began_at[row] + 1, error, self._steps)
+        self._note(row, self._limits.elapsed(row) + 1, error, self._limits.steps)
         self.doing = "step"
         rows.final_observation[row] = rows.observation[row]
         rows.break_off(row)
@@ -351,16 +410,8 @@ class GymnasiumRows(Rows):
     def _stand_still(self, finished: Sequence[int]) -> None:
         """The rows continue to show the last observation they acted on, to which their masks
         belong."""
-        self._last_step[finished] = _NO_LIMIT
+        self._limits.end(finished)
         self._acting_rows = [row for row in self._acting_rows if row not in finished]
-        self._acting = [self._environments[row] for row in self._acting_rows]
-
-    def _finite(self, rows: SharedArrays) -> bool:
-        """Whether all numbers of the step are finite."""
-        total = float(rows.reward.dot(self._small[: self.count]))
-        if not self._is_bytes:
-            total += float(self._flat_observation.dot(self._small))
-        return math.isfinite(total)
 
     def _set_aside_broken_rows(self, rows: SharedArrays) -> None:
         """A row with NaN or infinity counts as truncated and not valid, and shows zeros."""
@@ -369,7 +420,7 @@ class GymnasiumRows(Rows):
         broken = ~finite
         for row in np.flatnonzero(broken).tolist():
             what = name_number(float(rows.reward[row]), rows.final_observation[row])
-            self.breaks.note(row, self._steps - self._began_at[row], what)
+            self.breaks.note(row, self._limits.elapsed(row), what)
         rows.final_observation[broken] = 0
         rows.break_off(broken)
 
@@ -388,7 +439,7 @@ class GymnasiumRows(Rows):
             except (Exception, SystemExit) as error:
                 if not self.breaks.worked and not isinstance(error, NotFinite):
                     raise
-                self._note(row, 0, error, self._steps - 1)
+                self._note(row, 0, error, self._limits.steps - 1)
                 failure = error
             self.arrays.episode[row] += 1
         if isinstance(failure, NotFinite):
@@ -411,13 +462,9 @@ class GymnasiumRows(Rows):
             check_reset(self.observation_space, result)
         observation, info = result
         self._write_observation(self.arrays.observation, row, observation)
-        self._began_at[row] = self._steps
-        if self._limits[row] < _NO_LIMIT:
-            self._last_step[row] = self._steps + self._limits[row]
+        self._limits.begin(row)
         self._write_mask(row, info)
-        numbers = self._first_observations[row]
-        is_finite = self._is_bytes or math.isfinite(numbers.dot(self._small[: numbers.size]))
-        if not is_finite and (what := name_number(0.0, self.arrays.observation[row])):
+        if not self._finite.start(row) and (what := name_number(0.0, self.arrays.observation[row])):
             raise NotFinite(what)
 
     def _seed(self, row: int) -> int:
@@ -429,7 +476,7 @@ class GymnasiumRows(Rows):
         self._close(self._environments[row])
         self.doing = "construction"
         self._environments[row], limit = _unwrap(self._make(row))
-        self._limits[row] = min(limit, self._limit)
+        self._limits.replace(row, limit)
         self._mask_methods[row] = mask_method(self._environments[row])
         self._ruined.remove(row)
 

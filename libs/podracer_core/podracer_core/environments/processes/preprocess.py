@@ -94,8 +94,7 @@ class PreprocessVecEnv(VecEnvironment):
             )
         self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
         self.evaluation_steps = spec.evaluation_steps
-        self._pictures = pictures
-        self._losses_in_a_row = self._capacity = 0
+        self._losses_in_a_row = 0
         self._breaks: list[Break] = []
         if isolated and elastic:
             self.most_at_once = MOST_ISOLATED
@@ -116,7 +115,7 @@ class PreprocessVecEnv(VecEnvironment):
         )
         self._finalizer = weakref.finalize(self, self._processes.close)
         with self._closed_by_failure():
-            self._mask_size = self._open()
+            self._open()
             if self.most_at_once is None:
                 self._map()
         space = self.action_space
@@ -125,7 +124,8 @@ class PreprocessVecEnv(VecEnvironment):
 
     def resize(self, num_envs: int) -> bool:
         """See `VecEnvironment.resize`: processes are only added, and go on with the first rows."""
-        if self.most_at_once is None or (self._capacity and num_envs > self._capacity):
+        capacity = self._processes.capacity
+        if self.most_at_once is None or (capacity and num_envs > capacity):
             return False
         self.num_envs = num_envs
         vars(self).pop("_action_form", None)  # known of another number
@@ -134,17 +134,16 @@ class PreprocessVecEnv(VecEnvironment):
     def _map(self) -> None:
         """Have `num_envs` rows act, and start the processes that they lack."""
         assert isinstance(self.observation_space, gymnasium.spaces.Box), "they are arrays"
-        is_first = not self._capacity
-        self._capacity = self._capacity or max(self.num_envs, self.most_at_once or 0)
-        layout = self._capacity, self.observation_space, self.action_space, self._mask_size
-        if is_first:
+        capacity = self._processes.capacity or max(self.num_envs, self.most_at_once or 0)
+        mask_size = action_mask_size(self.action_space) if self.has_action_mask else 0
+        layout = capacity, self.observation_space, self.action_space, mask_size
+        if not self._processes.capacity:
             size_memory(self._processes.memory, *layout)
         if self.most_at_once is not None:
             self._processes.spread(self.num_envs, self.num_envs)
-        self._processes.map(self._capacity)
+        self._processes.map(capacity)
         self._arrays = map_memory(self._processes.memory, *layout)[: self.num_envs]
         self._step = step_over(self._arrays)
-        self._action = torch.from_numpy(self._arrays.action)
 
     @property
     def action_mask(self) -> Tensor | None:
@@ -180,10 +179,10 @@ class PreprocessVecEnv(VecEnvironment):
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed
         then."""
         self.check_action(action)
-        self._action.copy_(action.detach())
+        acted = torch.from_numpy(self._arrays.action).copy_(action.detach())
         if self._bounds:
             # A diverged member may act NaN; the user's code should not have to bear it.
-            self._action.nan_to_num_(nan=0.0).clamp_(*self._bounds)
+            acted.nan_to_num_(nan=0.0).clamp_(*self._bounds)
         self._command("step")
         if out is None and self.device.type == "cpu":
             return self._step
@@ -197,7 +196,7 @@ class PreprocessVecEnv(VecEnvironment):
         counters = {
             name: torch.from_numpy(getattr(self._arrays, name).copy()) for name in _COUNTERS
         }
-        if not self._batched:
+        if not self.resumes_episodes:
             return counters
         parts = [safetensors.torch.load(payload) for _, payload in self._ask("state").answers]
         inner = {_INNER + name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -208,7 +207,7 @@ class PreprocessVecEnv(VecEnvironment):
         it saw instead: they count as truncated, and go on nowhere."""
         for name in _COUNTERS:
             getattr(self._arrays, name)[:] = state[name].cpu().numpy()
-        if not self._batched:
+        if not self.resumes_episodes:
             np.add(self._arrays.episode, 1, out=self._arrays.episode)
             return self._start_episodes()
         inner = {
@@ -229,7 +228,7 @@ class PreprocessVecEnv(VecEnvironment):
 
         Only with `pictures`.
         """
-        if not self._pictures:
+        if not self._processes.pictures:
             raise PreconditionFailed("pictures=True is needed to see the environment")
         with self._closed_by_failure():
             answer, payload = self._processes.ask_first("frame")
@@ -256,9 +255,8 @@ class PreprocessVecEnv(VecEnvironment):
         """The ids of the processes, in Linux of their launchers, in the order of their rows."""
         return [child.pid for child in self._processes.children]
 
-    def _open(self) -> int:
-        """Start the processes, and get the descriptions of their environments; the size of their
-        masks."""
+    def _open(self) -> None:
+        """Start the processes, and get the descriptions of their environments."""
         opened = self._processes.start()
         try:
             self.original_space = from_json(opened["observation_space"])
@@ -276,8 +274,7 @@ class PreprocessVecEnv(VecEnvironment):
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
         self.frames_per_second: float = opened.get("frames_per_second", 0.0)
         self.has_action_mask = opened["mask_size"] > 0
-        self._batched = self.resumes_episodes = opened.get("batched", False)
-        return int(opened["mask_size"])
+        self.resumes_episodes = opened.get("batched", False)
 
     def _start_episodes(self) -> Tensor:
         self._command("start")

@@ -61,9 +61,9 @@ class RowProcesses:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._spec, self._check = spec, check
-        self._pictures, self._code = pictures, code
+        self.pictures, self._code = pictures, code
         self.step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
-        self._mask_size = 0
+        self._mask_size = self.capacity = 0
         self.spread(num_envs, count)
         self.children: list[ChildProcess] = []
         self._mapped = 0  # of them
@@ -95,7 +95,7 @@ class RowProcesses:
     def map(self, num_envs: int) -> None:
         """Have the processes attach the memory, which has room for `num_envs` rows by now; start
         those that have rows and do not yet run."""
-        self._num_envs = num_envs
+        self.capacity = num_envs
         try:
             self._open()
             deadline = time.monotonic() + self._start_timeout_s
@@ -186,7 +186,7 @@ class RowProcesses:
         )
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
-        pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start
+        pictures, count = self.pictures and rows.start == 0, rows.stop - rows.start
         here = {"import_path": sys.path} if self._code else {}
         child.send(
             "open",
@@ -198,7 +198,7 @@ class RowProcesses:
         )
 
     def _map(self, child: ChildProcess, rows: slice, deadline: float) -> None:
-        child.send("map", num_envs=self._num_envs, first=rows.start, mask_size=self._mask_size)
+        child.send("map", num_envs=self.capacity, first=rows.start, mask_size=self._mask_size)
         child.receive(deadline)
 
 
@@ -229,13 +229,14 @@ class LocalRows(RowProcesses):
 
     def open(self) -> dict[str, Any]:
         """See `RowProcesses.open`."""
-        make, given = self._make, (self._spec.to_json(), self._count, self._pictures)
+        make, given = self._make, (self._spec.to_json(), self._count, self.pictures)
         described = self._server.open(lambda: open_gymnasium(make, *given, in_threads=self._waits))
         self._server.rows.check = self._check
         return described
 
     def map(self, num_envs: int) -> None:
         """See `RowProcesses.map`."""
+        self.capacity = num_envs
         self._server.rows.map(self.memory, num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
