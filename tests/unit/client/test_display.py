@@ -162,7 +162,7 @@ def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table()
     assert list(table.columns[0].cells) == ["a0001", "a0003", "a0002"]
     assert "breaks too often" in str(list(table.columns[2].cells)[-1])
 
-    training = found.changed(agents=[replace(each, state="TRAINING") for each in found.agents])
+    training = replace(found, agents=[replace(each, state="TRAINING") for each in found.agents])
     page = population_table(training, {})
     assert (
         page.index("a0001")
@@ -258,7 +258,7 @@ def test_the_table_shows_pods_agents_and_figures(
     console = Console(file=io.StringIO(), width=140, markup=False)
     display = TableDisplay(io.StringIO(), console, clock=lambda: 5.0)
     found = with_agents(running_job, [agent(number, -100.0 - number) for number in range(1, 16)])
-    display.show(found.changed(pods=tuple(map(Pod.of, pods))))
+    display.show(replace(found, pods=tuple(map(Pod.of, pods))))
     display.note("[a note] with brackets")
     console.print(display.render())
     text = console.file.getvalue()

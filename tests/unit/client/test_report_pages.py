@@ -39,7 +39,7 @@ def page_of(report: History, *, video: tuple[str, str] = ("", "")) -> str:
 
 
 def with_job(report: History, **fields: object) -> History:
-    return report.changed(job=changed(report.job, **fields))
+    return replace(report, job=changed(report.job, **fields))
 
 
 def page_of_experiment(experiment: Experiment) -> str:
@@ -89,7 +89,7 @@ def infested_report() -> History:
         retrained=policy,
         continuous_status=job_pb2.ContinuousStatus(champion=champion),
     )
-    return report.changed(job=job, agents=agents, events=events, pods=pods)
+    return replace(report, job=job, agents=agents, events=events, pods=pods)
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -232,7 +232,7 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
 def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
     report = made_up_report(500, 40)
     assert len(report.evaluations) > 15_000
-    text = page_of(report.changed(evaluation_count=2 * len(report.evaluations)))
+    text = page_of(replace(report, evaluation_count=2 * len(report.evaluations)))
     assert len(text) < 4_000_000
     shown = " ".join(Reader(text).texts)
     assert "400 most telling of 500 agents" in shown
