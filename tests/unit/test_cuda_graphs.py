@@ -157,7 +157,7 @@ def test_training_by_graphs_is_training(
 ) -> None:
     expected = trained(name, 10, **more)
     use_recorder(monkeypatch)
-    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    monkeypatch.setattr(replay, "_may_read_values", lambda device: False)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 3)
     torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
     assert len(captures) >= 2, "collecting and updating"
@@ -204,7 +204,7 @@ def test_what_is_resumed_goes_on_exactly(
 
 def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     use_recorder(monkeypatch)
-    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    monkeypatch.setattr(replay, "_may_read_values", lambda device: False)
     draws, sample = [], Replay.sample_prioritized
     monkeypatch.setattr(
         Replay,

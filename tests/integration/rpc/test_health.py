@@ -128,23 +128,23 @@ async def test_readiness_follows_what_is_needed(
 
     async with await create_aio_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
         watch = Readiness(server, {"the store": check})
-        await watch.look()
+        await watch.check()
         assert await ask(server.health_address) == "SERVING"
         is_away = True
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         assert await ask(server.health_address) == "NOT_SERVING"
         assert caplog.text.count("not ready: the store: it has gone fishing") == 1
         is_away = False
         hangs.clear()
         before = calls
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         assert calls == before + 1  # one that hangs is not asked again
         assert "the store has not answered within 0.2 s" in caplog.text
         assert await ask(server.health_address, LIVENESS) == "SERVING"
         hangs.set()
-        await watch.look()
+        await watch.check()
         assert await ask(server.health_address) == "SERVING"
 
 

@@ -14,7 +14,7 @@ def test_a_client_that_is_found_again_stays_open() -> None:
     )
     client = Client(connection)
     upstream = Upstream(lambda: client, client)
-    upstream.look_again()
+    upstream.reconnect()
     assert upstream.client() is client
     assert not closed
     upstream.close()
