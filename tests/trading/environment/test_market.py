@@ -24,11 +24,14 @@ from podracer_trading.environment import (
 )
 from podracer_trading.info import StockTradingConfig
 from podracer_trading.market_data import PriceTable, adjusted, checked, find_ex_rights, read_table
-from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
-
-REAL_TABLE = Path(__file__).parents[4] / "shared" / "data" / "china_a_shares_daily.csv"
-REAL = pytest.mark.skipif(
-    not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}"
+from support.stock_market import (
+    Row,
+    a_shares,
+    days_of,
+    market_rows,
+    split_shares,
+    without,
+    write_csv,
 )
 
 ROWS = market_rows(4, 120, seed=2)
@@ -47,9 +50,8 @@ def market_of(folder: Path, rows: list[Row], **options: Any) -> Market:
     )
 
 
-@REAL
 def test_the_real_tables_eleven_ex_rights_dates() -> None:
-    table = checked(read_table(str(REAL_TABLE), {"ticker": "tic"}))
+    table = checked(read_table(str(a_shares()), {"ticker": "tic"}))
     found = [
         (date.ticker, str(date.time.astype("datetime64[D]")))
         for date in find_ex_rights(table, None)

@@ -22,10 +22,16 @@ from podracer_trading.market_data import (
     unadjusted,
     write_canonical,
 )
-from support.processes import ROOT
-from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
+from support.stock_market import (
+    Row,
+    a_shares,
+    days_of,
+    market_rows,
+    split_shares,
+    without,
+    write_csv,
+)
 
-A_SHARES = ROOT.parent / "shared/data/china_a_shares_daily.csv"
 AUTO = Provenance("prices.csv", "auto", None)
 
 
@@ -85,9 +91,7 @@ def test_stock_trading_sees_the_same_prices_as_in_the_source(
     columns = {}
     path = write_csv(tmp_path / "source.csv", rows)
     if source == "a-shares":
-        if not A_SHARES.exists():
-            pytest.skip(f"the table of A-shares is not at {A_SHARES}")
-        path, columns = A_SHARES, {"ticker": "tic"}
+        path, columns = a_shares(), {"ticker": "tic"}
     canonical, _ = stored(tmp_path, checked(read_table(str(path), columns)))
     import torch
 
