@@ -17,6 +17,7 @@ from podracer_platform.service import (
     own_build,
     require_same_build,
 )
+from support.errors import raises
 
 
 def test_a_build_gets_along_with_itself() -> None:
@@ -33,9 +34,8 @@ def test_a_build_gets_along_with_itself() -> None:
     ],
 )
 def test_inside_a_pod_only_the_same_build_will_do(peer: cohort_pb2.BuildInfo) -> None:
-    with pytest.raises(PreconditionFailed) as refused:
+    with raises(PreconditionFailed, "BUILD_MISMATCH"):
         require_same_build(peer)
-    assert refused.value.reason == "BUILD_MISMATCH"
 
 
 def test_control_plane_and_pods_may_be_one_minor_version_apart() -> None:

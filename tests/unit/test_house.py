@@ -43,6 +43,7 @@ podracer_core.rpc.call:Call
 '''
 """
 
+MOST_WORDS = 2
 WALKS_OVER_LIMITS = {"YAML to lease", "LeaseWork"}
 """None more; delete one here that has become short enough."""
 
@@ -150,6 +151,25 @@ def test_a_folder_is_imported_by_its_facade_alone() -> None:
             if folder is not None and not f"{own}.".startswith(f"{folder}."):
                 past.append(f"{path.relative_to(ROOT)}: {module}")
     assert past == []
+
+
+def test_tests_assert_reasons_and_fields_instead_of_words() -> None:
+    """`match` has two words at most, where a name (`evolution.updater`) is one: tests/golden has the messages,
+    and `support.errors.raises` asserts what callers can rely on."""
+    wordy = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.is_relative_to(ROOT / "tests" / "golden"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "match":
+                literals = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
+                text = " ".join(each.value for each in literals if isinstance(each.value, str))
+                if (
+                    len(re.findall(r"(?<![\w.])[A-Za-z][A-Za-z_./:\\\[\]-]+(?!\w)", text))
+                    > MOST_WORDS
+                ):
+                    wordy.append(f"{path.relative_to(ROOT)}:{node.value.lineno}: {text}")
+    assert wordy == []
 
 
 def test_a_made_up_house(tmp_path: Path) -> None:

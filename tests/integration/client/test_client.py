@@ -13,6 +13,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
 from podracer_core.errors import InvalidInput, NotFound, Unauthenticated
 from podracer_platform.jobs import parse_job
+from support.errors import raises
 
 if TYPE_CHECKING:
     from conftest import ControlPlane
@@ -79,9 +80,7 @@ def test_a_job_that_is_too_large_is_refused_before_it_is_sent(
 ) -> None:
     spec = parse_job(JOB)
     large = replace(spec, environment=replace(spec.environment, kwargs={"table": "A" * 20_000_000}))
-    with pytest.raises(
-        InvalidInput, match=r"spec: has 2.*, most of them in `environment`, .*262144: pass larger"
-    ):
+    with raises(InvalidInput, field="spec"):
         client.submit(large)
     assert not control_plane.requests
 

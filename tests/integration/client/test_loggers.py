@@ -296,7 +296,7 @@ def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> Non
     (tmp_path / "grid-0" / "podracer-log.json").write_text(
         '{"job": "other", "position": 1, "sizes": {}}'
     )
-    with pytest.raises(InvalidInput, match="to another job"):
+    with pytest.raises(InvalidInput, match="another job"):
         open_logger(f"tensorboard:{tmp_path}", job.message)
 
 

@@ -21,6 +21,7 @@ from podracer_client.local import run as run_module
 from podracer_client.processes import ProcessNews
 from podracer_core.errors import Unavailable
 from podracer_platform.jobs import parse_job
+from support.errors import raises
 
 if TYPE_CHECKING:
     from conftest import ControlPlane
@@ -175,7 +176,7 @@ def test_a_service_that_is_given_up_ends_the_run(
             ProcessNews("leaderboard", "the leaderboard ended too often", fatal=True)
         )
     )
-    with pytest.raises(Unavailable, match="the leaderboard ended too often"):
+    with raises(Unavailable, "PROCESS_FAILED"):
         run()
     assert len(FakeServices.stopped) == 1
     control_plane.news.put(finish())  # lets the server's watcher go

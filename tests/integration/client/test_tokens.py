@@ -23,6 +23,7 @@ from podracer_platform.rpc import (
 )
 from support.commands import run_here
 from support.documents import blocks
+from support.errors import raises
 from support.kubernetes_api import Api
 from support.kubernetes_store import Store
 from support.processes import ROOT
@@ -48,7 +49,7 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     anna, ci = (bearer(printed[f"token create {name}"].strip()) for name in ("anna", "ci"))
     found = orchestrator.authorize(CANCEL, ci)
     assert found == Identity(found.role, token=found.token, name="ci")
-    with pytest.raises(Unauthenticated, match=r"the token anna \(.*\) was revoked"):
+    with raises(Unauthenticated, "TOKEN_REVOKED"):
         orchestrator.authorize(GET, anna)
     listed = [
         line.split() for line in run_here("token", "list", "--dir", secrets, cwd=tmp_path).lines
@@ -89,9 +90,9 @@ def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
         for server in ("orchestrator", "policy")
     )
     assert orchestrator.authorize(GET, bearer(made.stdout.strip())).name == "anna"
-    with pytest.raises(PermissionRefused, match="this token's role is viewer"):
+    with pytest.raises(PermissionRefused, match="token's role"):
         orchestrator.authorize(CANCEL, bearer(made.stdout.strip()))
-    with pytest.raises(Unauthenticated, match="the token anna is for orchestrator only"):
+    with raises(Unauthenticated, "WRONG_AUDIENCE"):
         policy.authorize(
             "/podracer.policy.v1.PolicyService/ListPolicies", bearer(made.stdout.strip())
         )

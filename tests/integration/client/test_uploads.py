@@ -24,6 +24,7 @@ from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.storage import Manifest
 from podracer_platform.jobs import load_job_file
 from support.code import LINE, stored, write_files
+from support.errors import raises
 
 JOB = """
 name: line
@@ -84,11 +85,8 @@ def test_what_is_no_file_is_refused_and_not_read(
     spec = load_job_file(job_file)
     os.mkfifo(job_file.parent / "pipe")
     for path in (str(job_file.parent / "pipe"), "/dev/zero", str(job_file.parent)):
-        with pytest.raises(
-            InvalidInput, match=rf"{path} is no file, expected a file of at most 1024.0 MiB"
-        ) as refused:
+        with raises(InvalidInput, field="data.table", match=str(path)):
             client.submit(replace(spec, data={"table": path}))
-        assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
 
 
@@ -97,11 +95,8 @@ def test_a_file_that_is_gone_by_then_is_named(
 ) -> None:
     spec = load_job_file(job_file)
     (job_file.parent.parent / "prices of 2019.csv").unlink()
-    with pytest.raises(
-        InvalidInput, match=r"cannot read .*prices of 2019.csv: No such file"
-    ) as refused:
+    with raises(InvalidInput, field="data.table"):
         client.submit(spec)
-    assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
 
 
@@ -175,19 +170,14 @@ class TestBringFiles:
             evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}), trust
         )
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
-        with pytest.raises(
-            NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"
-        ):
+        with raises(NotFound, "ENVIRONMENT_FILES_NOT_FOUND", match=f"SHA-256 {self.CODE.sha256}"):
             bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}), trust)
 
     def test_from_nowhere(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
         def connect() -> Any:
             raise NotFound("no server is known")
 
-        with pytest.raises(
-            NotFound,
-            match=r"needs projects/default/artifacts/x, which is neither in .* no server is known",
-        ):
+        with raises(NotFound, "ENVIRONMENT_FILES_NOT_FOUND"):
             bring_files(evaluator, checkpoint, connect, trust)
 
     def test_an_environment_without_files_needs_nothing(
@@ -202,8 +192,8 @@ class TestBringFiles:
         write_files(
             tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()}
         )
-        with pytest.raises(Exception, match=r"manifest.json is not a manifest"):
+        with pytest.raises(Exception, match=r"manifest\.json"):
             bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         write_files(tmp_path, {"manifest.json": Manifest((), {}, {}).to_json()})
-        with pytest.raises(InvalidInput, match="is not an agent's checkpoint"):
+        with raises(InvalidInput, "NOT_A_POLICY"):
             bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())

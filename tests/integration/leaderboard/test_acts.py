@@ -11,6 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed
 from podracer_platform.messages import hyperparameter_to_message
 from podracer_platform.rpc import Role
+from support.errors import raises
 
 SCHEDULERS = {
     "tournament": evolution_pb2.SCHEDULER_TOURNAMENT,
@@ -136,7 +137,7 @@ async def test_a_bad_fork_says_everything_at_once_and_changes_nothing(driver: An
 async def test_an_agent_without_weights_has_no_fork(driver: Any) -> None:
     await driver.create(population=2)
     (first, second) = [each.agent.name for each in (await driver.propose(2)).proposals]
-    with pytest.raises(PreconditionFailed, match="no checkpoint yet"):
+    with raises(PreconditionFailed, "NO_CHECKPOINT"):
         await fork(driver, first)
     await driver.submit(second, None)  # never judged: its newest state
     made = await fork(driver, second, learning_rate=1e-3)

@@ -18,6 +18,7 @@ from podracer_core.errors import (
 )
 from podracer_leaderboard import boards
 from podracer_platform.rpc import Role
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]
@@ -41,20 +42,17 @@ async def test_a_name_that_is_taken_is_refused(driver: Any, new_spec: NewSpec) -
     await driver.create()
     other = new_spec()
     other.job_uid = "uid-2"
-    with pytest.raises(AlreadyExists, match="belongs to another job"):
+    with raises(AlreadyExists, "LEADERBOARD_EXISTS", match="another job"):
         await driver.stub.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD, spec=other))
-    with pytest.raises(AlreadyExists, match="has the leaderboard projects/p/leaderboards/j"):
+    with raises(AlreadyExists, "LEADERBOARD_EXISTS", match="projects/p/leaderboards/j"):
         await driver.stub.CreateLeaderboard(
             pb.CreateLeaderboardRequest(name=BOARD + "2", spec=new_spec())
         )
 
 
 async def test_a_spec_that_cannot_be_right_makes_nothing(driver: Any) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field="evolution.leaderboard_size"):
         await driver.create(population=2, leaderboard_size=5)
-    assert [violation.field for violation in caught.value.violations] == [
-        "evolution.leaderboard_size"
-    ]
     with pytest.raises(NotFound):
         await driver.board()
 

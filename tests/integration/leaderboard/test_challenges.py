@@ -17,6 +17,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
@@ -211,7 +212,7 @@ async def test_a_challenge_that_comes_before_the_submission_counts_too(driver: A
 async def test_nan_confirms_no_candidate(driver: Any) -> None:
     claims = await start(driver)
     await claims.submit(0, 5.0)
-    with pytest.raises(InvalidInput, match="must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await claims.record(claims.challenge(0, float("nan")))
     assert await claims.ranking() == [(0, 5.0, False)]
 

@@ -11,6 +11,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
 
@@ -62,9 +63,8 @@ async def test_lists_come_in_pages_and_by_state(driver: Any) -> None:
 )
 async def test_bad_pages_name_their_field(driver: Any, field: str, value: Any) -> None:
     await driver.create()
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field=field):
         await driver.stub.ListAgents(pb.ListAgentsRequest(leaderboard=BOARD, **{field: value}))
-    assert [violation.field for violation in caught.value.violations] == [field]
 
 
 async def test_statistics_of_the_elites_and_their_lineages(driver: Any) -> None:
@@ -86,7 +86,7 @@ async def test_statistics_of_the_elites_and_their_lineages(driver: Any) -> None:
     assert set(lineages) == {agent.lineage for agent in agents}
     assert sum(each.agent_count for each in lineages.values()) == len(agents)
     assert sum(each.cost.seconds for each in lineages.values()) == 16 * 5
-    with pytest.raises(InvalidInput, match="'sac' is not searched"):
+    with raises(InvalidInput, field="algorithm"):
         await driver.stub.GetStatistics(pb.GetStatisticsRequest(leaderboard=BOARD, algorithm="sac"))
 
 
@@ -154,7 +154,7 @@ async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver: Any) ->
 async def test_an_alias_needs_a_candidate(driver: Any) -> None:
     await driver.create()
     (proposal,) = (await driver.propose(1)).proposals
-    with pytest.raises(PreconditionFailed, match="no snapshot of it was judged yet"):
+    with raises(PreconditionFailed, "NO_CANDIDATE"):
         await set_alias(driver, proposal.agent.name)
     with pytest.raises(NotFound):
         await set_alias(driver, "projects/p/jobs/j/agents/a9999")
@@ -173,7 +173,7 @@ READS: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("read", READS)
 async def test_what_is_not_there_is_not_found(driver: Any, read: Callable[[Any], Any]) -> None:
-    with pytest.raises(NotFound, match="there is no"):
+    with pytest.raises(NotFound, match="there"):
         await read(driver.stub)
 
 

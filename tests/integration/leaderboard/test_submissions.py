@@ -13,6 +13,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
 NewEvaluation = Callable[..., agent_pb2.Evaluation]
@@ -114,7 +115,7 @@ async def test_a_score_that_is_not_finite_is_refused(driver: Any, number: float)
     a, *_ = await start(driver)
     request = driver.submission(a, number)
     request.candidate.standard_deviation = number
-    with pytest.raises(InvalidInput, match="must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await driver.stub.SubmitCandidate(request)
     assert not (await driver.board()).candidates
 
@@ -130,10 +131,9 @@ async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> Non
 async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
     a, *_ = await start(driver)
     await driver.submit(a, 1.0)
-    with pytest.raises(PreconditionFailed, match="a0001 is waiting") as caught:
+    with raises(PreconditionFailed, "AGENT_NOT_TRAINING", match="a0001 is waiting"):
         await driver.submit(a, 2.0)
-    assert caught.value.reason == "AGENT_NOT_TRAINING"
-    with pytest.raises(NotFound, match="no agent projects/p/jobs/j/agents/a9999"):
+    with raises(NotFound, "AGENT_NOT_FOUND"):
         await driver.submit("projects/p/jobs/j/agents/a9999", 2.0)
     with pytest.raises(InvalidInput, match=r"candidate\.agent"):
         request = driver.submission(a, 2.0)
@@ -180,11 +180,8 @@ async def test_bad_evaluations_are_refused_whole(
     nameless = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0), new_evaluation(a, "", 1.0)]
     )
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field="evaluations[1].evaluation_id"):
         await driver.stub.RecordEvaluations(nameless)
-    assert [violation.field for violation in caught.value.violations] == [
-        "evaluations[1].evaluation_id"
-    ]
     stranger = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation("projects/p/jobs/j/agents/x", "e2", 1.0)]
     )
@@ -194,7 +191,7 @@ async def test_bad_evaluations_are_refused_whole(
         leaderboard=BOARD,
         evaluations=[new_evaluation(a, f"e{number}", 1.0) for number in range(1001)],
     )
-    with pytest.raises(InvalidInput, match="has 1001 items, but must contain no more than 1000"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await driver.stub.RecordEvaluations(many)
     assert not (
         await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
@@ -229,9 +226,7 @@ async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
     again = await driver.stub.Exchange(request)
     assert again.answers[1:] == told.answers[1:], "known by their request ids"
     assert again.answers[0].evaluations.recorded_count == 0
-    with pytest.raises(
-        InvalidInput, match=r"steps\[0\].*expected evaluations, candidate or cohort"
-    ):
+    with raises(InvalidInput, field="steps[0]"):
         await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[step()]))
 
 

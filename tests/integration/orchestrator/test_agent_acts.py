@@ -10,6 +10,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed, Unavailable
+from support.errors import raises
 
 FAST = {"learning_rate": agent_pb2.HyperparameterValue(number=1e-2)}
 
@@ -59,7 +60,7 @@ async def test_what_cannot_be_forked_leaves_no_trace(site):
         await fork(site, f"{agent}9")
     with pytest.raises(NotFound):
         await fork(site, agent.replace("/jobs/", "/jobs/x"))
-    with pytest.raises(InvalidInput, match="not the name of a agent"):
+    with raises(InvalidInput, "INVALID_NAME", field="name"):
         await fork(site, job.name)
     with pytest.raises(InvalidInput, match="request_id"):
         await fork(site, agent, "r" * 65)
@@ -69,7 +70,7 @@ async def test_what_cannot_be_forked_leaves_no_trace(site):
     site.board.is_away = False
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
     for act in (fork(site, agent), pin(site, agent), stop(site, agent)):
-        with pytest.raises(PreconditionFailed, match="the job has ended"):
+        with raises(PreconditionFailed, "JOB_ENDED"):
             await act
     assert not site.board.forks and not await told(site, job)
 
@@ -118,7 +119,7 @@ async def test_a_checkpoint_that_is_gone_cannot_be_forked(site):
         await site.client.jobs.CollectCheckpoints(service_pb2.CollectCheckpointsRequest())
     ).prefixes
     (other,) = [agent for agent in agents if f"/{agent.rpartition('/')[2]}/" in gone[0]]
-    with pytest.raises(PreconditionFailed, match="is not there any more"):
+    with raises(PreconditionFailed, "NO_CHECKPOINT"):
         await fork(site, other)
     assert not site.board.forks and not await told(site, job)
 
@@ -137,7 +138,7 @@ async def test_pins_and_stops_are_told_once(site):
         await pin(site, first, **fields)
     await stop(site, second)
     await stop(site, second)
-    with pytest.raises(PreconditionFailed, match="is stopped: it is trained no more"):
+    with raises(PreconditionFailed, "AGENT_ENDED"):
         await pin(site, second)
     events = await told(site, job)
     assert [(event.kind, event.subject) for event in events] == [

@@ -15,6 +15,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput
 from podracer_orchestrator.dispatch import renewals
 from podracer_orchestrator.works import evaluation_works
+from support.errors import raises
 
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS
@@ -134,10 +135,10 @@ async def test_a_first_place_that_is_confirmed_above_the_target_claims_that_too(
 async def test_what_is_no_number_is_refused(site, number):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
-    with pytest.raises(InvalidInput, match=r"train.members\[0\].candidate.returns.*must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await train(learner, number)
     await learner.complete(train=learner.train_result(steps=10, score=480.0))
-    with pytest.raises(InvalidInput, match="must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await learner.confirm(number)
     found = await site.job(job.name)
     assert (found.state, found.progress.best.mean) == (job_pb2.JOB_STATE_RUNNING, 480.0)
@@ -335,7 +336,7 @@ async def test_a_pod_that_hangs_in_an_evaluation_loses_it(site, monkeypatch):
     await learner.renew()
     monkeypatch.setattr(evaluation_works, "TIMEOUT_S", -1000.0)
     monkeypatch.setattr(renewals, "FRESH_S", 0.0)
-    with pytest.raises(Fenced, match="its evaluation took too long"):
+    with pytest.raises(Fenced, match="took too"):
         await learner.renew()
 
 
@@ -389,7 +390,7 @@ async def test_only_an_answer_to_what_was_asked_is_taken(site, make_evaluation):
     other.evaluation.checkpoint.prefix += "x"
     await refused("another checkpoint", evaluate=other)
     await refused("CHALLENGE lease: its result cannot be TrainResult", train=pod_pb2.TrainResult())
-    with pytest.raises(InvalidInput, match="only an EVALUATE work can ask for"):
+    with raises(InvalidInput, "WRONG_EVALUATION"):
         await learner.renew(evaluations=[good.evaluation])
     await learner.complete(evaluate=good)
 

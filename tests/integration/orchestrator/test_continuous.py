@@ -14,6 +14,7 @@ from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 from support.generations import (
     FAILED,
     KEPT,
@@ -89,7 +90,7 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert [each.checkpoint.prefix for each in await aliases(site, 3)] == [
         each.policy.checkpoint.prefix for each in (promotion, newest, back)
     ]
-    with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
+    with raises(PreconditionFailed, "NO_FORMER_POLICY"):
         await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
     assert len(await children(site)) == 3, (
         "a rollback begins nothing, and what was rolled back from stays away"
@@ -202,9 +203,9 @@ async def test_cancelling_and_deleting_take_the_generations_along(site, descript
     await train(site, description, score=10.0)
     await history(site, 1)
     delete = site.client.jobs.DeleteJob
-    with pytest.raises(PreconditionFailed, match="RUNNING: cancel it"):
+    with raises(PreconditionFailed, "JOB_NOT_ENDED"):
         await delete(service_pb2.DeleteJobRequest(name=TRADER))
-    with pytest.raises(PreconditionFailed, match=f"{TRADER} needs the checkpoint"):
+    with raises(PreconditionFailed, "CHECKPOINT_IN_USE", match=f"^{TRADER} needs"):
         await delete(service_pb2.DeleteJobRequest(name=f"{TRADER}-1"))
     await upload(site, b"2")
     await begin(site, description)
@@ -238,7 +239,7 @@ async def test_suspending_holds_the_generation_and_the_next_one(site, descriptio
 async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
     job = await site.create(objective=STEPS, evolution=ONE)
     promote = site.client.jobs.PromotePolicy
-    with pytest.raises(PreconditionFailed, match="no candidate yet"):
+    with raises(PreconditionFailed, "NO_CANDIDATE"):
         await promote(service_pb2.PromotePolicyRequest(job=job.name))
     learner = site.learner()
     lease = await learner.ask()
@@ -274,7 +275,7 @@ async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
 
 async def test_an_ordinary_job_gets_what_a_data_set_stands_for_when_it_is_created(site):
     environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
-    with pytest.raises(InvalidInput, match=r"projects/default has no data set 'china': upload it"):
+    with raises(InvalidInput, "NOT_UPLOADED"):
         await site.create(environment=environment, data_sets={"table": "china"})
     await upload(site, b"1")
     job = await site.create(environment=environment, data_sets={"table": "china"})
@@ -285,7 +286,7 @@ async def test_an_ordinary_job_gets_what_a_data_set_stands_for_when_it_is_create
 async def test_founders_have_to_be_committed_checkpoints(site):
     founder = evolution_pb2.Founder(agent=f"{TRADER}/agents/a1", algorithm="ppo")
     founder.checkpoint.prefix = "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
-    with pytest.raises(InvalidInput, match="no such checkpoint"):
+    with raises(InvalidInput, "INVALID_FOUNDER"):
         await site.create(founders=[founder])
 
 
@@ -312,5 +313,5 @@ async def test_what_an_alias_points_at_is_not_collected(site):
     collected = (await collect(service_pb2.CollectCheckpointsRequest())).prefixes
     assert [prefix.split("/")[-2] for prefix in collected] == [f"20-{lease.fence}"]
     delete = site.client.jobs.DeleteJob
-    with pytest.raises(PreconditionFailed, match=f"{other.name} needs the checkpoint"):
+    with raises(PreconditionFailed, "CHECKPOINT_IN_USE", match=f"^{other.name} needs"):
         await delete(service_pb2.DeleteJobRequest(name=job.name))

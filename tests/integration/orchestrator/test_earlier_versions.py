@@ -21,6 +21,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_orchestrator.tables import JobFileRow, JobRow
+from support.errors import raises
 
 NAME = "projects/default/artifacts/prices"
 FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
@@ -98,7 +99,7 @@ async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> N
     lease = await site.learner(environments=["StockTrading-v0"]).ask()
     assert lease.inspect.environment.data["table"].key == first.uri
     assert site.store.get(first.uri) == FIRST
-    with pytest.raises(PreconditionFailed, match="is needed by"):
+    with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
         await delete(site, earlier(FIRST))
     await delete(site, NAME)
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
@@ -121,7 +122,7 @@ async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: 
     second = await upload(site, SECOND)
     await collect(site)
     assert (await names(site), objects(site)) == ([NAME], [second.uri])
-    with pytest.raises(PreconditionFailed, match="is needed by"):
+    with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
         await delete(site, NAME)
 
 
@@ -157,7 +158,7 @@ async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site
 
 async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> None:
     await upload(site, FIRST)
-    with pytest.raises(AlreadyExists, match="exists with kind DATA_SET"):
+    with pytest.raises(AlreadyExists, match="kind DATA_SET"):
         await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
     header = {
         "artifact_id": "prices",
@@ -165,10 +166,10 @@ async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> N
         "size_bytes": len(SECOND),
     }
     plain = artifact_pb2.UploadHeader(**header, sha256=hashlib.sha256(SECOND).hexdigest())
-    with pytest.raises(AlreadyExists, match="with different content"):
+    with pytest.raises(AlreadyExists, match="different content"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     plain.artifact_id, plain.replace = "", True
-    with pytest.raises(InvalidInput, match="without one its name is its SHA-256"):
+    with raises(InvalidInput, "INVALID_UPLOAD"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     assert await download(site, NAME) == FIRST
     assert await names(site) == [NAME]
@@ -221,21 +222,21 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
         artifact_id="other", kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256=first.sha256
     )
     plain.replaced_sha256 = first.sha256
-    with pytest.raises(InvalidInput, match="is for an upload with `replace`"):
+    with raises(InvalidInput, "INVALID_UPLOAD"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     second = await upload(site, SECOND, replaced_sha256=first.sha256)
     assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, (
         "the same once more"
     )
     for content in (b"another", FIRST):
-        with pytest.raises(
-            Fenced, match=f"now has SHA-256 {second.sha256[:16]}…, expected {first.sha256[:16]}"
+        with raises(
+            Fenced, "ARTIFACT_CHANGED", match=f"{second.sha256[:16]}….* {first.sha256[:16]}"
         ):
             await upload(site, content, replaced_sha256=first.sha256)
     assert await download(site, NAME) == SECOND
     assert len(objects(site)) == 2, "what was refused is not kept"
     await delete(site, NAME)
-    with pytest.raises(Fenced, match="no longer exists, expected"):
+    with raises(Fenced, "ARTIFACT_CHANGED"):
         await upload(site, b"another", replaced_sha256=second.sha256)
     assert NAME not in await names(site)
 

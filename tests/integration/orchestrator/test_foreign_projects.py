@@ -29,6 +29,7 @@ from podracer_platform.rpc import bearer, open_aio_channel
 from podracer_policy.batching import Batcher, ServedPolicies
 from podracer_policy.policy import ServedPolicy
 from podracer_policy.server import PolicyConfig, create_policy_server
+from support.errors import raises
 from support.new_database import new_database
 from support.policies import random_policy
 from support.random_messages import RandomMessages
@@ -224,9 +225,8 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     beside = await trained(site, "a", "a-second-job", make_spec, make_evaluation)
     stolen = make_evaluation(own.best.agent, 1000.0, checkpoint=other.best.checkpoint)
-    with pytest.raises(PermissionRefused, match="projects/rival") as caught:
+    with raises(PermissionRefused, "OTHER_PROJECT", match="projects/rival"):
         await own.renew(10, [stolen])
-    assert caught.value.reason == "OTHER_PROJECT"
     await own.renew(
         10, [make_evaluation(own.best.agent, 1000.0, checkpoint=beside.best.checkpoint)]
     )

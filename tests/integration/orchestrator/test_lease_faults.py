@@ -43,7 +43,7 @@ def fail_at_commit(history, call, monkeypatch) -> None:
         return write(operate)
 
     write = history.database._write
-    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="the disk is full"):
+    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="disk"):
         patch.setattr(history.database, "_write", failing)
         call()
 

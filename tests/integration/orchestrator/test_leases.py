@@ -22,6 +22,7 @@ from podracer_core.errors import (
     Unauthenticated,
 )
 from podracer_platform.rpc import bearer
+from support.errors import raises
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 
@@ -263,7 +264,7 @@ async def test_no_speed_of_a_pod_keeps_others_from_seeing_the_job(site, speed):
     if 0.0 <= speed < float("inf"):
         await learner.pods.RenewLease(request, metadata=bearer(lease.token))
     else:
-        with pytest.raises(InvalidInput, match="a number of 0 or more"):
+        with raises(InvalidInput, field="env_steps_per_second"):
             await learner.pods.RenewLease(request, metadata=bearer(lease.token))
     assert not (await site.job(job.name)).progress.HasField("eta")
 
@@ -324,7 +325,7 @@ async def test_the_next_work_is_for_the_pod_whose_lease_it_was(site):
     await site.create()
     learner, other = site.learner(), site.learner("projects/other/pods/y")
     await learner.ask()
-    with pytest.raises(PermissionRefused, match="projects/other/pods/y"):
+    with raises(PermissionRefused, "WRONG_POD"):
         await learner.complete(train=learner.train_result(steps=10), next=other.lease_request())
     answer = await learner.complete(
         train=learner.train_result(steps=10), next=learner.lease_request()

@@ -13,6 +13,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_orchestrator.server import create_server
+from support.errors import raises
 
 
 async def until(condition, timeout_s=60):
@@ -219,7 +220,7 @@ async def test_a_target_needs_a_full_evaluation_with_a_committed_checkpoint(site
 
 
 async def test_a_second_orchestrator_on_the_same_database_is_refused(site):
-    with pytest.raises(InvalidInput, match="in use by process"):
+    with raises(InvalidInput, "DATABASE_IN_USE"):
         await create_server(site.make_settings())
 
 

@@ -50,6 +50,7 @@ from podracer_platform.rpc import (
 from podracer_platform.service import own_build
 from podracer_platform.shared_folder import SharedFolder
 from podracer_platform.training_messages import cohort_from_message
+from support.errors import raises
 
 pytestmark = pytest.mark.processes
 
@@ -375,9 +376,8 @@ def test_a_slot_that_was_never_handed_over_ends_the_session(
     message = CollectRequest(slot_return=returned)
     message.slot_return.segment = returned.segment or session.choice.segment
     session.outgoing.put(message)
-    with pytest.raises(InvalidInput) as refused:
+    with raises(InvalidInput, "BAD_SLOT_RETURN"):
         next(session.call)
-    assert refused.value.reason == "BAD_SLOT_RETURN"
     session.close()
 
 

@@ -38,6 +38,7 @@ from podracer_platform.messages import environment_to_message, file_to_message
 from podracer_platform.rpc import FileToken, open_channel
 from podracer_platform.storage import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
+from support.errors import raises
 from support.processes import wait_until
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
@@ -422,7 +423,7 @@ class TestPutFile:
         header = request(header=file_pb2.FileHeader(sha256="0" * 64, size_bytes=3))
         with pytest.raises(DataCorrupted, match="expected 3 with 0000"):
             stub.PutFile(iter([header, request(data=b"abc")]), timeout=30)
-        with pytest.raises(InvalidInput, match="begins with its header"):
+        with raises(InvalidInput, "INVALID_FILE"):
             stub.PutFile(iter([request(data=b"abc")]), timeout=30)
         assert entries(shared_lab, name) == before
 
@@ -445,9 +446,8 @@ def test_an_evaluator_says_what_it_lacks(shared_lab: Any, package: Path) -> None
     environment = environment_pb2.EnvironmentSpec(
         entry_point="my_pkg.envs:Line", code=file_to_message(code)
     )
-    with pytest.raises(PreconditionFailed) as missing:
+    with raises(PreconditionFailed, "FILES_MISSING"):
         stub.Inspect(evaluator_service_pb2.InspectRequest(environment=environment), timeout=30)
-    assert missing.value.reason == "FILES_MISSING"
     bring_file(
         stub.PutFile,
         evaluator_service_pb2.PutFileRequest,

@@ -33,6 +33,7 @@ from podracer_platform.rpc import (
     open_aio_channel,
     open_channel,
 )
+from support.errors import raises
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -161,7 +162,7 @@ async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
     async with open_aio_channel(
         server.address, "pod-token", ChannelOptions(timeout_s=0.2)
     ) as channel:
-        with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
+        with pytest.raises(DeadlineExpired, match="Echo/UnaryUnary"):
             await world.Stub(channel).unary(b"wait")
 
 
@@ -186,9 +187,8 @@ async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
         waiting = world.Stub(once).stream_stream()
         await waiting.write(b"one")
         assert await waiting.read() == b"one"
-        with pytest.raises(Exhausted) as refused:
+        with raises(Exhausted, "OVERLOADED") as refused:
             await world.Stub(once).unary(b"x")
-        assert refused.value.reason == "OVERLOADED"
         assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
         asyncio.get_running_loop().call_later(0.2, waiting.cancel)
         assert await world.Stub(patient).unary(b"x") == b"x"

@@ -22,6 +22,7 @@ from podracer_platform.rpc import (
     open_aio_channel,
     open_channel,
 )
+from support.errors import raises
 
 
 @pytest.fixture
@@ -56,19 +57,17 @@ both = pytest.mark.parametrize("aio", [False, True], ids=["sync", "aio"])
 
 @both
 def test_taken_port(world: Any, aio: bool) -> None:
-    with create_server("127.0.0.1:0", [world.register_sync], world.authorizer) as first:
-        with pytest.raises(
-            InvalidInput, match=f"cannot listen at {first.address}: .*in use"
-        ) as caught:
-            create(world, first.address, aio=aio)
-        assert caught.value.reason == "ADDRESS_IN_USE"
+    with (
+        create_server("127.0.0.1:0", [world.register_sync], world.authorizer) as first,
+        raises(InvalidInput, "ADDRESS_IN_USE", field="address", match=first.address),
+    ):
+        create(world, first.address, aio=aio)
 
 
 @both
 def test_foreign_address(world: Any, aio: bool) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "ADDRESS_UNUSABLE") as caught:
         create(world, "192.0.2.1:8080", aio=aio, options=ServerOptions(allow_insecure=True))
-    assert caught.value.reason == "ADDRESS_UNUSABLE"
     assert "192.0.2.1:8080" in caught.value.message
 
 
@@ -82,9 +81,8 @@ def test_a_port_is_free_again_after_its_server(world: Any, aio: bool) -> None:
 def test_leaving_the_machine_needs_the_flag(
     world: Any, aio: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "INSECURE_ADDRESS"):
         create(world, "0.0.0.0:0", aio=aio)
-    assert caught.value.reason == "INSECURE_ADDRESS"
     with caplog.at_level(logging.WARNING):
         assert create(
             world, "0.0.0.0:0", aio=aio, options=ServerOptions(allow_insecure=True)
@@ -104,7 +102,7 @@ def test_unix_socket(world: Any, folder: Path) -> None:
         assert (folder / "run").stat().st_mode & 0o777 == 0o700
         assert (folder / "run" / "worker.sock").stat().st_mode & 0o777 == 0o600
         assert _hello(server, world) == b"pod  0"
-        with pytest.raises(InvalidInput, match="another server uses this socket"):
+        with raises(InvalidInput, "ADDRESS_IN_USE"):
             create_server(address, [world.register_sync], world.authorizer)
         assert _hello(server, world) == b"pod  0"
 
@@ -128,11 +126,10 @@ def test_stale_socket_is_replaced_and_a_file_is_not(world: Any, folder: Path) ->
     with pytest.raises(InvalidInput, match="not a socket"):
         create_server(f"unix://{folder}/notes.txt", [world.register_sync], world.authorizer)
     assert (folder / "notes.txt").read_text() == "keep me"
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "ADDRESS_UNUSABLE"):
         create_server(
             f"unix://{folder}/notes.txt/worker.sock", [world.register_sync], world.authorizer
         )
-    assert caught.value.reason == "ADDRESS_UNUSABLE"
 
 
 def _hello(server: RpcServer, world: Any) -> Any:

@@ -37,6 +37,7 @@ from podracer_platform.rpc import (
     open_channel,
     translated_errors,
 )
+from support.errors import raises
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -148,11 +149,10 @@ def test_who_may_not_call(
 
 
 def test_methods_missing_from_table_and_server(stub: Any, world: Any) -> None:
-    with pytest.raises(PermissionRefused, match="is for no role"):
+    with pytest.raises(PermissionRefused, match="role"):
         stub.forgotten(b"hello")
-    with pytest.raises(PodracerError) as caught:
+    with raises(PodracerError, "UNIMPLEMENTED"):
         stub.missing(b"hello")
-    assert caught.value.reason == "UNIMPLEMENTED"
     assert world.sync_echo.requests == []
 
 
@@ -166,7 +166,7 @@ def test_rotated_token_works_at_once(server: RpcServer, world: Any) -> None:
 
 def test_default_deadline(server: RpcServer, world: Any) -> None:
     with open_channel(server.address, "pod-token", ChannelOptions(timeout_s=0.2)) as channel:
-        with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
+        with pytest.raises(DeadlineExpired, match="Echo/UnaryUnary"):
             world.Stub(channel).unary(b"wait")
         assert world.Stub(channel).unary(b"late", timeout=5) == b"late"
 
@@ -208,9 +208,8 @@ def test_cancelled_stream_ends_the_handler(
     responses = stub.stream_stream(requests())
     assert next(responses) == b"one"
     responses.cancel()
-    with pytest.raises(Unavailable) as caught:
+    with raises(Unavailable, "CANCELLED"):
         next(responses)
-    assert caught.value.reason == "CANCELLED"
     hold.set()
     _wait_until(lambda: world.sync_echo.ended == ["stream"])
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -260,7 +259,7 @@ def test_too_large_and_too_many(world: Any) -> None:
     server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options)
     with server, open_channel(server.address, "pod-token") as channel:
         stub = world.Stub(channel)
-        with pytest.raises(Exhausted, match="larger than max"):
+        with raises(Exhausted, "REQUEST_TOO_LARGE"):
             stub.unary(b"x" * 2000)
         _call_that_fills(stub).cancel()
 
@@ -276,9 +275,8 @@ def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: 
         open_channel(server.address, "pod-token", again) as patient,
     ):
         waiting = _call_that_fills(world.Stub(once))
-        with pytest.raises(Exhausted) as refused:
+        with raises(Exhausted, "OVERLOADED") as refused:
             world.Stub(once).unary(b"x")
-        assert refused.value.reason == "OVERLOADED"
         assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
         health = health_pb2_grpc.HealthStub(once)
         assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING

@@ -28,6 +28,7 @@ from podracer_platform.rpc import (
     open_aio_channel,
     open_channel,
 )
+from support.errors import raises
 
 
 @pytest.fixture
@@ -179,9 +180,8 @@ def test_with_tls_a_server_may_leave_this_machine(world: Any, secrets: Path) -> 
 def test_a_bad_folder_is_refused_by_name(secrets: Path, file: str, content: str | None) -> None:
     path = secrets / "tls" / "worker" / file
     path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(InvalidInput, match=file) as caught:
+    with raises(InvalidInput, "BAD_TLS", match=file):
         TlsFolder(path.parent)
-    assert caught.value.reason == "BAD_TLS"
 
 
 class TestSecrets:

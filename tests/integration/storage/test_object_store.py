@@ -111,7 +111,7 @@ class TestEveryStore:
             store.put(key, b"x")
         assert store.delete_prefix("job/1/") == 2
         assert [info.key for info in store.list()] == ["job/10/a"]
-        with pytest.raises(InvalidInput, match="must end with /"):
+        with pytest.raises(InvalidInput, match="end"):
             store.delete_prefix("job")
 
     @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ class TestS3:
             (dataclasses.replace(settings, create_bucket=False), True),
             (settings, False),
         ):
-            with pytest.raises(NotFound, match=r"s3://absent/p .*no bucket 'absent'"):
+            with pytest.raises(NotFound, match="bucket 'absent'"):
                 open_store("s3://absent/p", store_settings, create=create)
 
     def test_makes_no_bucket_in_the_place_of_one_that_has_gone(self, s3_server: S3Server) -> None:
         store = S3Store("gone", "", s3_server.settings)
         store.check()
         store._client.remove_bucket("gone")
-        with pytest.raises(NotFound, match="there is no bucket 'gone'"):
+        with pytest.raises(NotFound, match="bucket 'gone'"):
             store.check()
 
     def test_reports_wrong_keys(self, s3_server: S3Server) -> None:
@@ -193,9 +193,7 @@ class TestS3:
             endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
             store = open_store("s3://bucket", S3Settings(endpoint, **keys, attempts=2))
-            with pytest.raises(
-                Unavailable, match=f"^s3://bucket at {endpoint} is away: .*Connection refused"
-            ):
+            with pytest.raises(Unavailable, match=f"^s3://bucket at {endpoint} "):
                 store.check()
             with pytest.raises(Unavailable, match="s3://bucket"):
                 store.put("key", b"x")
@@ -230,7 +228,7 @@ class TestS3:
         with HTTPServer(("127.0.0.1", 0), Skewed) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
-            with pytest.raises(PermissionRefused, match=r"clock is 2h.* behind ours"):
+            with pytest.raises(PermissionRefused, match="behind ours"):
                 open_store(
                     "s3://bucket",
                     S3Settings(f"http://127.0.0.1:{server.server_port}", **keys, attempts=1),

@@ -149,17 +149,17 @@ def test_files(table: Path) -> None:
     assert equity[0] == "time,value,cash"
     assert [float(line.split(",")[1]) for line in equity[1:]] == record.value.tolist()
     assert holdings_csv(record).splitlines()[0] == "time," + ",".join(record.tickers)
-    with pytest.raises(InvalidInput, match="not a trade CSV"):
+    with pytest.raises(InvalidInput, match="a trade CSV"):
         replay(equity_csv(record), 1.0, record.tickers, record.times, closes(environment))
-    with pytest.raises(InvalidInput, match="trade 1: no bars for"):
+    with pytest.raises(InvalidInput, match="trade 1"):
         replay(trades_csv(record), 1.0, ("other",), record.times, closes(environment)[:, :1])
 
 
 def test_what_cannot_be_played(table: Path) -> None:
-    with pytest.raises(InvalidInput, match="no baseline 'gold'; expected one of buy_and_hold"):
+    with pytest.raises(InvalidInput, match="baseline 'gold'"):
         play_baseline("gold", made(table))
     two = StockTrading(2, evaluation=True, table=str(table), indicators=["rsi"])
-    with pytest.raises(InvalidInput, match="one policy in one account, not 1 × 2"):
+    with pytest.raises(InvalidInput, match="account, not 1 × 2"):
         play_policy(Contrarian(), two)
 
 

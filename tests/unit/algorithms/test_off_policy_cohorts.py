@@ -241,12 +241,10 @@ def test_states_and_rollouts_of_another_shape_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="expected"):
         algorithm.load_member_state(0, wider.member_state(0))
     for company in ((0,), (0, 1)):  # one member's rollout must not become everybody's
-        with pytest.raises(
-            InvalidInput, match=f"a rollout of {len(company)} members came to a cohort of 3"
-        ):
+        with pytest.raises(InvalidInput, match=f"{len(company)} members .* 3"):
             algorithm.update(history(build(name, *company), HORIZON))
     algorithm.update(history(algorithm, HORIZON))
-    with pytest.raises(InvalidInput, match="3 x 5 environments does not fit"):
+    with pytest.raises(InvalidInput, match="3 x 5 environments does"):
         algorithm.update(history(algorithm, HORIZON, envs=ENVS + 1))
     assert algorithm.active.all()
 

@@ -324,5 +324,5 @@ def test_transitions_come_before_the_first_rollout_or_never() -> None:
     with pytest.raises(InvalidInput, match="of 3 members"):
         algorithm.load_replay_states([None])
     algorithm.update(history(algorithm, 5))
-    with pytest.raises(InvalidInput, match="before the first rollout"):
+    with pytest.raises(InvalidInput, match="first rollout"):
         algorithm.load_replay_states([None, None, None])

@@ -14,6 +14,7 @@ from podracer_core.algorithms import Algorithm, OffPolicy, OnPolicy
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion import Contribution, FusionOptions, FusionState, Mean, fuse
+from support.errors import raises
 from support.off_policy import EVERY, build, history, train
 
 MakeOnPolicy = Callable[..., OnPolicy]
@@ -269,5 +270,5 @@ def test_a_member_that_diverged_here_goes_on_with_what_the_others_have(
 
 def test_the_state_of_another_cohort_is_refused(make_on_policy: MakeOnPolicy) -> None:
     other = make_on_policy("ppo", "box", 0, 1).share(0).state()
-    with pytest.raises(InvalidInput, match="does not train the same cohort"):
+    with raises(InvalidInput, "COHORT_MISMATCH"):
         make_on_policy("ppo", "box").share(1).load(other)

@@ -26,6 +26,7 @@ from podracer_core.errors import (
 )
 from podracer_platform.attachments import FileCache
 from support.code import make_zip, stored
+from support.errors import raises
 
 MIB = 1 << 20
 
@@ -129,14 +130,11 @@ def test_what_is_held_stays_and_the_next_goes(cache: FileCache, root: Path) -> N
 
 
 def test_no_room(cache: FileCache, root: Path) -> None:
-    with pytest.raises(
-        Exhausted,
-        match=r"no room for 11.0 MiB: 0.0 MiB of 10.0 MiB are in use .PODRACER_CACHE_SIZE",
-    ):
+    with raises(Exhausted, "CACHE_FULL", match="11.0 MiB: 0.0 MiB"):
         add(cache, content("x", 11 * MIB))
     with (
         cache.hold(add(cache, content("a", 6 * MIB))),
-        pytest.raises(Exhausted, match="are in use"),
+        raises(Exhausted, "CACHE_FULL", match="use"),
     ):
         add(cache, content("b", 6 * MIB))
     add(cache, content("b", 6 * MIB))
@@ -205,7 +203,7 @@ def test_unpacked_code_counts_and_goes_too(cache: FileCache, root: Path) -> None
 
 def test_a_bad_archive_leaves_nothing(cache: FileCache, root: Path) -> None:
     file = add(cache, make_zip(("ok.py", b"1"), ("../x", b"1")), "code.zip")
-    with pytest.raises(InvalidInput, match="leads out of its folder"):
+    with raises(InvalidInput, "INVALID_CODE_ARCHIVE"):
         cache.hold_unpacked(file)
     assert entries(root) == {file.local_name}
     assert drafts(root) == []
@@ -219,7 +217,7 @@ def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path)
         lambda: cache.hold(stored(b"abc")),
         lambda: cache.hold_unpacked(stored(b"")),
     ):
-        with pytest.raises(PermissionRefused, match="no write permission for others"):
+        with pytest.raises(PermissionRefused, match="write permission"):
             use()
 
 
@@ -240,7 +238,7 @@ def test_another_users_folder_is_refused(
     folder.mkdir(parents=True)
     owner = folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(PermissionRefused, match="no write permission for others"):
+    with pytest.raises(PermissionRefused, match="write permission"):
         add(cache, b"abc")
 
 
@@ -287,7 +285,7 @@ def test_what_user_code_has_shut_can_be_removed(
 def test_a_disk_that_fails_is_told(cache: FileCache, folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("a file where the folder should be")
-    with pytest.raises(Unavailable, match=r"the cache .*File exists"):
+    with pytest.raises(Unavailable, match="File exists"):
         add(cache, b"abc")
 
 

@@ -10,6 +10,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_platform.attachments import FileCache, place_environment
 from support.code import make_zip, stored
+from support.errors import raises
 
 PACKED = make_zip(("my_pkg/__init__.py", b""))
 CODE, TABLE = stored(PACKED, "code.zip"), stored(b"a,b\n", "prices.csv")
@@ -37,16 +38,15 @@ def test_files_become_paths_and_stay_until_it_is_closed(cache: FileCache, tmp_pa
 
 def test_it_says_what_is_missing(cache: FileCache) -> None:
     cache.add(CODE, [PACKED]).close()
-    with pytest.raises(PreconditionFailed) as missing:
+    with raises(PreconditionFailed, "FILES_MISSING") as missing:
         place_environment(SPEC, cache)
-    assert missing.value.reason == "FILES_MISSING"
     assert TABLE.sha256 in missing.value.message
 
 
 def test_code_that_must_not_be_unpacked_is_told(cache: FileCache) -> None:
     packed = make_zip(("/etc/passwd", b"x"))
     cache.add(stored(packed, "code.zip"), [packed]).close()
-    with pytest.raises(InvalidInput, match="'/etc/passwd' is an absolute path"):
+    with raises(InvalidInput, "INVALID_CODE_ARCHIVE"):
         place_environment(
             EnvironmentSpec(entry_point="a:B", code=stored(packed, "code.zip")), cache
         )

@@ -75,7 +75,7 @@ def test_a_measured_command_has_its_events_and_its_childrens_memory(tmp_path: Pa
     assert told == [{"event": "over"}]
     assert found.need("over")[0] > 0.0
     assert (found.peak_bytes > 50_000_000, found.processes) == (True, 2)
-    with pytest.raises(SystemExit, match="no end came"):
+    with pytest.raises(SystemExit, match="end came"):
         found.need("end")
 
 

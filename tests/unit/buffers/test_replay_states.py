@@ -101,9 +101,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         replay.load_member_states(list(states))
     assert replay.fits(states[0])
-    with pytest.raises(
-        InvalidInput, match="member 0's transitions are of another number of environments"
-    ):
+    with pytest.raises(InvalidInput, match="member 0's transitions"):
         round_trip(list(states), (2, 5, 2, 48))
     pixels = Replay(48, next(rollouts(shape, 1, dtype=torch.uint8)))
     assert not pixels.fits(states[0])

@@ -16,6 +16,7 @@ from podracer_platform.carriers import (
     decode_tensor,
     encode_tensor,
 )
+from support.errors import raises
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -210,14 +211,12 @@ def test_a_header_of_another_size_than_its_shape_is_refused() -> None:
 
 def test_a_header_of_too_many_tensors_is_refused() -> None:
     messages = {str(index): encode_tensor(torch.zeros(0)) for index in range(MAX_TENSORS + 1)}
-    with pytest.raises(
-        InvalidInput, match=f"has {MAX_TENSORS + 1} tensors, more than {MAX_TENSORS}"
-    ):
+    with raises(InvalidInput, "BAD_TENSOR", match=f"{MAX_TENSORS + 1} .* {MAX_TENSORS}"):
         TensorDecoder().begin(messages)
 
 
 def test_more_than_the_receiver_accepts_is_refused_before_any_memory_is_taken() -> None:
     message = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1000])
     message.chunked.payload_id, message.chunked.size_bytes = 1, 4000
-    with pytest.raises(InvalidInput, match="more than 1000 bytes"):
+    with raises(InvalidInput, "PAYLOAD_TOO_LARGE"):
         TensorDecoder(payload_bytes=1000).begin({"x": message})

@@ -31,6 +31,7 @@ from podracer_core.catalogue import (
     sought,
 )
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 KNOBS = [(info.name, knob.name) for info in BUILT_IN.values() for knob in info.hyperparameters]
 OFF = [name for name, info in BUILT_IN.items() if not info.on_policy]
@@ -175,9 +176,9 @@ def test_an_algorithm_that_cannot_be_right(change: dict[str, Any], complaint: st
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="did you mean ppo"):
+    with raises(InvalidInput, "UNKNOWN_ALGORITHM"):
         find_algorithm("ppq")
-    with pytest.raises(InvalidInput, match="did you mean learning_rate"):
+    with raises(InvalidInput, field="lerning_rate"):
         find_algorithm("ppo").hyperparameter("lerning_rate")
 
 

@@ -29,6 +29,7 @@ from podracer_core.environments import from_gymnasium, runs_on, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.sections import Checks
 from podracer_platform.jobs import check_environment
+from support.errors import raises
 from support.installed import Install, install
 
 __all__ = ["install"]
@@ -64,12 +65,8 @@ def test_an_id_of_a_users_module_is_left_to_inspection() -> None:
     [("CartPole-v7", "CartPole-v1"), ("Pendulum", "Pendulum-v1"), ("acrobot-v1", "Acrobot-v1")],
 )
 def test_a_wrong_id_is_answered_with_the_nearest(wrong: str, nearest: str) -> None:
-    with pytest.raises(
-        InvalidInput, match=f"unknown environment '{wrong}'; did you mean .*{nearest}"
-    ) as caught:
+    with raises(InvalidInput, field="environment.id", match=f"'{wrong}'.* mean .*{nearest}"):
         find_environment(wrong)
-    assert caught.value.reason == "UNKNOWN_ENVIRONMENT"
-    assert caught.value.violations[0].field == "environment.id"
 
 
 def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(
@@ -77,7 +74,7 @@ def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert find_environment("FrozenLake-v1").needs_inspection
-    with pytest.raises(InvalidInput, match="did you mean Pendulum-v1"):
+    with raises(InvalidInput, "UNKNOWN_ENVIRONMENT", field="environment.id"):
         find_environment("Pendulumv1")
 
 
@@ -146,7 +143,7 @@ def test_a_broken_description_is_named(install: Install) -> None:
         f"{start.format('Shed-v0')}shed:SHED cannot be imported: ModuleNotFoundError: "
         "No module named 'my_package.shed'",
     ]
-    with pytest.raises(InvalidInput, match="needs the id Room-v0"):
+    with raises(InvalidInput, "BROKEN_ENVIRONMENT", field="environment.id"):
         find_environment("Room-v0")
     assert find_environment("Tent-v0").factory == "my_package.info:SETTING"
     assert described_environment("Tent-v0") is None
@@ -209,7 +206,7 @@ def test_data_sets_are_arguments() -> None:
 def test_files_in_the_store_have_to_be_brought_first() -> None:
     spec = EnvironmentSpec(entry_point="a:B", code=FILE, data={"table": FILE, "map": "/x"})
     assert spec.stored_files == (FILE, FILE)
-    with pytest.raises(PreconditionFailed, match="files that are still in the object store"):
+    with raises(PreconditionFailed, "FILES_MISSING"):
         spec.to_json()
 
 

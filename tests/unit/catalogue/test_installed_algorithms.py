@@ -23,6 +23,7 @@ from podracer_core.evolution import shape_of
 from podracer_leaderboard.competition import read_competition
 from podracer_platform.jobs import parse_job, validate
 from podracer_platform.training_messages import cohort_from_message
+from support.errors import raises
 from support.installed import CATALOGUE, Install, install
 
 __all__ = ["install"]
@@ -48,16 +49,16 @@ class TestASoundOne:
         assert info.package == "my-package 1.2"
         assert find_algorithm("ppo").package == ""
         assert broken_algorithms() == []
-        with pytest.raises(InvalidInput, match="did you mean mine"):
+        with raises(InvalidInput, "UNKNOWN_ALGORITHM"):
             find_algorithm("mien")
 
     def test_acts_where_it_says_and_not_for_auto(self) -> None:
         check_action_space("mine", DiscreteSpace(2))
         check_action_space("mine", DictSpace(()))
         assert "mine" not in automatic_algorithms(None)
-        with pytest.raises(InvalidInput, match="mine cannot act in"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="mine"):
             check_action_space("mine", BoxSpace(-1.0, 1.0, (2,)))
-        with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\).*; mine can"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="mine"):
             check_action_space("ppo", DictSpace(()))
 
     def test_a_job_may_search_it(self) -> None:
@@ -66,7 +67,7 @@ class TestASoundOne:
             "search: {algorithms: [mine, ppo], space: {mine.boldness: {uniform: [0.1, 0.9]}}}\n"
         )
         validate(parse_job(text, "job.yaml"))
-        with pytest.raises(InvalidInput, match="must be a number from 0 to 1"):
+        with raises(InvalidInput, "INVALID_FILE"):
             validate(parse_job(text.replace("0.9", "1.9"), "job.yaml"))
 
     def test_a_leaderboard_proposes_it(self) -> None:
@@ -144,9 +145,7 @@ def test_a_broken_one_leaves_the_others_alone(install: Install) -> None:
 def test_two_of_one_name_are_both_refused(install: Install) -> None:
     install("my-package", MINE, catalogue=CATALOGUE)
     install("other-package", {"mine": "other_package.catalogue:INFO"}, catalogue=CATALOGUE)
-    with pytest.raises(
-        InvalidInput, match=r"other-package 1\.2 offers one of the same name|my-package 1\.2 offers"
-    ):
+    with raises(InvalidInput, "BROKEN_ALGORITHM"):
         find_algorithm("mine")
     assert len(broken_algorithms()) == 2
 

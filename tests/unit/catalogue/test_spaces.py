@@ -58,7 +58,7 @@ def test_box() -> None:
     assert BoxSpace(0.0, 1.0, ()).size == 1
     assert BoxSpace(0.0, 1.0, (2,)).bounded
     assert not BoxSpace(0.0, (1.0, math.inf), (2,)).bounded
-    with pytest.raises(InvalidInput, match="high has 3 numbers for a Box of 2"):
+    with pytest.raises(InvalidInput, match="3 numbers"):
         BoxSpace(0.0, (1.0, 2.0, 3.0), (2,))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from podracer_core.checkpoint import load_checkpoint, open_checkpoint_folder, save_checkpoint
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage import FILE_NAME, FolderStore, ObjectStore
+from support.errors import raises
 
 PREFIX = "projects/p/jobs/j/agents/a/checkpoints/100-3/"
 METADATA = {"algorithm": "ppo", "env_steps": 100, "returns": [0.1, -200.0]}
@@ -216,8 +217,8 @@ class TestFolder:
 
     def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
         for path in (tmp_path, tmp_path / "absent", tmp_path / FILE_NAME):
-            with pytest.raises(InvalidInput, match=r"expected a folder with a manifest\.json"):
+            with raises(InvalidInput, "NO_CHECKPOINT", match=r"a manifest\.json"):
                 open_checkpoint_folder(path)
-        with pytest.raises(InvalidInput, match="File name too long"):
+        with raises(InvalidInput, "NO_CHECKPOINT", match="too long"):
             open_checkpoint_folder(tmp_path / ("a" * 300))
         assert list(tmp_path.iterdir()) == []

@@ -31,6 +31,7 @@ from podracer_core.checkpoint import (
     pack_policy,
 )
 from podracer_core.errors import DataCorrupted, InvalidInput
+from support.errors import raises
 from support.policies import random_policy, trained_policies
 
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
@@ -81,14 +82,11 @@ class TestRules:
             gymnasium.spaces.MultiBinary(2),
         ):
             assert ensemble_rule(space, "") == ensemble_rule(space, "vote") == "vote"
-            with pytest.raises(
-                InvalidInput, match="choices, which have no mean: use vote"
-            ) as refused:
+            with raises(InvalidInput, "ENSEMBLE_RULE", match="use vote"):
                 ensemble_rule(space, "mean")
-            assert refused.value.reason == "ENSEMBLE_RULE"
-        with pytest.raises(InvalidInput, match="real numbers, of which no two are alike: use mean"):
+        with raises(InvalidInput, "ENSEMBLE_RULE", match="alike: use"):
             ensemble_rule(BOX, "vote")
-        with pytest.raises(InvalidInput, match="unknown rule 'median': expected mean or vote"):
+        with raises(InvalidInput, "ENSEMBLE_RULE", match="rule 'median'"):
             ensemble_rule(BOX, "median")
 
 
@@ -297,7 +295,7 @@ class TestPacking:
     @pytest.mark.parametrize("data", [b"", b"junk", bytes(range(256)) * 8])
     def test_any_other_file_is_refused(self, tmp_path: Path, data: bytes) -> None:
         (tmp_path / "policy").write_bytes(data)
-        with pytest.raises(DataCorrupted, match="not a packed policy"):
+        with pytest.raises(DataCorrupted, match="a packed policy"):
             open_packed_policy(tmp_path / "policy")
 
 

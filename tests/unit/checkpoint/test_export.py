@@ -37,6 +37,7 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.in_process import Policy
 from podracer_core.storage import FolderStore
 from podracer_policy.policy import ServedPolicy
+from support.errors import raises
 from support.policies import random_policy, with_origin, with_original_space
 
 Space = gymnasium.Space[Any]
@@ -271,11 +272,8 @@ def test_a_file_that_acts_otherwise_is_refused(
 
     monkeypatch.setitem(WRITERS, "torch_export", write)
     monkeypatch.setitem(READERS, "torch_export", READERS["torchscript"])
-    with pytest.raises(
-        PreconditionFailed, match="does not act as the trained policy does"
-    ) as refused:
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match="trained policy"):
         export_policy(checkpoint, tmp_path / "policy.pt2")
-    assert refused.value.reason == "EXPORT_DIFFERS"
     assert (tmp_path / "policy.pt2").read_bytes() == b"former"
 
 
@@ -306,17 +304,13 @@ def test_choices_are_the_same() -> None:
     observations = torch.rand(4, 2)
     trained = Scaled(0.0, torch.int64)
     assert compare(trained, trained, observations).largest_difference == 0.0
-    with pytest.raises(
-        PreconditionFailed, match=r"on observation 2 of 4 it does .*1.*, the policy .*0"
-    ):
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match="observation 2 of 4"):
         compare(
             trained,
             lambda rows: trained(rows) + (torch.arange(len(rows)) == 2).long()[:, None],
             observations,
         )
-    with pytest.raises(
-        PreconditionFailed, match=r"it gives torch.float32 \[1, 2\] for 1 observations"
-    ):
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match=r"gives torch.float32 \[1, 2\]"):
         compare(trained, lambda rows: trained(rows).float(), observations)
 
 
@@ -335,9 +329,7 @@ def test_says_what_onnx_needs(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(
-        PreconditionFailed, match=r"ONNX needs onnxscript.*pip install 'podracer-core\[onnx\]'"
-    ):
+    with raises(PreconditionFailed, "EXPORT_FORMAT"):
         export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
     assert not (tmp_path / "policy.onnx").exists()
 
@@ -345,12 +337,12 @@ def test_says_what_onnx_needs(
 def test_refuses_an_unknown_format_and_an_unwritable_path(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match="unknown format 'tflite': expected torch_export or"):
+    with pytest.raises(InvalidInput, match="format 'tflite'"):
         export_policy(checkpoint, tmp_path / "policy", "tflite")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"cannot write .*No such file"):
+    with raises(InvalidInput, "UNWRITABLE_PATH", match="write"):
         export_policy(checkpoint, tmp_path / "absent" / "policy.pt2")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InvalidInput, match=r"cannot write .*Is a directory"):
+    with raises(InvalidInput, "UNWRITABLE_PATH", match="a directory"):
         export_policy(checkpoint, tmp_path / "folder")
 
 
@@ -359,7 +351,7 @@ def test_refuses_an_unknown_format_and_an_unwritable_path(
 )
 def test_says_what_a_checkpoint_lacks(checkpoint: Checkpoint, missing: str) -> None:
     metadata = {name: value for name, value in checkpoint.metadata.items() if name != missing}
-    with pytest.raises(InvalidInput, match=f"its metadata have no {missing}"):
+    with raises(InvalidInput, "NOT_A_POLICY", match=f" {missing}"):
         load_policy(replace(checkpoint, metadata=metadata))
 
 

@@ -26,6 +26,7 @@ from podracer_core.catalogue.environments import (
 )
 from podracer_core.errors import InvalidInput
 from podracer_platform.jobs import parse_job
+from support.errors import raises
 from support.installed import Install, install
 
 __all__ = ["install"]
@@ -205,7 +206,7 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     ]
     command.environments("Maze")
     assert "from         my-package 1.2, my_package.envs:Maze\n" in capsys.readouterr().out
-    with pytest.raises(InvalidInput, match="offers one of the same id"):
+    with raises(InvalidInput, "BROKEN_ENVIRONMENT", field="environment.id"):
         command.environments("Hall")
 
 

@@ -16,6 +16,7 @@ from podracer_client.names import is_checkpoint_name, job_name, leaderboard_name
 from podracer_client.policies import checkpoint_folder
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound, Unavailable
 from podracer_platform.attachments import receive_artifact
+from support.errors import raises
 
 Response = artifact_service_pb2.DownloadResponse
 
@@ -28,7 +29,7 @@ def test_a_job_is_called_by_its_id_or_its_name() -> None:
     )
     assert leaderboard_name("j") == "projects/default/leaderboards/j"
     for text in ("", "UPPER", "a/b", "projects/default/jobs/", "x" * 64, "../x"):
-        with pytest.raises(InvalidInput, match="not the name of a job"):
+        with raises(InvalidInput, "INVALID_NAME", field="job"):
             job_name(text)
 
 
@@ -66,7 +67,7 @@ def test_a_download_writes_every_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
 def test_a_download_stays_in_its_folder(tmp_path: Path, path: str) -> None:
-    with pytest.raises(DataCorrupted, match="expected one below its folder"):
+    with pytest.raises(DataCorrupted, match="below"):
         receive_artifact(stream({path: b"x"}), tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == []
 
@@ -140,12 +141,12 @@ def test_a_watch_goes_on_where_it_was_cut_off() -> None:
 def test_a_watch_gives_up_after_its_patience() -> None:
     times = iter(range(100))
     silent = FakeJobs(*[[] for _ in range(9)])
-    with pytest.raises(Unavailable, match="ends each call and says nothing"):
+    with pytest.raises(Unavailable, match="says nothing"):
         list(followed(silent, patience_s=2, clock=lambda: float(next(times))))
     jobs = FakeJobs([news(1)])
     watch = iter(followed(jobs, patience_s=2, clock=lambda: float(next(times))))
     assert next(watch).events[0].position == 1
-    with pytest.raises(Unavailable, match="no answer from the orchestrator for 2 s: away"):
+    with pytest.raises(Unavailable, match="2 s: away"):
         next(watch)
 
 

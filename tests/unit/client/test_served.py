@@ -8,6 +8,7 @@ import pytest
 
 from podracer_client.policies import Wanted, wanted_policies
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 
 def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,5 +38,5 @@ def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("texts", [["a=j@x", "a=best"], ["a=best", "a=j@x"], ["j", "j@x"]])
 def test_one_name_is_one_policy(texts: list[str]) -> None:
-    with pytest.raises(InvalidInput, match="is there twice"):
+    with raises(InvalidInput, field="POLICY"):
         wanted_policies(texts)

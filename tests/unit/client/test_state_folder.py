@@ -14,6 +14,7 @@ from podracer_client.local import LocalServices, ServiceOptions, StateFolder
 from podracer_client.processes import RunFolder, run_folder
 from podracer_client.servers import Connection, ConnectionFile, find_connection
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 
 
 def test_it_is_made_private_with_its_parents(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_second_one_is_told_who_has_it(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(PreconditionFailed, match=rf"in use by process {other.pid}; .*--dir"):
+        with raises(PreconditionFailed, "STATE_FOLDER_IN_USE", match=f"process {other.pid}"):
             StateFolder.open(tmp_path)
         other.kill()
     StateFolder.open(tmp_path).close()
@@ -49,7 +50,7 @@ def test_it_can_be_opened_again_after_it_was_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["file", "file/runs", "file/a/b"])
 def test_a_place_that_cannot_be_written_leaves_nothing(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="cannot write the state folder"):
+    with raises(InvalidInput, "UNWRITABLE_FOLDER"):
         StateFolder.open(tmp_path / where)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -125,7 +126,7 @@ def test_a_launcher_that_is_gone_is_no_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', "\x00"])
 def test_a_damaged_connection_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "connection.json").write_text(text)
-    with pytest.raises(InvalidInput, match=r"connection\.json is not a connection file"):
+    with pytest.raises(InvalidInput, match="a connection file"):
         find_connection(folder=tmp_path)
 
 
@@ -133,7 +134,7 @@ def test_the_environment_names_a_server(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PODRACER_TOKEN_FILE", raising=False)
     monkeypatch.setenv("PODRACER_ORCHESTRATOR", "127.0.0.1:7")
-    with pytest.raises(InvalidInput, match=r"no token for 127\.0\.0\.1:7"):
+    with raises(InvalidInput, "NO_TOKEN"):
         find_connection()
     monkeypatch.setenv("PODRACER_TOKEN", "secret")
     found: Connection = find_connection()

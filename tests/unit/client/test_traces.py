@@ -20,6 +20,7 @@ from podracer_client.traces import (
     read_trace,
 )
 from podracer_core.errors import InvalidInput, NotFound
+from support.errors import raises
 
 JOB = "projects/default/jobs/cartpole-x7"
 SECOND = 1_000_000_000
@@ -188,15 +189,11 @@ def test_another_jobs_spans_are_not_looked_at(folder: Path) -> None:
 
 
 def test_a_job_without_a_trace(folder: Path) -> None:
-    with pytest.raises(
-        NotFound, match=r"no trace of .*missing-1 there; there are traces of: cartpole-x7"
-    ):
+    with raises(NotFound, "NO_TRACE", match="cartpole-x7"):
         read_trace(folder, "missing-1")
-    with pytest.raises(
-        NotFound, match=r"no traces in .*; `podracer run` and `podracer up` write them"
-    ):
+    with raises(NotFound, "NO_TRACE", match="`podracer run`"):
         read_trace(folder / "missing", JOB)
-    with pytest.raises(InvalidInput, match="is not the name of a job"):
+    with raises(InvalidInput, "INVALID_NAME", field="job"):
         read_trace(folder, "No Job")
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_platform.database import Database, UtcTime, open_database, parse_url
+from support.errors import raises
 
 FIRST = """
 '''first'''
@@ -175,9 +176,8 @@ async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) ->
 
 async def test_a_second_process_is_refused_until_the_first_ends(package: Path, url: str) -> None:
     async with open_it(url):
-        with pytest.raises(InvalidInput, match=f"in use by process {os.getpid()}") as caught:
+        with raises(InvalidInput, "DATABASE_IN_USE", match=f"process {os.getpid()}"):
             open_it(url)
-        assert caught.value.reason == "DATABASE_IN_USE"
     await open_it(url).close()
 
 
@@ -205,7 +205,7 @@ async def test_a_database_of_a_newer_version_is_refused(package: Path, url: str)
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
     await open_it(url).close()
     (package / "r0002_second.py").unlink()
-    with pytest.raises(InvalidInput, match="revision r0002: use the version that wrote it"):
+    with raises(InvalidInput, "DATABASE_TOO_NEW"):
         open_it(url)
 
 
@@ -226,9 +226,7 @@ async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path
 
 def test_an_unwritable_folder_is_named(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InvalidInput, match=r"file/a\.sqlite cannot be written: .*/file: not a folder"
-    ):
+    with raises(InvalidInput, "DATABASE_UNWRITABLE"):
         open_it(f"sqlite:///{tmp_path}/file/a.sqlite")
 
 
@@ -249,9 +247,8 @@ def test_the_file_is_private(package: Path, url: str, tmp_path: Path) -> None:
     "bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d"]
 )
 def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "INVALID_DATABASE_URL") as caught:
         parse_url(bad)
-    assert caught.value.reason == "INVALID_DATABASE_URL"
     assert "secret" not in caught.value.message
 
 
@@ -289,5 +286,5 @@ def test_times_are_exact_and_aware() -> None:
     moment = datetime(2026, 3, 1, 12, 30, 5, 123457, tzinfo=timezone(timedelta(hours=2)))
     stored = column.process_bind_param(moment, None)  # type: ignore[arg-type]
     assert column.process_result_value(stored, None) == moment.astimezone(UTC)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no time zone"):
+    with pytest.raises(ValueError, match="time zone"):
         column.process_bind_param(datetime(2026, 3, 1), None)  # type: ignore[arg-type]

@@ -228,9 +228,7 @@ def test_masks_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complai
 
 def test_a_method_that_raises(start: Start) -> None:
     environment = start(user_spec("MethodMasks", trouble="raise in action_masks"), 1)
-    with pytest.raises(
-        UserCodeFailed, match="action_masks raised RuntimeError: no rules for this maze"
-    ) as caught:
+    with pytest.raises(UserCodeFailed, match="raised RuntimeError") as caught:
         environment.reset(torch.arange(1))
     assert "preprocess_child" not in caught.value.user_traceback
 

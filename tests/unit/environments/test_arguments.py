@@ -10,6 +10,7 @@ import torch
 from podracer_core.catalogue.environments import EnvironmentSpec, known_environments
 from podracer_core.environments import make_vec_environment, require_device, runs_on
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from support.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_all_are_told_at_once() -> None:
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> None:
-    with pytest.raises(InvalidInput, match=f"max_episode_steps must be at least 1, not {limit}"):
+    with raises(InvalidInput, field="environment.max_episode_steps", match=f"1, not {limit}"):
         make_vec_environment(
             EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1
         )
@@ -60,8 +61,8 @@ def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> N
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
 def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None:
-    with pytest.raises(
-        InvalidInput, match=f"max_episode_steps must be at most {2**63 - 1}, not {10**300}"
+    with raises(
+        InvalidInput, field="environment.max_episode_steps", match=f"{2**63 - 1}, not {10**300}"
     ):
         make_vec_environment(
             EnvironmentSpec(environment_id, kwargs={"max_episode_steps": 10**300}), 1
@@ -75,7 +76,7 @@ def test_no_time_limit() -> None:
 
 def test_numbers_that_json_does_not_know() -> None:
     """No message on a wire could carry them."""
-    with pytest.raises(InvalidInput, match=r"environment\.kwargs: must be JSON values"):
+    with raises(InvalidInput, field="environment.kwargs"):
         EnvironmentSpec("Hopper-v5", kwargs={"healthy_z_range": [0.7, float("inf")]})
 
 
@@ -91,19 +92,17 @@ def test_where_a_built_in_environment_runs(environment_id: str) -> None:
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:", "a\nb", "cuda:-1"])
 def test_a_caller_names_a_device(device: str) -> None:
     assert require_device("cpu") == "cpu"
-    with pytest.raises(InvalidInput, match="is no device: cpu, cuda, and cuda:0"):
+    with raises(InvalidInput, field="device"):
         require_device(device)
-    with pytest.raises(PreconditionFailed, match="there is no device cuda:99 here"):
+    with raises(PreconditionFailed, "NO_DEVICE"):
         require_device("cuda:99")
 
 
 @pytest.mark.parametrize("environment_id", ["Reacher-v5", "InvertedPendulum-v5"])
 def test_a_device_that_it_does_not_run_on_is_refused(environment_id: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{environment_id} runs on the CPU only, not on cuda"):
+    with pytest.raises(InvalidInput, match=f"{environment_id} .* cuda"):
         make_vec_environment(EnvironmentSpec(environment_id), 1, "cuda")
-    with pytest.raises(
-        InvalidInput, match="CartPole-v1 runs on the CPU or CUDA devices only, not on meta"
-    ):
+    with pytest.raises(InvalidInput, match="CartPole-v1 runs"):
         make_vec_environment(EnvironmentSpec("CartPole-v1"), 1, "meta")
 
 

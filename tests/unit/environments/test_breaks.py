@@ -177,9 +177,7 @@ def test_a_reset_that_breaks_is_repeated(value: Any) -> None:
 
 
 def test_three_resets_in_a_row() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"here:Breaks: reset failed 3 times in a row: observation\[3\] was nan"
-    ):
+    with pytest.raises(InvalidInput, match="reset failed 3"):
         played(opened(what="observation", at=0, when=lambda number: True), 1)
     later = lambda number: number > 1 or len(Breaks.made) > 2  # noqa: E731
     with pytest.raises(KeyError, match="price"):
@@ -190,9 +188,7 @@ def test_three_resets_in_a_row() -> None:
     ("what", "value"), [("reward", None), ("reward", "1.0"), ("raise", KeyError("price"))]
 )
 def test_what_has_never_worked_is_refused_at_once(what: str, value: Any) -> None:
-    with pytest.raises(
-        (InvalidInput, KeyError), match=r"here:Breaks: the reward of step must be|price"
-    ):
+    with pytest.raises((InvalidInput, KeyError), match=r"step|price"):
         played(opened(what=what, value=value, at=1, when=lambda number: True), 2)
 
 
@@ -258,7 +254,7 @@ def test_breaks_come_from_other_processes(start: Start) -> None:
         ("step 3: RuntimeError: the maze has no exit", False)
     }
     assert "in _get_into_trouble" in breaks[0].traceback
-    with pytest.raises(UserCodeFailed, match="the maze has no exit") as caught:
+    with pytest.raises(UserCodeFailed, match="maze") as caught:
         for _ in range(60):
             environment.step(torch.zeros(4, dtype=torch.int64))
     assert "it ended" in caught.value.user_traceback

@@ -24,6 +24,7 @@ from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_platform.messages import space_from_message
 from podracer_platform.training_messages import inspected
+from support.errors import raises
 
 FOLDER = str(Path(__file__).parent)
 
@@ -79,7 +80,7 @@ def test_user_code_that_fails(spec: EnvironmentSpec, complaint: str) -> None:
 
 
 def test_user_code_that_hangs() -> None:
-    with pytest.raises(UserCodeFailed, match="no answer to 'inspect' in time"):
+    with pytest.raises(UserCodeFailed, match="'inspect'"):
         inspect_environment(user_spec("Counter", trouble="hang", trouble_at=1), timeout_s=3.0)
 
 
@@ -119,9 +120,9 @@ def test_what_a_spec_names_is_made() -> None:
 
 
 def test_what_cannot_be_made() -> None:
-    with pytest.raises(InvalidInput, match="did you mean"):
+    with raises(InvalidInput, "UNKNOWN_ENVIRONMENT", field="environment.id"):
         make_vec_environment(EnvironmentSpec("CartPole"), 1)
-    with pytest.raises(InvalidInput, match="unexpected keyword argument 'gravity'") as caught:
+    with raises(InvalidInput, field="environment.kwargs") as caught:
         make_vec_environment(EnvironmentSpec("CartPole-v1", kwargs={"gravity": 1}), 1)
     assert caught.value.violations[0].field == "environment.kwargs"
 

@@ -18,6 +18,7 @@ from podracer_core.environments import IsolationProof, isolation_proof
 from podracer_core.environments.processes import LocalRows, PreprocessVecEnv
 from podracer_core.errors import InvalidInput
 from podracer_core.in_process import find_source
+from support.errors import raises
 from tests.unit.environments import shared_worlds
 from tests.unit.environments.shared_worlds import OnlyOne, Walk
 
@@ -87,9 +88,7 @@ def test_shared_state_of_a_notebook_is_isolated_and_then_told_truly() -> None:
         def __init__(self) -> None:
             self.place = place
 
-    with pytest.warns(
-        UserWarning, match="Here in one process share state, so each runs in a process of its own"
-    ):
+    with pytest.warns(UserWarning, match="process share"):
         result = podracer.train(Here, **SMALL)
     world, returns = Here(), []
     for seed in range(3):
@@ -111,7 +110,7 @@ def test_a_simulator_that_exists_once_trains_when_it_is_told_to() -> None:
 
 def test_what_cannot_be_copied_is_refused() -> None:
     lock = threading.Lock()
-    with pytest.raises(InvalidInput, match="cannot be copied into a process of its own"):
+    with raises(InvalidInput, "NOT_COPIED"):
         podracer.train(lambda: lock and Walk(), isolation="process", **SMALL)
 
 

@@ -22,6 +22,7 @@ from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.environments import make_vec_environment, to_gymnasium
 from podracer_core.environments.mujoco import MuJoCoEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from support.errors import raises
 
 IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
 
@@ -229,9 +230,9 @@ def test_refusals(environment_id: str, kwargs: dict[str, Any], complaint: str) -
 
 
 def test_c_mujoco_is_for_cpus() -> None:
-    with pytest.raises(InvalidInput, match="Swimmer-v5 runs on the CPU only, not on cuda:0"):
+    with pytest.raises(InvalidInput, match="Swimmer-v5 runs"):
         make_vec_environment(EnvironmentSpec("Swimmer-v5"), 2, "cuda:0")
-    with pytest.raises(InvalidInput, match=r"C MuJoCo steps ant.xml on a CPU only, not on cuda"):
+    with raises(InvalidInput, field="environment.kwargs.engine"):
         make_vec_environment(EnvironmentSpec("Ant-v5", kwargs={"engine": "mujoco"}), 2, "cuda")
 
 
@@ -239,7 +240,7 @@ def test_c_mujoco_is_for_cpus() -> None:
     ("environment_id", "xml_file"), [("Pusher-v5", "ant.xml"), ("Ant-v5", "inverted_pendulum.xml")]
 )
 def test_a_model_without_what_the_task_needs(environment_id: str, xml_file: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{environment_id} cannot be made with these"):
+    with raises(InvalidInput, field="environment.kwargs", match=environment_id):
         make(environment_id, 2, xml_file=xml_file)
 
 
@@ -287,9 +288,7 @@ def test_two_threads_step_two_environments() -> None:
 def test_a_model_that_mujoco_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text("<mujoco><worldbody><box/></worldbody></mujoco>")
-    with pytest.raises(
-        InvalidInput, match=r"MuJoCo cannot read .*model.xml: .*unrecognized element"
-    ):
+    with raises(InvalidInput, field="environment.kwargs.xml_file"):
         make("Ant-v5", 1, xml_file=str(path))
 
 

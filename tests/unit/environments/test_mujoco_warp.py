@@ -282,15 +282,15 @@ def test_the_model_given_is_left_alone() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InvalidInput, match="has no field 'nonsense'"):
+    with pytest.raises(InvalidInput, match="field 'nonsense'"):
         make(fields=("nonsense",))
-    with pytest.raises(InvalidInput, match="has no field 'overflow'"):
+    with pytest.raises(InvalidInput, match="field 'overflow'"):
         make(fields=("overflow",))  # MuJoCo Warp's own
-    with pytest.raises(InvalidInput, match="'xpos' is not among the fields"):
+    with pytest.raises(InvalidInput, match="'xpos'"):
         make(fields=("cvel",)).field("xpos")
     model = load_model(ANT)
     model.opt.enableflags |= 1 << 30  # an extension that MuJoCo Warp has never heard of
-    with pytest.raises(InvalidInput, match="MuJoCo Warp cannot simulate this model"):
+    with pytest.raises(InvalidInput, match="MuJoCo Warp"):
         WarpPhysics(model, 1, "cpu")
 
 

@@ -164,9 +164,7 @@ def test_many_dimensions() -> None:
     assert environment.observation_space.shape == (160,)
     environment.reset(torch.arange(3))
     assert environment.step(torch.zeros(3, 40, dtype=torch.int64)).valid.all()
-    with pytest.raises(
-        InvalidInput, match=r"13 dimensions would make 3\^13 actions; give factored: true, or 12"
-    ):
+    with pytest.raises(InvalidInput, match="13 dimensions would"):
         PointChasingDiscrete(1, dimensions=13)
 
 
@@ -175,5 +173,5 @@ def test_many_dimensions() -> None:
 def test_dimensions_are_a_number_to_count_with(
     make: Callable[..., TorchEnvironment], dimensions: Any
 ) -> None:
-    with pytest.raises(InvalidInput, match="dimensions must be a whole number from 1 to 1024, not"):
+    with pytest.raises(InvalidInput, match="a whole number"):
         make(1, dimensions=dimensions)

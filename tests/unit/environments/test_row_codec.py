@@ -12,6 +12,7 @@ from gymnasium import spaces
 from podracer_core.environments import action_array_space, observation_array_space
 from podracer_core.environments.processes import action_reader, observation_writer
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 NESTED = spaces.Tuple(
     [
@@ -68,7 +69,7 @@ def test_an_origin_is_subtracted_before_numbers_become_float32(dtype: Any, is_pa
     time = np.array([1_700_000_001, 3], dtype)
     write(array, 1, {"choice": 1, "time": time} if is_part else time)
     assert array.tolist() == [[9] * len(array[0]), [0, 1, 1, 3] if is_part else [1, 3]]
-    with pytest.raises(InvalidInput, match=r"the observation of step|step returned None"):
+    with pytest.raises(InvalidInput, match="observation"):
         write(array, 1, None)
 
 
@@ -164,21 +165,16 @@ def test_actions(space: gymnasium.Space[Any], actions: Any) -> None:
 def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
     nested = spaces.Dict({"a": spaces.Tuple([space])})
     for each in (space, nested):
-        with pytest.raises(
-            InvalidInput, match=f"a {type(space).__name__} space has no fixed size; .*supported are"
-        ):
+        with pytest.raises(InvalidInput, match=f"a {type(space).__name__} space has"):
             observation_array_space(each)
     for each in (space, nested):
-        with pytest.raises(InvalidInput, match="are not supported; use Box, Discrete, or a vector"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="supported; use"):
             action_array_space(each)
 
 
 def test_a_refusal_of_actions_names_them_and_what_would_be_right() -> None:
     space = spaces.Dict(gas=spaces.Box(0, 1, (1,)), gear=spaces.Discrete(3))
-    with pytest.raises(
-        InvalidInput,
-        match=r"in Dict\(gas: Box\(1,\), gear: Discrete\(3\)\) are not .*one for all parts",
-    ):
+    with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match=r"gear: Discrete\(3\)\)"):
         action_array_space(space)
 
 

@@ -31,6 +31,7 @@ from podracer_core.environments import (
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import ACTOR, CRITIC
 from support.carts import ACTOR_SIZE, LIMIT, WHOLE, Carts, CartsHere
+from support.errors import raises
 
 MEMBERS, WORLDS, HORIZON = 2, 4, 12
 
@@ -189,12 +190,12 @@ def test_what_cannot_be_is_refused() -> None:
     class Other(CartsHere):
         observation_groups: ClassVar = {"actor": ["policy"], "critic": ["policy", "camera"]}
 
-    with pytest.raises(InvalidInput, match="no group camera, only critic, policy"):
+    with pytest.raises(InvalidInput, match="group camera"):
         Other(1)
     space = CartsHere(1).original_space
     assert space is not None
     check_observation_space("a2c", space)
-    with pytest.raises(InvalidInput, match="use ppo or a2c"):
+    with raises(InvalidInput, "OBSERVATION_SPACE_UNSUPPORTED"):
         check_observation_space("sac", space)
 
 

@@ -337,18 +337,16 @@ def test_episodes_start_differently() -> None:
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
-    with pytest.raises(InvalidInput, match="num_envs must be at least 1"):
+    with pytest.raises(InvalidInput, match="num_envs"):
         make(0)
     environment = make(3)
-    with pytest.raises(InvalidInput, match="must come before step"):
+    with pytest.raises(InvalidInput, match="come before"):
         environment.step(_actions(environment, 1)[0])
-    with pytest.raises(InvalidInput, match=r"seeds must have the shape \[3\], not \[2\]"):
+    with pytest.raises(InvalidInput, match=r"shape \[3\], not \[2\]"):
         environment.reset(torch.arange(2))
     environment.reset(torch.arange(3))
     state = environment.state()
-    with pytest.raises(
-        InvalidInput, match=r"state\['episode'\] must be torch.int64 \[3\], not torch.int64 \[2\]"
-    ):
+    with pytest.raises(InvalidInput, match=r"\[3\], not torch.int64 \[2\]"):
         environment.load_state(state | {"episode": torch.zeros(2, dtype=torch.int64)})
     state.pop("elapsed")
     with pytest.raises(InvalidInput, match="not nothing"):

@@ -20,6 +20,7 @@ from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.environments import _filmed_spec, record_video
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
+from support.errors import raises
 
 FOLDER = str(Path(__file__).parent)
 
@@ -116,9 +117,7 @@ def test_where_nothing_draws_one_message_says_what_to_install(
         offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
     )
     offscreen.working_backend.cache_clear()
-    with pytest.raises(
-        PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"
-    ):
+    with raises(PreconditionFailed, "NO_RENDERER"):
         offscreen.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     offscreen.set_up_offscreen()
@@ -166,10 +165,10 @@ def test_what_cannot_be_filmed(
 
 
 def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"'film.avi' should end with .mp4 or .gif"):
+    with pytest.raises(InvalidInput, match=r"'film\.avi'"):
         record_video(film_spec(), still, tmp_path / "film.avi")
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(PreconditionFailed, match=r"need the extra podracer-core\[video\]"):
+    with raises(PreconditionFailed, "NOT_INSTALLED"):
         record_video(film_spec(), still, tmp_path / "film.mp4")
     environment = PreprocessVecEnv(film_spec(), 1)
     with pytest.raises(PreconditionFailed, match="pictures=True"):

@@ -123,9 +123,7 @@ def actor_for(kind: type[gymnasium.Env[Any, Any]]) -> NetworkActor:
 def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluator = GreedyEvaluator(Dice)
     monkeypatch.setattr(Dice, "broken", 2.0)
-    with pytest.raises(
-        UserCodeFailed, match=r"Dice: all evaluation episodes broke, .*: step 4: the world's"
-    ):
+    with pytest.raises(UserCodeFailed, match="episodes broke"):
         evaluator.evaluate(actor(), range(4))
     monkeypatch.setattr(Dice, "broken", 0.0)
     evaluator.evaluate(actor(), range(4))

@@ -127,7 +127,7 @@ def test_an_environment_without_a_time_limit_is_cut_off() -> None:
     evaluator = GreedyEvaluator(lambda count: CutAfter21(count, max_episode_steps=None))
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
     assert (result.lengths, result.cut) == ((21, 21, 21), 3)
-    with pytest.raises(InvalidInput, match="at least one seed"):
+    with pytest.raises(InvalidInput, match="seed"):
         evaluator.evaluate(actor("Pendulum", 4), [])
     evaluator.close()
 

@@ -11,6 +11,7 @@ from podracer_core.environments import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, result_from_json, result_to_json
 from podracer_platform.training_messages import result_from_message, result_to_message
+from support.errors import raises
 
 OWN = EpisodeStatistic(1.5, -0.5, 3.0, {"sharpe_ratio": 1.5, "max_drawdown": -0.25})
 RESULT = EvaluationResult((12.0,), (50,), (7,), statistic=OWN)
@@ -45,7 +46,7 @@ def test_json_of_before_has_none() -> None:
     assert result_from_json(stored) == plain
     del stored["deterministic"], stored["statistics"]
     assert result_from_json(stored) == plain
-    with pytest.raises(InvalidInput, match="not a stored evaluation"):
+    with raises(InvalidInput, "BAD_EVALUATION"):
         result_from_json(result_to_json(RESULT) | {"statistics": [1]})
 
 

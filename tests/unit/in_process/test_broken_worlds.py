@@ -121,17 +121,15 @@ def test_an_environment_that_fails_for_good_keeps_the_result() -> None:
         for text in texts
     )
     Ends.left = 30
-    with pytest.raises(ConnectionResetError, match="the licence has expired"):
+    with pytest.raises(ConnectionResetError, match="licence"):
         train(Ends)
 
 
 def test_a_world_that_always_breaks_is_named() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"AlwaysNaN: .* not float nan .*in three episodes from their first"
-    ):
+    with pytest.raises(InvalidInput, match="float nan"):
         train(AlwaysNaN)
     AlwaysNaN.left = 100
-    with pytest.raises(UserCodeFailed, match=r"AlwaysNaN: .*step .: the reward was nan"):
+    with pytest.raises(UserCodeFailed, match="AlwaysNaN"):
         train(AlwaysNaN)
 
 

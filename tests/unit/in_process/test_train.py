@@ -152,9 +152,7 @@ class Endless(Lights):
 
 
 def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> None:
-    with pytest.warns(
-        UserWarning, match="has no time limit: evaluation ends episodes after 125 steps"
-    ) as told:
+    with pytest.warns(UserWarning, match="episodes after 125") as told:
         result = train(
             Endless, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, steps=10_000
         )
@@ -183,9 +181,7 @@ def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyP
             return super().step(action)
 
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)  # no time for an evaluation
-    with pytest.warns(
-        UserWarning, match="no policy was evaluated: interrupt ended training before"
-    ):
+    with pytest.warns(UserWarning, match="evaluated: interrupt"):
         result = train(
             Interrupting,
             members=2,
@@ -221,9 +217,7 @@ def test_an_interrupt_does_not_wait_for_processes_that_take_long(
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)
     given: dict[str, Any] = {"environment_arguments": {"pid": os.getpid()}, "isolation": "process"}
     options = FAST | {"horizon": 2_048}
-    with pytest.warns(
-        UserWarning, match="no policy was evaluated: interrupt ended training before"
-    ):
+    with pytest.warns(UserWarning, match="evaluated: interrupt"):
         result = train(
             Stuck, members=2, envs_per_member=1, hyperparameters=options, seconds=600, **given
         )
@@ -343,7 +337,7 @@ def test_what_the_environment_raises_is_what_the_caller_sees() -> None:
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("of the user")
 
-    with pytest.raises(ZeroDivisionError, match="of the user"):
+    with pytest.raises(ZeroDivisionError, match="user"):
         train(Broken, members=1, envs_per_member=1, steps=64)
 
 

@@ -68,7 +68,7 @@ def test_founders_go_there_and_back() -> None:
     assert JobSpec.from_message(spec.to_message()).warm_start == (founder,)
     asked = parse_job(PLAIN + "warm_start: former")
     assert asked.warm_start == WarmStart("former", 1)
-    with pytest.raises(InvalidInput, match="former has to be looked up first"):
+    with pytest.raises(InvalidInput, match="looked"):
         asked.to_message()
 
 

@@ -36,14 +36,14 @@ from podracer_core.sections import (
     Search,
 )
 from podracer_platform.jobs import JobSpec, shortened_rounds, validate, validate_spaces
+from support.errors import raises
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 
 
 def _fields(spec: JobSpec) -> list[str]:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "INVALID_JOB") as caught:
         validate(spec)
-    assert caught.value.reason == "INVALID_JOB"
     return [violation.field for violation in caught.value.violations]
 
 
@@ -165,9 +165,7 @@ def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
 
 
 def test_a_range_that_is_too_high_says_so() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"expected more than 0 and at most 1_000_000\.0, got 10000000\.0"
-    ):
+    with raises(InvalidInput, "INVALID_JOB"):
         validate(replace(JOB, weight=1e7))
 
 
@@ -208,7 +206,7 @@ def test_dimensions_of_one_algorithm() -> None:
             ),
         )
     )
-    with pytest.raises(InvalidInput, match="'sac' is not searched; expected ppo"):
+    with raises(InvalidInput, "INVALID_JOB"):
         validate(
             replace(
                 JOB,
@@ -283,14 +281,11 @@ class TestActionSpaces:
     def test_an_algorithm_that_cannot_act_is_refused_once_the_space_is_known(self) -> None:
         search = Search((AlgorithmShare("ppo"),))
         validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DiscreteSpace(3))
-        with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\)") as caught:
+        with raises(InvalidInput, "INVALID_JOB", field="search.algorithms[0]"):
             validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DictSpace(()))
-        assert [violation.field for violation in caught.value.violations] == [
-            "search.algorithms[0]"
-        ]
 
     def test_auto_needs_one_that_can(self) -> None:
-        with pytest.raises(InvalidInput, match=r"no algorithm can act in Dict\(\)"):
+        with raises(InvalidInput, "INVALID_JOB"):
             validate_spaces(Search(), BoxSpace(0.0, 1.0, (1,)), DictSpace(()))
 
     @pytest.mark.parametrize(

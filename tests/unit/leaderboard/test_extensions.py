@@ -21,6 +21,7 @@ from podracer_core.evolution import (
     Tournament,
     Updater,
 )
+from support.errors import raises
 
 
 class Idle(Generator):
@@ -54,5 +55,5 @@ def test_a_package_can_bring_its_own(installed: None) -> None:
 
 
 def test_what_is_no_generator_is_refused(installed: None) -> None:
-    with pytest.raises(InvalidInput, match=r"is no podracer_core\.evolution\.generator\.Generator"):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION", field="evolution.generator"):
         load_class(GENERATORS, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]

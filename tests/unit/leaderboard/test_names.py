@@ -9,6 +9,7 @@ import pytest
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import messages
 from podracer_leaderboard.new_agents import derive_seed, stream
+from support.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,8 @@ from podracer_leaderboard.new_agents import derive_seed, stream
     ],
 )
 def test_a_wrong_leaderboard_is_refused_by_its_field(name: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field="leaderboard"):
         messages.check_leaderboard(name)
-    assert [violation.field for violation in caught.value.violations] == ["leaderboard"]
 
 
 def test_agents_are_numbered() -> None:

@@ -16,7 +16,7 @@ def test_every_environment_has_one_worker_and_every_worker_one_environment(
     environments: int, rates: list[float | None]
 ) -> None:
     if len(rates) > environments:
-        with pytest.raises(ValueError, match="cannot be shared"):
+        with pytest.raises(ValueError, match="shared"):
             shares(environments, rates)
         return
     counts = shares(environments, rates)
@@ -40,7 +40,7 @@ def test_shares_follow_the_rates(
     environments: int, rates: list[float | None], expected: list[int] | None
 ) -> None:
     if expected is None:
-        with pytest.raises(ValueError, match="3 environments cannot be shared by 0 workers"):
+        with pytest.raises(ValueError, match="0 workers"):
             shares(environments, rates)
     else:
         assert shares(environments, rates) == expected

@@ -56,7 +56,7 @@ def test_action_masks_go_along() -> None:
     assert torch.equal(moved_to(joined, torch.device("cpu")).action_mask, joined.action_mask)
     assert join_rollouts([numbered(0, 2, 1), numbered(2, 3, 1)]).action_mask is None
     assert moved_to(numbered(0, 2, 1), torch.device("cpu")).action_mask is None
-    with pytest.raises(InvalidInput, match="1 of 2 workers sent action masks; all or none have to"):
+    with pytest.raises(InvalidInput, match="2 workers sent"):
         join_rollouts([numbered(0, 2, 1, mask_size=5), numbered(2, 3, 1)])
 
 

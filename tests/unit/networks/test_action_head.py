@@ -12,6 +12,7 @@ import torch
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import PolicyHead, make_policy_head
 from podracer_core.random_numbers import action_keys
+from support.errors import raises
 
 MEMBERS, ROWS, SAMPLES = 3, 7, 20_000
 BOX = gymnasium.spaces.Box(
@@ -224,15 +225,12 @@ def test_other_spaces_are_refused() -> None:
         gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2)),
     ]
     for space in others:
-        with pytest.raises(
-            InvalidInput, match="acts in Discrete, MultiDiscrete, MultiBinary and float Box"
-        ) as caught:
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED"):
             make_policy_head(space)
-        assert caught.value.reason == "ACTION_SPACE_UNSUPPORTED"
 
 
 @pytest.mark.parametrize("kind", ["multi_binary", "box"])
 def test_masks_are_refused_where_there_can_be_none(kind: str) -> None:
     head, output, _, _ = case(kind)
-    with pytest.raises(NotImplementedError, match="no action masks"):
+    with pytest.raises(NotImplementedError, match="action masks"):
         head.allow(output, torch.ones_like(output).bool())

@@ -6,6 +6,7 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_platform.rpc import parse_address
+from support.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,8 @@ def test_addresses(text: str, local: bool) -> None:
     ],
 )
 def test_malformed_addresses(text: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, "INVALID_ADDRESS") as caught:
         parse_address(text)
-    assert caught.value.reason == "INVALID_ADDRESS"
     assert repr(text) in caught.value.message
 
 

@@ -134,5 +134,5 @@ def test_a_server_takes_its_roles_projects_and_audience(tmp_path: Path) -> None:
     assert policy.authorize("/podracer.policy.v1.PolicyService/Act", everywhere).projects is None
     viewer = token(role="viewer")
     assert orchestrator.authorize(f"{service}GetJob", viewer).role is Role.VIEWER
-    with pytest.raises(PermissionRefused, match="is for client; this token's role is viewer"):
+    with pytest.raises(PermissionRefused, match="token's role"):
         orchestrator.authorize(f"{service}CancelJob", viewer)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.errors import PreconditionFailed
 from podracer_policy.messages import response_of
+from support.errors import raises
 
 
 def test_an_action_that_is_not_finite_is_refused() -> None:
@@ -20,8 +20,5 @@ def test_an_action_that_is_not_finite_is_refused() -> None:
         0.5,
         1.0,
     ]
-    with pytest.raises(
-        PreconditionFailed, match=r"policy walker: its action for observation 1 is \[nan\]"
-    ) as refused:
+    with raises(PreconditionFailed, "BAD_ACTION"):
         response_of(torch.tensor([[0.5], [torch.nan]]), request, policy, alone=False)
-    assert refused.value.reason == "BAD_ACTION"

@@ -18,6 +18,7 @@ from podracer_core.errors import (
 )
 from podracer_core.storage import DRAFTS, FolderStore
 from podracer_platform.storage import open_store
+from support.errors import raises
 
 
 def test_an_interrupted_put_leaves_the_former_object_and_no_draft(
@@ -117,7 +118,7 @@ def test_opens_by_url_with_blanks_in_it(tmp_path: Path) -> None:
 
 def test_an_unusable_folder_is_told_with_its_url(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidInput, match=f"{tmp_path.as_uri()}/file/store.*Not a directory"):
+    with pytest.raises(InvalidInput, match=f"{tmp_path.as_uri()}/file/store: Not"):
         open_store((tmp_path / "file" / "store").as_uri())
     with pytest.raises(NotFound, match=f"{tmp_path.as_uri()}/absent"):
         open_store((tmp_path / "absent").as_uri(), create=False)
@@ -134,9 +135,7 @@ def test_a_folder_that_may_not_be_written_is_told_with_its_url(
 
         monkeypatch.setattr(Path, "mkdir", refused)
     tmp_path.chmod(0o500)
-    with pytest.raises(
-        PermissionRefused, match=f"object store {tmp_path.as_uri()}: Permission denied"
-    ):
+    with pytest.raises(PermissionRefused, match=f"{tmp_path.as_uri()}: Permission"):
         open_store(tmp_path.as_uri())
 
 
@@ -153,7 +152,7 @@ def test_a_folder_that_may_not_be_written_is_told_with_its_url(
     ],
 )
 def test_refuses_other_urls(url: str) -> None:
-    with pytest.raises(InvalidInput, match="expected file:///absolute/path or s3://bucket/prefix"):
+    with raises(InvalidInput, "INVALID_STORE_URL"):
         open_store(url)
 
 

@@ -19,6 +19,7 @@ from podracer_core.storage import (
     read_manifest,
     verify,
 )
+from support.errors import raises
 
 FILE = ManifestFile.describe("actor.safetensors", b"weights")
 MANIFEST = Manifest((FILE,), {"returns": [0.1, -1e300], "nested": {"ü": None}}, {"torch": "2.13.0"})
@@ -107,10 +108,7 @@ def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path: Pat
 
 
 def test_says_that_a_schema_is_unknown() -> None:
-    with pytest.raises(
-        InvalidInput,
-        match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v2' and older",
-    ):
+    with raises(InvalidInput, "UNKNOWN_SCHEMA"):
         Manifest.from_json(
             _changed(lambda value: value.update(schema="podracer/manifest/v9", new=1))
         )
@@ -145,7 +143,7 @@ class TestInAStore:
     def test_what_is_missing_is_named(self, store: FolderStore) -> None:
         store.delete("p/actor.safetensors")
         for call in (lambda: verify(store, "p/"), lambda: read_file(store, "p/", FILE)):
-            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors is missing"):
+            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors"):
                 call()
 
     def test_a_missing_manifest_is_corruption_only_where_one_was_committed(
@@ -154,9 +152,9 @@ class TestInAStore:
         store.delete("p/manifest.json")
         with pytest.raises(NotFound, match=r"no p/manifest\.json"):
             read_manifest(store, "p/")
-        with pytest.raises(DataCorrupted, match=r"p/manifest\.json is missing"):
+        with pytest.raises(DataCorrupted, match=r"p/manifest\.json"):
             read_manifest(store, "p/", "0" * 64)
 
     def test_another_manifest_than_the_committed_one_is_refused(self, store: FolderStore) -> None:
-        with pytest.raises(DataCorrupted, match="not the manifest that was committed"):
+        with pytest.raises(DataCorrupted, match="committed"):
             read_manifest(store, "p/", "0" * 64)

@@ -69,7 +69,7 @@ def test_what_the_process_plays_is_what_this_one_would(
     again.submit(EvaluationOrder(4, (0,), algorithm.actor, seeds))  # of two members
     (answer,) = answers(again, 1)
     assert answer.order_id == 3
-    with pytest.raises(UserCodeFailed, match="evaluation failed: InvalidInput"):
+    with pytest.raises(UserCodeFailed, match="evaluation failed"):
         answers(again, 1)
     again.close()
     assert again._process.wait() == -9, "it is not kept after an error"
@@ -77,7 +77,7 @@ def test_what_the_process_plays_is_what_this_one_would(
 
 def test_the_end_of_the_process_is_noticed(backend: ProcessBackend) -> None:
     backend._process.kill()
-    with pytest.raises(Unavailable, match="the process that evaluates has ended, with -9"):
+    with pytest.raises(Unavailable, match="evaluates"):
         while True:
             backend.poll(60.0)
 

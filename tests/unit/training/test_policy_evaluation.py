@@ -12,6 +12,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.training import PolicyEvaluation
+from support.errors import raises
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
 COHORT = CohortConfig(
@@ -62,9 +63,7 @@ def test_strangers_are_refused(evaluation: PolicyEvaluation, agents: list[str]) 
 def test_more_episodes_than_there_can_be_environments_are_refused(
     evaluation: PolicyEvaluation,
 ) -> None:
-    with pytest.raises(
-        InvalidInput, match="3 agents and 500000 episodes need more than 1048576 environments"
-    ):
+    with raises(InvalidInput, field="seeds"):
         evaluation.evaluate(["a1", "a2", "a3"], weights(), range(500_000), 0, None, False)
 
 
@@ -80,7 +79,7 @@ def test_an_evaluation_is_given_up_without_a_caller() -> None:
     environment = make_vec_environment(endless, 1)
     spaces = environment.observation_space, environment.action_space
     evaluation = PolicyEvaluation(COHORT, endless, "cpu", check)
-    with pytest.raises(Unavailable, match="no caller waits"):
+    with pytest.raises(Unavailable, match="caller waits"):
         evaluation.evaluate(
             ["a1", "a2", "a3"],
             algorithm_class("ppo")(COHORT, *spaces).actor_state(),
