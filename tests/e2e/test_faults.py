@@ -77,24 +77,6 @@ def test_a_killed_process_costs_nothing_that_was_acknowledged(
     finish(command, tmp_path)
 
 
-@pytest.mark.thorough
-def test_a_frozen_learner_writes_nothing_after_its_term(
-    start: Callable[[], Command], tmp_path: Path
-) -> None:
-    command = start()
-    wait_for_rounds(tmp_path, 1, "the first round")
-    (learner,) = command.services("podracer_learner")
-    fence = freeze_under_a_lease(learner, tmp_path)
-    before, objects = committed(tmp_path), manifests(tmp_path)
-    if learner.is_running():  # the pool may have started it again
-        os.kill(learner.pid, signal.SIGCONT)
-    wait_for_rounds(tmp_path, 1, "a round after it")
-    assert committed(tmp_path) > before
-    finish(command, tmp_path)
-    new = manifests(tmp_path) - objects
-    assert not [path for path in new if f"-{fence}/" in path], "a zombie wrote a checkpoint"
-
-
 def test_interrupted_then_resumed(start: Callable[[], Command], tmp_path: Path) -> None:
     command = start()
     wait_for_rounds(tmp_path, 1, "the first round")
@@ -266,21 +248,6 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(
         each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes
     )
-
-
-def freeze_under_a_lease(learner: psutil.Process, folder: Path) -> int:
-    """Stop a learner until its lease has expired; that lease's fence."""
-    while True:
-        learner.suspend()
-        fence = max(lease_states(folder))
-        wait_until(lambda: "HELD" not in lease_states(folder).values(), 120, "the lease to end")
-        if lease_states(folder)[fence] == "EXPIRED":
-            return fence
-        learner.resume()  # its last word was under way: once more
-
-
-def manifests(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in (folder / "runs").rglob("manifest.json")}
 
 
 def lease_states(folder: Path) -> dict[int, str]:

@@ -58,67 +58,6 @@ def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
     assert "munchausen_weight: 0.9" in run_here("algorithms", "munchausen_dqn", cwd=tmp_path).lines
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "message"),
-    [
-        (
-            "munchausen_weight:",
-            "munchhausen_weight:",
-            "'munchhausen_weight'; did you mean munchausen_weight?",
-        ),
-        (
-            "uniform: [0.5, 0.9]",
-            "uniform: [0.5, 1.9]",
-            "munchausen_weight: must be a number from 0 to 1, not 1.9",
-        ),
-        (
-            "horizon: 16",
-            "n_step: 3",
-            "search.space.n_step: must be a whole number from 1 to 1, not 3",
-        ),
-        (
-            "[munchausen_dqn]",
-            "[munchhausen_dqn]",
-            "unknown algorithm 'munchhausen_dqn'; did you mean munchausen_dqn",
-        ),
-    ],
-)
-def test_a_mistake_with_an_algorithm_is_refused(
-    packages: Packages, good: str, bad: str, message: str
-) -> None:
-    result = refused(packages.install(ALGORITHM) / "cartpole.yaml", good, bad)
-    assert message in result.stderr
-    assert "cartpole.yaml:" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "message"),
-    [
-        (
-            "code: ./maze ",
-            "code: ./mase ",
-            "maze.yaml:4: environment.code: expected a folder; there is none at ",
-        ),
-        (
-            "code: ./maze ",
-            "code: ./tests ",
-            "does not hold the module maze of maze.environment:Maze: expected maze/ or",
-        ),
-        (
-            "./plan.txt",
-            "./plain.txt",
-            "maze.yaml:6: data.plan: expected a file; there is nothing at ",
-        ),
-        ("data: {plan: ", "data: {a plan: ", "data.a plan: is not the name of an argument"),
-    ],
-)
-def test_a_mistake_with_an_environment_is_refused(
-    tmp_path: Path, good: str, bad: str, message: str
-) -> None:
-    maze = shutil.copytree(MAZE, tmp_path / "maze")
-    assert message in refused(maze / "maze.yaml", good, bad).stderr
-
-
 def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
     job = packages.install(GENERATOR) / "cartpole.yaml"
     found = load_class("podracer.generators", "median_stopping", Generator, "generator")

@@ -209,24 +209,6 @@ def test_a_follower_killed_in_the_middle_of_a_fusion_is_left_out(lab: Lab) -> No
     assert same(other.result(PATIENCE_S)[1].state, expected)
 
 
-def test_a_follower_that_joins_late_goes_on_where_the_others_stand(lab: Lab) -> None:
-    lead = lab.lead(1)
-    with lab.desk.serving(lead):
-        present = make_state()
-        for epoch in (1, 2):
-            lead.exchange(make_contribution(0, epoch))
-            present = mean_of(present, make_contribution(0, epoch))
-        results = lab.spawn(lambda: follow(lab.follower(1), 1, epochs=1))
-        until(lambda: lead.followers == 1)
-        fused = lead.exchange(make_contribution(0, 3))
-        joined, first = results.result(PATIENCE_S)
-    assert joined.epoch == 2
-    assert same(joined.state, present)
-    assert fused is not None
-    assert same(first.state, mean_of(present, make_contribution(0, 3), make_contribution(1, 3)))
-    assert same(fused.state, first.state)
-
-
 def test_a_slow_follower_costs_one_deadline_and_rejoins_with_the_fused_parameters(lab: Lab) -> None:
     lead = lab.lead(2, quorum=2, deadline_s=0.3)
     slow = lab.follower(2)

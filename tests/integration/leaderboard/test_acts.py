@@ -8,9 +8,8 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed
+from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
 from podracer_platform.messages import hyperparameter_to_message
-from podracer_platform.rpc import Role
 from support.errors import raises
 
 SCHEDULERS = {
@@ -187,11 +186,3 @@ async def test_a_stopped_agent_does_not_come_again_and_its_round_counts(driver: 
     assert (await fork(driver, names[3], learning_rate=1e-3)).parents == [names[3]], (
         "one may go on from it"
     )
-
-
-async def test_only_the_orchestrator_may_act(server: Any, driver: Any) -> None:
-    names = await first_round(driver)
-    driver.stub = await server.stub(Role.CLIENT)
-    for act in (fork, pin, stop):
-        with pytest.raises(PermissionRefused):
-            await act(driver, names[0])

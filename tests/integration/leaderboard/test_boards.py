@@ -13,11 +13,8 @@ from podracer_core.errors import (
     AlreadyExists,
     InvalidInput,
     NotFound,
-    PermissionRefused,
-    Unauthenticated,
 )
 from podracer_leaderboard import boards
-from podracer_platform.rpc import Role
 from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
@@ -130,21 +127,3 @@ async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) 
     stopping = asyncio.create_task(server.stop(linger_s=0.5))
     assert [message.draining async for message in watch] == [True]
     await asyncio.wait_for(stopping, 30)
-
-
-async def test_clients_read_and_only_the_orchestrator_writes(
-    server: Any, driver: Any, new_spec: NewSpec
-) -> None:
-    await driver.create()
-    client, pod, anonymous = [await server.stub(role) for role in (Role.CLIENT, Role.POD, None)]
-    assert (
-        await client.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
-    ).leaderboard.name == BOARD
-    with pytest.raises(PermissionRefused):
-        await client.SetAlias(pb.SetAliasRequest(leaderboard=BOARD, alias="champion"))
-    with pytest.raises(PermissionRefused):
-        await client.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD, spec=new_spec()))
-    with pytest.raises(PermissionRefused):
-        await pod.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
-    with pytest.raises(Unauthenticated):
-        await anonymous.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))

@@ -151,30 +151,6 @@ async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
     assert all(start.inherit_replay and len(start.parents) == 1 for start in starts)
 
 
-async def test_truncation_takes_one_of_the_best_quarter(driver: Any) -> None:
-    await driver.create(
-        population=8, exploration=0.0, selection=evolution.SELECTION_TRUNCATION, lineage_limit=4
-    )
-    await driver.run_round(await driver.propose(8), number)
-    children = [each for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
-    assert {
-        parent.agent[-4:] for each in children for parent in each.agent.initialization.parents
-    } <= {"0007", "0008"}
-
-
-async def test_random_search_goes_on_with_whom_it_began(driver: Any) -> None:
-    await driver.create(population=4, generator="random", replaced_fraction=1.0, exploration=1.0)
-    first = await driver.propose(8)
-    await driver.run_round(first, number)
-    for _ in range(3):
-        again = await driver.propose(8)
-        assert [each.agent.name for each in again.proposals] == [
-            each.agent.name for each in first.proposals
-        ]
-        assert {each.action for each in again.proposals} == {CONTINUE}
-        await driver.run_round(again, lambda agent: -number(agent))
-
-
 async def test_a_generator_that_raises_is_stood_in_for(driver: Any, installed: None) -> None:
     await driver.create(population=4, generator="Raising")
     first = await driver.propose(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 from typing import Any
 
 import pytest
@@ -120,30 +119,6 @@ async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) 
     )
 
 
-async def test_the_best_takes_over_and_the_worst_has_no_children(driver: Any) -> None:
-    """Planted: the return is the nearness of the learning rate to 4e-3, which children inherit up
-    to a fifth."""
-
-    def distance(agent: agent_pb2.AgentSpec) -> float:
-        return abs(math.log(learning_rate(agent) / 4e-3))
-
-    await driver.create(population=8, exploration=0.0, lineage_limit=4)
-    first = await driver.propose(8)
-    await driver.run_round(first, lambda agent: -distance(agent))
-    worst = max(first.proposals, key=lambda each: distance(each.agent)).agent.name
-    for _ in range(11):
-        await driver.run_round(await driver.propose(8), lambda agent: -distance(agent))
-    agents = await driver.agents()
-    assert all(worst not in agent.parents for agent in agents)
-    alive = [distance(agent.spec) for agent in agents if agent.state == pb.AGENT_STATE_WAITING]
-    assert len(alive) == 8
-    assert statistics.median(alive) < 0.5 * statistics.median(
-        distance(each.agent) for each in first.proposals
-    )
-    best = (await driver.board()).candidates[0]
-    assert distance(best.agent.spec) <= min(distance(agent.spec) for agent in agents)
-
-
 async def test_the_same_request_gets_the_same_answer(server: Any, driver: Any) -> None:
     await driver.create()
     first = await driver.propose(4, request_id="w1")
@@ -162,28 +137,6 @@ async def test_the_same_request_at_once_makes_one_cohort(driver: Any) -> None:
     answers = await asyncio.gather(*(driver.propose(4, request_id="w1") for _ in range(20)))
     assert len({canonical(answer) for answer in answers}) == 1
     assert (await driver.board()).agent_count == 4
-
-
-async def test_the_same_seed_and_the_same_order_give_the_same_proposals(
-    server: Any, driver: Any, tmp_path: Any
-) -> None:
-    async def history(driver: Any) -> list[bytes]:
-        await driver.create(population=6, exploration=0.3)
-        answers = []
-        for _ in range(12):
-            cohort = await driver.propose(3)
-            await driver.run_round(
-                cohort, lambda agent: learning_rate(agent) * 1e3 + agent.env_steps * 1e-3
-            )
-            answers.append(canonical(cohort))
-        return answers
-
-    other = type(server)(tmp_path / "other")
-    await other.start()
-    try:
-        assert await history(driver) == await history(type(driver)(await other.stub()))
-    finally:
-        await other.stop()
 
 
 async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(driver: Any) -> None:

@@ -3,6 +3,7 @@ take."""
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -38,7 +39,7 @@ async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site
         await site.create(
             environment=with_arguments(200_000), display_name=f"big{number}", labels={"a": "b"}
         )
-    basic = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
+    basic = await site.jobs.ListJobs()
     assert len(basic.jobs) == 9
     assert basic.ByteSize() < 20_000
     assert basic.jobs[0].spec.environment.entry_point == "nosuchmodule:X"
@@ -54,7 +55,7 @@ async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site
             break
         request.page_token = page.next_page_token
     assert names == [job.name for job in basic.jobs]
-    async for news in site.client.jobs.WatchJobs(service_pb2.WatchJobsRequest()):
+    async for news in site.jobs.WatchJobs():
         assert not news.job.spec.environment.kwargs.fields
         break
 
@@ -88,20 +89,8 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
         }
         return agent_pb2.Evaluation(**{**values, **changes})
 
-    lies = [
-        [found(number) for number in range(10_000)],
-        [found(evaluation_id="x" * 1_000_000)],
-        [found(purpose=99)],
-        [found(mean=float("inf"), lower_bound=float("inf"))],
-        [found(returns=[float("nan")])],
-        [
-            found(
-                checkpoint=agent_pb2.CheckpointReference(
-                    prefix="../../../../etc/", manifest_sha256="0" * 64
-                )
-            )
-        ],
-    ]
+    # tests/unit/rpc/test_bounds.py has the bounds of each field
+    lies = [[found(number) for number in range(10_000)], [found(mean=math.inf)]]
     for evaluations in lies:
         with raises(InvalidInput, "OUT_OF_BOUNDS"):
             await learner.renew(evaluations=evaluations)
@@ -142,9 +131,7 @@ async def test_pods_that_come_by_themselves_are_not_without_number(
 
 
 async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql: Any) -> None:
-    await site.stop()
-    site.settings["database"] = postgresql.create_database("nul")
-    await site.start()
+    await site.restart(database=postgresql.create_database("nul"))
     job = await site.create(
         environment=environment_pb2.EnvironmentSpec(entry_point="evil.envs:Nul")
     )
@@ -194,5 +181,5 @@ async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql:
     await site.server.orchestrator.transactions.write(
         lambda session: pods.set_state(session, name, pods.PodState.LOST, "log: \0 \ud800")
     )
-    listed = (await site.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
+    listed = (await site.jobs.ListPods()).pods
     assert next(pod for pod in listed if pod.name == name).message == "log: \\0 \\ud800"

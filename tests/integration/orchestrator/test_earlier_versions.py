@@ -11,7 +11,6 @@ from sqlalchemy import select
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
-from podracer.orchestrator.v1 import job_service_pb2
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -30,9 +29,7 @@ FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
 @pytest.fixture
 async def site(site: Any) -> Any:
     """Nothing is too young to be deleted."""
-    await site.stop()
-    site.settings |= {"collect_after": 0.0}
-    await site.start()
+    await site.restart(collect_after=0.0)
     return site
 
 
@@ -54,8 +51,7 @@ async def upload(site: Any, content: bytes, **changes: Any) -> artifact_pb2.Arti
 
 
 async def download(site: Any, name: str) -> bytes:
-    request = artifact_pb2.DownloadRequest(name=name)
-    return b"".join([response.data async for response in site.client.artifacts.Download(request)])
+    return b"".join([response.data async for response in site.artifacts.Download(name=name)])
 
 
 async def create_job(site: Any, artifact: artifact_pb2.Artifact) -> Any:
@@ -67,12 +63,8 @@ async def create_job(site: Any, artifact: artifact_pb2.Artifact) -> Any:
 
 
 async def names(site: Any) -> list[str]:
-    response = await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
+    response = await site.artifacts.ListArtifacts()
     return sorted(artifact.name for artifact in response.artifacts)
-
-
-async def collect(site: Any) -> None:
-    await site.client.jobs.CollectCheckpoints(job_service_pb2.CollectCheckpointsRequest())
 
 
 def objects(site: Any) -> list[str]:
@@ -83,10 +75,6 @@ def earlier(content: bytes) -> str:
     return f"{NAME}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-async def delete(site: Any, name: str) -> None:
-    await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=name))
-
-
 async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> None:
     first = await upload(site, FIRST)
     job = await create_job(site, first)
@@ -94,17 +82,17 @@ async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> N
     assert second.name == first.name == NAME
     assert await download(site, NAME) == SECOND
     assert await names(site) == [NAME, earlier(FIRST)]
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, earlier(FIRST)) == FIRST
     lease = await site.learner(environments=["StockTrading-v0"]).ask()
     assert lease.inspect.environment.data["table"].key == first.uri
     assert site.store.get(first.uri) == FIRST
     with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
-        await delete(site, earlier(FIRST))
-    await delete(site, NAME)
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
-    await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=job.name))
-    await collect(site)
+        await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+    await site.artifacts.DeleteArtifact(name=NAME)
+    await site.jobs.CancelJob(name=job.name)
+    await site.jobs.DeleteJob(name=job.name)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([], [])
 
 
@@ -120,17 +108,17 @@ async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: 
 
     await site.server.orchestrator.transactions.write(watch)
     second = await upload(site, SECOND)
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([NAME], [second.uri])
     with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
-        await delete(site, NAME)
+        await site.artifacts.DeleteArtifact(name=NAME)
 
 
 async def test_what_no_job_needs_is_collected(site: Any) -> None:
     await upload(site, FIRST)
     second = await upload(site, SECOND)
     assert len(objects(site)) == 2
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([NAME], [second.uri])
     with pytest.raises(NotFound):
         await download(site, earlier(FIRST))
@@ -143,15 +131,15 @@ async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site
     assert await names(site) == sorted([NAME, earlier(FIRST), earlier(SECOND)])
     other = await create_job(site, again)
     await upload(site, SECOND)
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, earlier(FIRST)) == FIRST
     for each in (job, other):
-        await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=each.name))
+        await site.jobs.CancelJob(name=each.name)
         with pytest.raises(PreconditionFailed):
-            await delete(site, earlier(FIRST))
-        await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=each.name))
-    await delete(site, earlier(FIRST))
-    await collect(site)
+            await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+        await site.jobs.DeleteJob(name=each.name)
+    await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+    await site.jobs.CollectCheckpoints()
     assert len(objects(site)) == 1
     assert await download(site, NAME) == SECOND
 
@@ -197,10 +185,9 @@ async def test_killed_between_the_store_and_the_database(
         with pytest.raises(Unavailable):
             await upload(site, SECOND)
     assert len(objects(site)) == 2
-    await site.stop()
-    await site.start()
+    await site.restart()
     assert await download(site, NAME) == FIRST
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert len(objects(site)) == 1
     await upload(site, SECOND)
     assert await download(site, NAME) == SECOND
@@ -209,7 +196,7 @@ async def test_killed_between_the_store_and_the_database(
 async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) -> None:
     contents = [b"%d" % number * 1000 for number in range(6)]
     await asyncio.gather(*(upload(site, content) for content in contents))
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, NAME) in contents
     assert len(objects(site)) == 1
 
@@ -235,7 +222,7 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
             await upload(site, content, replaced_sha256=first.sha256)
     assert await download(site, NAME) == SECOND
     assert len(objects(site)) == 2, "what was refused is not kept"
-    await delete(site, NAME)
+    await site.artifacts.DeleteArtifact(name=NAME)
     with raises(Fenced, "ARTIFACT_CHANGED"):
         await upload(site, b"another", replaced_sha256=second.sha256)
     assert NAME not in await names(site)

@@ -65,8 +65,7 @@ async def board(site: Any) -> AsyncIterator[str]:
 
 async def create(site: Any, project: str, name: str, make_spec: Any) -> job_pb2.Job:
     spec = make_spec(display_name=name, objective=LONG)
-    request = job_service_pb2.CreateJobRequest(parent=f"projects/{project}", job_id=name, spec=spec)
-    return (await site.client.jobs.CreateJob(request)).job
+    return (await site.jobs.CreateJob(parent=f"projects/{project}", job_id=name, spec=spec)).job
 
 
 async def trained(site: Any, project: str, name: str, make_spec: Any, make_evaluation: Any) -> Any:
@@ -232,8 +231,12 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(
     )
     job = await site.job(own.lease.job)
     assert job.progress.best.checkpoint.prefix == own.best.checkpoint.prefix
-    request = artifact_service_pb2.DownloadRequest(name=f"{job.name}/checkpoints/best")
-    data = b"".join([answer.data async for answer in site.client.artifacts.Download(request)])
+    data = b"".join(
+        [
+            answer.data
+            async for answer in site.artifacts.Download(name=f"{job.name}/checkpoints/best")
+        ]
+    )
     assert b"rival" not in data and b"a-second-job" not in data
     wrong = pod_service_pb2.RenewLeaseRequest(
         lease=own.lease.name.replace("/a/", "/rival/"), fence=own.lease.fence

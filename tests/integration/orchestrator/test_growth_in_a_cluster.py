@@ -23,7 +23,6 @@ import pytest
 from cluster.kubectl import Kubectl
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_platform.kubernetes import ClusterApi
 from support.pod_template import template_object
 
@@ -207,7 +206,7 @@ async def costs(site: Any, count: int, profile: str, monkeypatch: pytest.MonkeyP
     await phase("placed", lambda: placed() >= count)
     held_until = time.monotonic() + 60.0
     await phase("held", lambda: time.monotonic() >= held_until)
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await phase("deleted", lambda: not copy.jobs)
     return "\n".join(lines)
 

@@ -130,11 +130,9 @@ async def test_what_was_not_uploaded_so_is_refused_by_its_field(
     spec = make_spec(**parts)
     spoil(spec)
     with pytest.raises(InvalidInput) as refused:
-        await site.client.jobs.CreateJob(
-            job_service_pb2.CreateJobRequest(spec=spec, validate_only=validate_only)
-        )
+        await site.jobs.CreateJob(spec=spec, validate_only=validate_only)
     assert field in [violation.field for violation in refused.value.violations]
-    assert not (await site.client.jobs.ListJobs(job_service_pb2.ListJobsRequest())).jobs
+    assert not (await site.jobs.ListJobs()).jobs
 
 
 async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
@@ -147,9 +145,7 @@ async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
     job = await site.create(founders=[founder])
     assert job.spec.founders[0].checkpoint.size_bytes == stored.size_bytes, "which a learner reads"
     with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
-        await site.client.artifacts.DeleteArtifact(
-            artifact_pb2.DeleteArtifactRequest(name=stored.name)
-        )
+        await site.artifacts.DeleteArtifact(name=stored.name)
     await site.learner().ask()  # the leaderboard is there
     (told,) = site.board.boards[job.leaderboard].founders
     assert told.checkpoint.prefix == stored.uri
@@ -168,19 +164,19 @@ async def test_a_file_stays_as_long_as_a_job_needs_it(site: Any, parts: dict[str
     jobs = [await site.create(**parts) for _ in range(2)]
 
     async def delete() -> None:
-        await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=name))
+        await site.artifacts.DeleteArtifact(name=name)
 
     for job in jobs:
         with raises(PreconditionFailed, "ARTIFACT_IN_USE") as refused:
             await delete()
         assert job.name in refused.value.message or jobs[1].name in refused.value.message
-        await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+        await site.jobs.CancelJob(name=job.name)
         with pytest.raises(PreconditionFailed):  # its policies can still be evaluated
             await delete()
-        await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=job.name))
+        await site.jobs.DeleteJob(name=job.name)
     await delete()
     with pytest.raises(NotFound):
-        await site.client.artifacts.GetArtifact(artifact_pb2.GetArtifactRequest(name=name))
+        await site.artifacts.GetArtifact(name=name)
     with raises(InvalidInput, "NOT_UPLOADED"):
         await site.create(**parts)
 

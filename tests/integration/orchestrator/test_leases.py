@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, evolution_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import (
     DataCorrupted,
@@ -145,16 +145,6 @@ async def test_replayed_calls_change_nothing(site):
         await learner.commit(steps=130)
 
 
-async def test_complete_can_bring_the_next_work(site):
-    await site.create()
-    learner = site.learner()
-    first = await learner.ask()
-    response = await learner.complete(
-        train=learner.train_result(steps=10), next=learner.lease_request(wait_s=3)
-    )
-    assert response.next.fence > first.fence
-
-
 async def test_a_lease_token_admits_only_its_own_lease(site):
     await site.create(pod=job_pb2.PodShape(members=1, max_count=4), objective=UNLIMITED)
     one, two = site.learner(), site.learner("projects/default/pods/y")
@@ -274,7 +264,7 @@ async def test_renew_tells_pods_of_an_ended_job_to_hand_it_back(site):
     learner = site.learner()
     await learner.ask()
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     assert await learner.renew() == pod_pb2.LEASE_ACTION_RELEASE
     await learner.complete(train=learner.train_result(steps=5))  # still welcome
     done = await site.job(job.name)
@@ -289,7 +279,7 @@ async def test_an_order_comes_between_renewals(site):
     call = learner.pods.WatchLease(request, metadata=bearer(lease.token))
     heard = aiter(call)
     assert (await anext(heard)).action == pod_pb2.LEASE_ACTION_CONTINUE
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     assert (await anext(heard)).action == pod_pb2.LEASE_ACTION_RELEASE
     await site.stop()  # the stream ends at once, though the lease lives on
     with pytest.raises(StopAsyncIteration):

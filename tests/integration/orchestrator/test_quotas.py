@@ -12,12 +12,13 @@ import pytest
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput
 from podracer_orchestrator.api import artifact_service
 from podracer_orchestrator.artifacts import uploads as uploads_module
 from podracer_orchestrator.jobs import Quotas
 from support.errors import raises
+from support.processes import until
 
 LONG = evolution_pb2.Objective(max_duration={"seconds": 1000})
 
@@ -40,9 +41,7 @@ def write(site: Any, quotas: Any) -> None:
 
 async def create(site: Any, make_spec: Any, parent: str = "") -> job_pb2.Job:
     spec = make_spec(objective=LONG, pod=job_pb2.PodShape(members=1, min_count=1, max_count=4))
-    return (
-        await site.client.jobs.CreateJob(job_service_pb2.CreateJobRequest(parent=parent, spec=spec))
-    ).job
+    return (await site.jobs.CreateJob(parent=parent, spec=spec)).job
 
 
 async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
@@ -50,7 +49,7 @@ async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
     await create(site, make_spec)
     with raises(Exhausted, "QUOTA_EXCEEDED", match="2 unfinished jobs; 1"):
         await create(site, make_spec)
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await create(site, make_spec)
     await create(site, make_spec, "projects/other")
     with raises(Exhausted, "QUOTA_EXCEEDED", match="1 unfinished jobs"):
@@ -64,7 +63,7 @@ async def test_pods_at_work_of_all_jobs_together(site: Any, make_spec: Any) -> N
     assert [await learner.ask(0.2) is not None for learner in learners] == [True, True, False]
     await learners[0].complete(train=learners[0].train_result(steps=10))
     assert await learners[2].ask(2.0) is not None
-    capacity = await site.client.jobs.GetCapacity(job_service_pb2.GetCapacityRequest())
+    capacity = await site.jobs.GetCapacity()
     assert sum(share.wanted_count for share in capacity.shares) == 2
 
 
@@ -129,12 +128,6 @@ class OpenUpload:
     async def finish(self) -> None:
         self._end.set()
         await self.answer
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60.0):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_uploads_in_progress_count(site: Any) -> None:
@@ -208,13 +201,11 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
         await create(site, make_spec)
     write(site, {"*": {"ended_jobs": 1, "forks": 0, "aliases": 0}})
     with raises(Exhausted, "QUOTA_EXCEEDED", match="0 forked agents"):
-        await site.client.jobs.ForkAgent(job_service_pb2.ForkAgentRequest(name=member))
+        await site.jobs.ForkAgent(name=member)
     with pytest.raises(Exhausted, match="has 0 aliases"):
         checkpoint = f"{member}/checkpoints/10-{learner.lease.fence}"
-        await site.client.jobs.PromotePolicy(
-            job_service_pb2.PromotePolicyRequest(job=job.name, policy=checkpoint)
-        )
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+        await site.jobs.PromotePolicy(job=job.name, policy=checkpoint)
+    await site.jobs.CancelJob(name=job.name)
     with raises(Exhausted, "QUOTA_EXCEEDED", match="1 ended jobs; 1"):
         await create(site, make_spec)
 

@@ -40,9 +40,7 @@ async def test_any_request_is_answered_or_refused(
     site: Any, database: str, request: pytest.FixtureRequest
 ) -> None:
     if database == "postgresql":
-        await site.stop()
-        site.settings["database"] = request.getfixturevalue("postgresql").create_database("random")
-        await site.start()
+        await site.restart(database=request.getfixturevalue("postgresql").create_database("random"))
     requests = Requests(random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "1"))), WAITS)
     chance = requests.chance
     job = await site.create(**SHAPE)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer.orchestrator.v1 import job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PermissionRefused, PodracerError
 from podracer_core.storage import ObjectStore, StoreAccess, StoreKeys, job_prefix, verify
@@ -224,7 +223,7 @@ async def test_what_the_work_names_is_read_by_url(site: Any, store_url: str, s3:
     beside = f"{first.own}agents/another/checkpoints/1-1/actor.safetensors"
     root.put(beside, b"of an agent that is not named")
     await first.learner.release()
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=first.learner.lease.job))
+    await site.jobs.CancelJob(name=first.learner.lease.job)
     site.board.parent = agent_pb2.Parent(agent=agent.name, checkpoint=reference)
     second = await leased(site, store_url, s3)
     await second.do(verify, second.store, reference.prefix, reference.manifest_sha256)

@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -51,6 +50,7 @@ from podracer_platform.service import own_build
 from podracer_platform.shared_folder import SharedFolder
 from podracer_platform.training_messages import cohort_from_message
 from support.errors import raises
+from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -62,13 +62,6 @@ ENVS, HORIZON = 128, 16
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture

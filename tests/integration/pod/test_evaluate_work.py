@@ -103,19 +103,6 @@ def test_a_candidate_is_judged_again_with_fresh_seeds(
     assert again.evaluation_id != evaluation.evaluation_id
 
 
-def test_the_seeds_of_training_give_the_returns_of_training(
-    either_pod: Any, train_work: MakeWork
-) -> None:
-    result = finished(
-        either_pod.orchestrator.offer(train=train_work("Pendulum-v1", members=1, steps=300))
-    ).train
-    candidate = result.members[0].candidate
-    policy = agent_pb2.Parent(agent=candidate.agent, checkpoint=candidate.checkpoint)
-    work = evaluate_work([policy], seeds=list(candidate.seeds))
-    again = finished(either_pod.orchestrator.offer(evaluate=work)).evaluate.evaluation
-    assert again.returns == candidate.returns
-
-
 def test_several_act_together(either_pod: Any, train_work: MakeWork) -> None:
     policies = trained(either_pod, train_work("Pendulum-v1", members=3, steps=300))
     result = finished(either_pod.orchestrator.offer(evaluate=evaluate_work(policies))).evaluate

@@ -266,20 +266,6 @@ def test_an_order_that_cannot_be_right_ends_the_session(
         conversation.read()
 
 
-def test_an_evaluator_that_is_not_installed_ends_the_session_with_those_that_are(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
-    conversation = converse()
-    conversation.open(train_work().cohort, evaluator="greedy")
-    with raises(
-        InvalidInput,
-        "UNKNOWN_EXTENSION",
-        field="evaluation.evaluator",
-        match="backtest, greedy_episodes",
-    ):
-        conversation.read()
-
-
 @pytest.mark.parametrize(
     "message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"]
 )
@@ -538,13 +524,6 @@ class TestCheckpoints:
             source = pb.CheckpointSource(file_sha256="../../etc/passwd")
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
 
-    def test_a_format_that_is_none_is_refused(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
-        source = pb.CheckpointSource(checkpoint=stored[0])
-        with raises(InvalidInput, "OUT_OF_BOUNDS", field="format"):
-            list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=99)))
-
     @pytest.mark.parametrize(
         ("fields", "complaint"),
         [
@@ -611,13 +590,6 @@ def user_environment(
 
 
 class TestInspect:
-    def test_a_built_in(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
-        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
-        description = stub.Inspect(request, timeout=30).description
-        assert description.action_space.discrete.n == 2
-        assert description.max_episode_steps == 500
-        assert description.backend == "torch"
-
     @pytest.mark.parametrize("seconds", [-1, 3601, (1 << 63) - 1])
     def test_a_limit_that_is_none(
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int
@@ -627,12 +599,6 @@ class TestInspect:
         with raises(InvalidInput, field="timeout") as refused:
             stub.Inspect(request, timeout=30)
         assert refused.value.violations[0].field == "timeout"
-
-    def test_one_of_gymnasium(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
-        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1"))
-        description = stub.Inspect(request, timeout=30).description
-        assert description.action_space.discrete.n == 4
-        assert description.backend == "gymnasium"
 
     def test_a_users_own_that_raises(
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path

@@ -14,6 +14,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import Unavailable
 from podracer_platform.storage import open_store
+from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -27,13 +28,6 @@ def progress(granted: Any) -> int:
         if granted.renewals and granted.renewals[-1].members
         else 0
     )
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
 
 
 def restart(lab: Any, role: str, name: str) -> None:
@@ -163,31 +157,6 @@ def test_training_goes_on_while_a_commit_finds_no_orchestrator(
     )
 
 
-def test_a_killed_learner_starts_again_from_what_was_committed(
-    lab: Any, train_work: MakeWork
-) -> None:
-    lab.start_split()
-    work = train_work(seconds=300)
-    work.checkpoint_interval.FromMilliseconds(300)
-    granted = lab.orchestrator.offer(train=work, term_s=5.0)
-    wait_until(lambda: len(granted.commits) >= 2)
-    lab.kill("learner")
-    lab.processes["learner"].wait(60)
-    committed = {
-        member.progress.agent: member for commit in granted.commits for member in commit.members
-    }
-    rest = train_work(steps=128)
-    for agent in rest.cohort.members:
-        agent.resume.CopyFrom(committed[agent.name].checkpoint)
-    after = lab.orchestrator.offer(train=rest)
-    lab.start_learner("split")
-    assert after.over.wait(60)
-    for member in after.completed.train.members:
-        base = committed[member.final.progress.agent].checkpoint.env_steps
-        assert member.final.progress.env_steps == 128
-        assert member.final.checkpoint.env_steps == base + 128
-
-
 def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
     lab: Any, train_work: MakeWork
 ) -> None:
@@ -299,19 +268,3 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(
     assert granted.completed is not None
     steps = [commit.members[0].progress.env_steps for commit in granted.commits]
     assert steps == sorted(steps)
-
-
-@pytest.mark.thorough
-def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(
-    lab: Any, train_work: MakeWork
-) -> None:
-    lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
-    wait_until(lambda: progress(granted) > 0)
-    lab.stop_orchestrator()
-    wait_until(lambda: time.monotonic() > granted.deadline + 1.0)
-    lab.start_orchestrator()
-    after = lab.orchestrator.offer(train=train_work(steps=128))
-    assert after.over.wait(60)
-    assert after.completed is not None
-    assert granted.completed is None

@@ -14,11 +14,8 @@ import torch
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.checkpoint import Checkpoint, load_actor, load_checkpoint
-from podracer_core.environments import make_vec_environment
+from podracer_core.checkpoint import Checkpoint, load_checkpoint
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_core.evaluate import GreedyEvaluator
 from podracer_platform.carriers import TensorDecoder
 from podracer_platform.storage import open_store
 from support.processes import wait_until
@@ -96,23 +93,6 @@ def test_the_evaluation_of_a_hopeless_candidate_ends_early(pod: Any, train_work:
     work = train_work(members=1, steps=500, episodes=12, admission_score=1e6)
     (member,) = finished(pod.orchestrator.offer(train=work)).train.members
     assert len(member.candidate.returns) == 8
-
-
-def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) -> None:
-    torch.set_num_threads(1)
-    result = finished(
-        pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))
-    ).train
-    # The best one is evaluated in full in any case. A look, by which another is judged where time
-    # is short, is played in blocks of its own size: its last digits do not come again.
-    full = [member.candidate for member in result.members if len(member.candidate.returns) == 9]
-    assert full
-    for candidate in full:
-        evaluator = GreedyEvaluator(
-            lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count)
-        )
-        (again,) = evaluator.evaluate(load_actor(load(pod, candidate.checkpoint)), candidate.seeds)
-        assert again.returns == tuple(candidate.returns)
 
 
 def differences(lab: Any, one: Any, other_lab: Any, other: Any) -> dict[str, float]:
@@ -291,13 +271,6 @@ def test_the_same_pod_works_on_and_on(fused: Any, train_work: MakeWork) -> None:
     assert request.pod == "projects/p/pods/a"
     assert request.address == fused.addresses["learner"]
     assert len({one.instance_id for one in fused.orchestrator.requests}) == 1
-
-
-def test_an_inspection_tells_the_spaces(pod: Any) -> None:
-    work = pod_service_pb2.InspectWork(environment=environment_pb2.EnvironmentSpec(id="Acrobot-v1"))
-    description = finished(pod.orchestrator.offer(inspect=work)).inspect.description
-    assert description.action_space.discrete.n == 3
-    assert description.max_episode_steps == 500
 
 
 def test_an_inspection_starts_what_the_best_is_trained_on_at_the_end_too(pod: Any) -> None:

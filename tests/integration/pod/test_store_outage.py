@@ -15,6 +15,7 @@ from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage import ObjectStore
 from podracer_platform.rpc import health_of
 from podracer_platform.storage import open_store
+from support.processes import wait_until
 from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
 pytestmark = pytest.mark.processes
@@ -44,13 +45,6 @@ def start_learner(lab: Any, s3: S3Server, **settings: str) -> None:
     lab.store = "s3://podracer"
     lab.orchestrator.store = store_of(lab, s3)
     lab.start_learner(s3_endpoint=s3.endpoint, spool_dir=str(lab.folder / "spool"), **settings)
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
 
 
 def steps(granted: Any) -> int:

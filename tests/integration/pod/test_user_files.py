@@ -29,13 +29,10 @@ from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import (
     DataCorrupted,
     InvalidInput,
-    PermissionRefused,
     PreconditionFailed,
-    Unauthenticated,
 )
 from podracer_platform.attachments import pack_code
 from podracer_platform.messages import environment_to_message, file_to_message
-from podracer_platform.rpc import FileToken, open_channel
 from podracer_platform.storage import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
 from support.errors import raises
@@ -426,16 +423,6 @@ class TestPutFile:
         with raises(InvalidInput, "INVALID_FILE"):
             stub.PutFile(iter([request(data=b"abc")]), timeout=30)
         assert entries(shared_lab, name) == before
-
-    def test_only_a_pod_may(self, peer: Any, shared_lab: Any) -> None:
-        stub, request, name = peer
-        address, header = shared_lab.addresses[name], request(header=file_pb2.FileHeader())
-        stub_class = type(stub)
-        with open_channel(address) as channel, pytest.raises(Unauthenticated):
-            stub_class(channel).PutFile(iter([header]), timeout=30)
-        token = FileToken(shared_lab.tokens / "client")
-        with open_channel(address, token) as channel, pytest.raises(PermissionRefused):
-            stub_class(channel).PutFile(iter([header]), timeout=30)
 
 
 def test_an_evaluator_says_what_it_lacks(shared_lab: Any, package: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -28,14 +24,12 @@ from podracer_core.errors import (
     InvalidInput,
     PodracerError,
     PreconditionFailed,
-    Unauthenticated,
     Unavailable,
     UserCodeFailed,
 )
 from podracer_platform.attachments import pack_code
 from podracer_platform.carriers import TensorDecoder, TensorEncoder
 from podracer_platform.messages import environment_to_message
-from podracer_platform.rpc import open_channel
 from podracer_platform.service import own_build
 from podracer_platform.training_messages import cohort_from_message
 from support.code import bring_file
@@ -401,13 +395,6 @@ def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
     assert "podracer_worker" not in failed.value.user_traceback
 
 
-def test_a_caller_without_a_token_is_refused(worker: Any) -> None:
-    with open_channel(worker.addresses["worker"]) as channel, pytest.raises(Unauthenticated):
-        worker_service_pb2_grpc.WorkerServiceStub(channel).GetStatus(
-            worker_service_pb2.GetStatusRequest()
-        )
-
-
 def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) -> None:
     process = lab.start("worker")
     conversation = Conversation(lab.channel("worker"))
@@ -418,31 +405,3 @@ def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) ->
     with pytest.raises((StopIteration, Unavailable)):
         conversation.read()
     assert process.wait(60) == 0
-
-
-def test_it_dies_with_its_parent(lab: Any) -> None:
-    """The parent is a process in between, which is killed."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
-    }
-    environment |= {
-        "PODRACER_TOKENS": str(lab.tokens),
-        "PODRACER_LISTEN": f"unix://{lab.folder}/orphan.sock",
-    }
-    script = (
-        "import os, subprocess, sys, time\n"
-        "environment = dict(os.environ, PODRACER_PARENT_PID=str(os.getpid()))\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'podracer_worker'], env=environment)\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
-    assert parent.stdout.readline().startswith("listening on")
-    parent.kill()
-    parent.wait(60)
-    child.wait(60)
-    parent.stdout.close()

@@ -19,7 +19,6 @@ from podracer_core.errors import (
     DeadlineExpired,
     Exhausted,
     InvalidInput,
-    PermissionRefused,
     PodracerError,
     Unauthenticated,
     Unavailable,
@@ -135,27 +134,6 @@ async def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptu
 async def test_abort_by_hand_stands(stub: Any) -> None:
     with pytest.raises(InvalidInput, match="by hand"):
         await stub.unary(b"abort")
-
-
-@pytest.mark.parametrize(
-    ("token", "error"),
-    [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)],
-)
-async def test_who_may_not_call(
-    server: AioRpcServer, world: Any, token: str | None, error: type[PodracerError]
-) -> None:
-    async with open_aio_channel(server.address, token) as channel:
-        stub = world.Stub(channel)
-        for call in (
-            stub.unary(b"hello"),
-            _all(stub.unary_stream(b"hello")),
-            # no message: where its write fails before the status comes, grpc.aio knows no status
-            stub.stream_unary(),
-            stub.forgotten(b"hello"),
-        ):
-            with pytest.raises(error):
-                await call
-    assert world.aio_echo.requests == []
 
 
 async def test_default_deadline(server: AioRpcServer, world: Any) -> None:

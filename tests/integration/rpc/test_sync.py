@@ -38,6 +38,7 @@ from podracer_platform.rpc import (
     translated_errors,
 )
 from support.errors import raises
+from support.processes import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -128,26 +129,6 @@ def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixt
         assert "hunter2" in str(record.exc_info[1])
 
 
-@pytest.mark.parametrize(
-    ("token", "error"),
-    [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)],
-)
-def test_who_may_not_call(
-    server: RpcServer, world: Any, token: str | None, error: type[PodracerError]
-) -> None:
-    with open_channel(server.address, token) as channel:
-        stub = world.Stub(channel)
-        for call in (
-            lambda: stub.unary(b"hello"),
-            lambda: list(stub.unary_stream(b"hello")),
-            lambda: stub.stream_unary(iter([b"hello"])),
-            lambda: list(stub.stream_stream(iter([b"hello"]))),
-        ):
-            with pytest.raises(error):
-                call()
-    assert world.sync_echo.requests == []
-
-
 def test_methods_missing_from_table_and_server(stub: Any, world: Any) -> None:
     with pytest.raises(PermissionRefused, match="role"):
         stub.forgotten(b"hello")
@@ -211,7 +192,7 @@ def test_cancelled_stream_ends_the_handler(
     with raises(Unavailable, "CANCELLED"):
         next(responses)
     hold.set()
-    _wait_until(lambda: world.sync_echo.ended == ["stream"])
+    wait_until(lambda: world.sync_echo.ended == ["stream"])
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -252,16 +233,6 @@ def test_future_needs_the_helper(stub: Any) -> None:
     assert stub.unary.future(b"x").result(5) == b"x"
     with pytest.raises(InvalidInput), translated_errors():
         stub.unary.future(b"InvalidInput").result(5)
-
-
-def test_too_large_and_too_many(world: Any) -> None:
-    options = ServerOptions({world.unary_name: 1000}, concurrent_calls=1)
-    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options)
-    with server, open_channel(server.address, "pod-token") as channel:
-        stub = world.Stub(channel)
-        with raises(Exhausted, "REQUEST_TOO_LARGE"):
-            stub.unary(b"x" * 2000)
-        _call_that_fills(stub).cancel()
 
 
 def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: Any) -> None:
@@ -324,7 +295,7 @@ def test_drain_ends_what_does_not_end(world: Any) -> None:
     server.start()
     with open_channel(server.address, "pod-token") as channel:
         waiting = world.Stub(channel).unary_stream(b"wait")
-        _wait_until(waiting.is_active)
+        wait_until(waiting.is_active)
         time.sleep(0.1)
         server.drain(0.2)
         with pytest.raises(Unavailable):
@@ -376,15 +347,8 @@ def _call_that_fills(stub: Any) -> Any:
             calls.append(stub.unary_stream(b"wait"))
         return _refused(stub)
 
-    _wait_until(is_full)
+    wait_until(is_full)
     return calls[-1]
-
-
-def _wait_until(condition: Any, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def test_a_server_that_greets_late_is_waited_for(server: RpcServer, world: Any) -> None:

@@ -179,17 +179,6 @@ def test_the_actor_and_the_temperature_move_every_third_time() -> None:
         assert algorithm.optimizers["temperature"].step_count.tolist() == [step // 3] * 3
 
 
-def test_a_policy_alone_acts_as_in_its_cohort() -> None:
-    algorithm: Any = build("crossq")
-    train(algorithm, history(algorithm, 20))
-    assert algorithm.optimizers["actor"].step_count.tolist() == [2] * 3
-    observation = torch.randn(MEMBERS, ROWS, 6, generator=torch.Generator().manual_seed(3))
-    greedy = algorithm.actor.greedy(observation)
-    for member in range(MEMBERS):
-        alone = algorithm.actor.policy(member)(observation[member])
-        torch.testing.assert_close(alone, greedy[member], rtol=1e-4, atol=1e-5)
-
-
 def test_the_actor_has_sizes_of_its_own() -> None:
     algorithm: Any = build("crossq", actor_hidden_sizes=(12,))
     assert [weight.shape[2] for weight in algorithm.policy.network.weights] == [12, 2 * ACTION_SIZE]

@@ -143,16 +143,6 @@ def test_weights_have_norm_one_and_so_have_scales_after_each_step() -> None:
             )
 
 
-def test_a_policy_alone_acts_as_in_its_cohort() -> None:
-    algorithm = build("flash_sac")
-    train(algorithm, history(algorithm, 15))
-    observation = torch.randn(MEMBERS, ROWS, 6, generator=torch.Generator().manual_seed(3))
-    greedy = algorithm.actor.greedy(observation)
-    for member in range(MEMBERS):
-        alone = algorithm.actor.policy(member)(observation[member])
-        torch.testing.assert_close(alone, greedy[member], rtol=1e-4, atol=1e-5)
-
-
 def test_blocks_of_different_widths_are_refused() -> None:
     with pytest.raises(InvalidInput, match="each block"):
         build("flash_sac", hidden_sizes=(8, 16))

@@ -103,13 +103,3 @@ def test_an_ensembles_target_is_of_the_network_with_the_smallest_mean() -> None:
     biases[:, 0], biases[:, 1] = 1.0, torch.tensor([0.0, 0.0, 0.0, 3.0])
     _, _, error = algorithm.error(values, batch)
     torch.testing.assert_close(error, (batch.reward + 0.75 * batch.discount).abs())
-
-
-def test_a_policy_alone_acts_as_in_its_cohort() -> None:
-    algorithm: Any = build("qr_dqn", ensemble_size=2)
-    train(algorithm, history(algorithm, 15))
-    observation = torch.randn(MEMBERS, 50, 6, generator=torch.Generator().manual_seed(3))
-    greedy = algorithm.actor.greedy(observation)
-    assert len(greedy.unique()) > 1
-    for member in range(MEMBERS):
-        assert torch.equal(algorithm.actor.policy(member)(observation[member]), greedy[member])

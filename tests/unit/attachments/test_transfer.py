@@ -37,29 +37,6 @@ def header(**changes: Any) -> Request:
     return Request(header=file_pb2.FileHeader(**{**values, **changes}))
 
 
-def test_a_file_comes_across_once(cache: FileCache, source: Path) -> None:
-    receiver, answers, sizes = FileReceiver(cache), [], []
-
-    def put(requests: Iterator[Request], timeout: float) -> None:
-        def counted() -> Iterator[Request]:
-            for request in requests:
-                sizes.append(len(request.data))
-                yield request
-
-        assert 30 < timeout < 60
-        answers.append(receiver.receive(counted()))
-
-    put_file(put, Request, FILE, source)
-    with cache.hold(FILE) as held:
-        assert held.path.read_bytes() == DATA
-        assert held.path.suffix == ".csv"
-    assert max(sizes) == 1 << 20
-    sent = len(sizes)
-    put_file(put, Request, FILE, source)
-    assert answers == [False, True]
-    assert len(sizes) == sent + 1, "of a file that is there only the header is read"
-
-
 @pytest.mark.parametrize(
     ("requests", "kind", "problem"),
     [

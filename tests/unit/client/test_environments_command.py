@@ -15,9 +15,8 @@ import pytest
 
 from podracer_client.command import environments as command
 from podracer_client.command import exit_code
-from podracer_core.catalogue import BoxSpace, DiscreteSpace, from_json
+from podracer_core.catalogue import BoxSpace, DiscreteSpace
 from podracer_core.catalogue.environments import (
-    BUILT_IN,
     ENTRY_POINT_GROUP,
     ArgumentInfo,
     EnvironmentInfo,
@@ -32,26 +31,6 @@ from support.installed import Install, install
 __all__ = ["install"]
 
 
-def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    command.environments()
-    titles, *lines = capsys.readouterr().out.splitlines()
-    assert re.split(r"  +", titles) == [
-        *("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from"),
-    ]
-    assert [line.split()[0] for line in lines] == list(known_environments())
-    (line,) = (line for line in lines if line.startswith("Pendulum-v1 "))
-    for expected in (
-        "Swing a pendulum",
-        "Box(3,)",
-        "Box(1,)",
-        "200 steps",
-        "torch",
-        "cpu, cuda",
-        "built in",
-    ):
-        assert f"  {expected}" in line
-
-
 def test_a_terminal_gets_a_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,23 +42,6 @@ def test_a_terminal_gets_a_table(
     assert max(map(len, lines)) <= 120
     for name in known_environments():
         assert any(line.startswith(f"{name} ") for line in lines)
-
-
-def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str]) -> None:
-    command.environments("Pendulum-v1")
-    shown = capsys.readouterr().out
-    assert shown.startswith("Pendulum-v1: Swing a pendulum")
-    assert "\nobservation  Box(3,) float32 from [-1, -1, -8] to [1, 1, 8]\n" in shown
-    assert "\naction       Box(1,) float32 from -2 to 2\n" in shown
-    assert "\ntime limit   200 steps\n" in shown
-    assert (
-        "\nfrom         built in, podracer_core.environments.classic_control.pendulum:Pendulum\n"
-        in shown
-    )
-    assert "\n  g: 10\n      acceleration of gravity" in shown
-    assert shown.endswith(
-        "\n\nname: pendulum\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 10m}\n"
-    )
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
@@ -119,24 +81,6 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
     assert "time limit   none\n" in shown
     for line in ("  table: required", '  name: ""', "  seed: null", "  doors: [1, .inf]"):
         assert f"{line}\n      " in shown
-
-
-def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    command.environments(json=True)
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["id"] for each in found] == list(known_environments())
-    assert all("job" not in each and each["package"] is None for each in found)
-
-    command.environments("CartPole-v1", json=True)
-    (line,) = capsys.readouterr().out.splitlines()
-    cartpole, info = json.loads(line), BUILT_IN["CartPole-v1"]
-    assert (from_json(cartpole["observation_space"]), from_json(cartpole["action_space"])) == (
-        *(info.observation_space, info.action_space),
-    )
-    assert cartpole["max_episode_steps"] == 500
-    assert (cartpole["backend"], cartpole["devices"]) == ("torch", ["cpu", "cuda"])
-    assert cartpole["arguments"][0]["name"] == "sutton_barto_reward"
-    assert cartpole["job"] == command.job_text(info)
 
 
 def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -36,15 +35,6 @@ def test_the_page_shows_the_card(entry: Entry) -> None:
         assert entry.run.lower <= entry.run.mean <= entry.run.upper
         video = f"images/zoo/{entry.name}.mp4"
         assert (f"({video})" in PAGE) == (ROOT / "docs" / video).is_file()
-
-
-def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    zoo.list_entries()
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", *NAMES]
-    zoo.list_entries(json=True)
-    cards = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert all(Path(card["job_file"]).is_file() for card in cards)
-    assert {"cartpole", "acrobot"} <= {card["name"] for card in cards if card["short"]}
 
 
 def test_an_entry_runs_as_its_job_file_does(tmp_path: Path) -> None:

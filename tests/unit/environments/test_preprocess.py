@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments import Step, allocate_step
+from podracer_core.environments import Step
 from podracer_core.environments.processes import (
     PreprocessVecEnv,
     episode_seed,
@@ -254,17 +254,6 @@ def test_images_stay_bytes(start: Start) -> None:
     assert (step.final_observation == 1).all()
 
 
-def test_step_writes_where_it_is_told(start: Start) -> None:
-    environment = start(user_spec("Counter"), 5, processes=2)
-    environment.reset(torch.arange(5))
-    out = allocate_step(environment)
-    step = environment.step(torch.zeros(5, dtype=torch.int64), out=out)
-    assert step is out
-    kept = step.observation.clone()
-    environment.step(torch.zeros(5, dtype=torch.int64))
-    assert torch.equal(step.observation, kept)
-
-
 def test_load_state_goes_on_with_the_next_episodes(start: Start) -> None:
     environment = start(user_spec("Counter"), 3, processes=1)
     _run(environment, 20)
@@ -368,13 +357,6 @@ def test_an_environment_that_cannot_be_right(
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         start(spec, 2)
-
-
-def test_wrong_use_is_named(start: Start) -> None:
-    with pytest.raises(InvalidInput, match="least 1, not 0"):
-        start(user_spec("Counter"), 0)
-    with pytest.raises(InvalidInput, match=r"shape \[1\]"):
-        start(user_spec("Counter"), 1).reset(torch.arange(3))
 
 
 def _assert_set_aside(step: Step, rows: slice, last: torch.Tensor) -> None:

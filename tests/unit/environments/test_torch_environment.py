@@ -98,22 +98,6 @@ def _equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_shapes_and_types(make: Callable[..., TorchEnvironment]) -> None:
-    environment = make(5)
-    shape = (5, *environment.observation_space.shape)
-    observation = environment.reset(torch.arange(5))
-    assert (observation.shape, observation.dtype) == (shape, torch.float32)
-    step = environment.step(_actions(environment, 1)[0])
-    for tensor in (step.observation, step.final_observation):
-        assert (tensor.shape, tensor.dtype) == (shape, torch.float32)
-    assert (step.reward.shape, step.reward.dtype) == ((5,), torch.float32)
-    for flag in (step.terminated, step.truncated, step.valid):
-        assert (flag.shape, flag.dtype) == ((5,), torch.bool)
-    assert step.action_mask is None
-    assert step.valid.all()
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_autoreset_in_the_same_step(make: Callable[..., TorchEnvironment]) -> None:
     """Where an episode ends, the observation is the first of the next one; elsewhere it is the
     final observation."""
@@ -144,55 +128,6 @@ def _first_states(environment: TorchEnvironment, episode: Tensor) -> dict[str, T
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_the_batch_does_not_matter(make: Callable[..., TorchEnvironment]) -> None:
-    """An environment gives the same alone, among others, and in another place, through many
-    episodes."""
-    many = make(33, max_episode_steps=13)
-    seeds = derive_key(5, torch.arange(33))
-    many.reset(seeds)
-    actions = _actions(many, 100)
-    expected = _run(many, actions)
-    for rows in ([7], [32, 0, 7], list(reversed(range(33)))):
-        few = make(len(rows), max_episode_steps=13)
-        first = few.reset(seeds[rows])
-        again = make(33)
-        assert torch.equal(first, again.reset(seeds)[rows])
-        found = _run(few, actions[:, rows])
-        for step, full in zip(found, expected, strict=True):
-            for value, whole in zip(step, full, strict=True):
-                # The vector and the scalar cosine of a CPU may differ in the last bit.
-                torch.testing.assert_close(value, whole[rows], atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_same_seeds_same_numbers(make: Callable[..., TorchEnvironment]) -> None:
-    environment = make(8, max_episode_steps=9)
-    actions = _actions(environment, 60)
-    environment.reset(torch.arange(8))
-    first = _run(environment, actions)
-    environment.reset(torch.arange(8))
-    assert _equal(first, _run(environment, actions))
-    environment.reset(torch.arange(8) + 1)
-    assert not _equal(first, _run(environment, actions))
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_state_and_load_state_are_bit_exact(make: Callable[..., TorchEnvironment]) -> None:
-    environment = make(8, max_episode_steps=9)
-    environment.reset(derive_key(3, torch.arange(8)))
-    actions = _actions(environment, 90)
-    last = _run(environment, actions[:31])[-1]
-    saved = environment.state()
-    assert all(value.shape[0] == 8 for value in saved.values())
-    expected = _run(environment, actions[31:])
-    other = make(8, max_episode_steps=9)
-    assert torch.equal(other.load_state(saved), last[0])
-    assert _equal(expected, _run(other, actions[31:]))
-    environment.load_state(saved)
-    assert _equal(expected, _run(environment, actions[31:]))
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(
     make: Callable[..., TorchEnvironment],
 ) -> None:
@@ -215,23 +150,6 @@ def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> 
     assert all(environment._state[name] is value for name, value in before.items()), (
         "a graph keeps the old tensor"
     )
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_step_writes_where_it_is_told(make: Callable[..., TorchEnvironment]) -> None:
-    environment, other = make(6), make(6)
-    actions = _actions(environment, 20)
-    rollout = torch.full((21, 6, *environment.observation_space.shape), torch.nan)
-    rollout[0] = environment.reset(torch.arange(6))
-    other.reset(torch.arange(6))
-    for t, action in enumerate(actions):
-        slot = allocate_step(environment)
-        slot.valid.fill_(False)
-        slot = Step(rollout[t + 1], *(getattr(slot, field.name) for field in fields(slot)[1:]))
-        step = environment.step(action, out=slot)
-        assert step is slot
-        assert _equal([_values(step)], [_values(other.step(action))])
-    assert rollout.isfinite().all()
 
 
 def test_both_ends_are_told_apart() -> None:

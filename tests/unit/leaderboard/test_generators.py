@@ -259,31 +259,6 @@ def test_a_champion_whose_shape_has_died_out_gives_its_weights_to_a_shape_that_f
         assert all(child.hyperparameters["hidden_sizes"] == (64, 64) for child in heirs)
 
 
-def test_a_slow_starter_that_is_last_until_late_survives_and_wins() -> None:
-    """Planted: an agent that begins when six others are done. It is the last for nine rounds, then
-    the best.
-
-    What counts is that one of the others was worse when it had had as many rounds.
-    """
-
-    def score(agent: Agent) -> float:
-        rounds = agent.env_steps / 1000
-        if agent.number == 7:
-            return rounds + 0.1 * max(0.0, rounds - 8) ** 3
-        return min(rounds * (0.9 + 0.05 * agent.number), 10.0)
-
-    arena = Arena(Tournament, replace(RULES, population=6, exploration=0.0, replaced_fraction=0.0))
-    arena.train(score, rounds=12, places=6)
-    arena.set_rules(replace(RULES, population=7, exploration=0.0))
-    was_last = []
-    for _ in range(14):
-        arena.train(score, rounds=1)
-        scores = {agent.number: agent.score for agent in arena.alive if agent.score is not None}
-        was_last.append(scores[7] == min(scores.values()))
-    assert was_last == [True] * 9 + [False] * 5
-    assert arena.population.elites[0].number == 7
-
-
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_failed_agents_are_replaced(generator: type[Generator]) -> None:
     arena = Arena(generator, RULES)

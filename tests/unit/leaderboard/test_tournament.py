@@ -8,10 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from podracer_core.catalogue import Choice, Interval, Range
 from podracer_core.evolution import (
     Action,
@@ -106,14 +102,6 @@ def test_the_bottom_quarter_gives_way_to_children_of_better_ones() -> None:
     assert len(cohort.members) == 8
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_with_a_tournament_of_all_the_best_propagates(seed: int) -> None:
-    planted = [*EIGHT[:7], agent(8, 8.0, hyperparameters={**DEFAULTS, "learning_rate": 7e-3})]
-    cohort = propose(population(planted), rules=replace(RULES, tournament_size=8), seed=seed)
-    children = new(cohort, Action.EXPLOIT)
-    assert [parent.number for child in children for parent in child.parents] == [8, 8]
-
-
 def test_the_worst_never_propagates_and_better_ones_do_more_often() -> None:
     donors = Counter(
         parent.number
@@ -123,12 +111,6 @@ def test_the_worst_never_propagates_and_better_ones_do_more_often() -> None:
     )
     assert 1 not in donors
     assert [number for number, _ in donors.most_common(3)] == [8, 7, 6]
-
-
-def test_a_generation_of_equal_scores_trains_on() -> None:
-    cohort = propose(population(agent(number, 5.0) for number in range(1, 9)))
-    assert numbers(cohort) == list(range(1, 9))
-    assert cohort.created == ()
 
 
 def test_a_slow_starter_is_judged_in_its_own_rung_only() -> None:
@@ -272,65 +254,6 @@ def test_the_longest_waiting_leads_and_the_young_go_before_the_old() -> None:
         3,
         4,
     ]
-
-
-def test_algorithms_come_in_their_shares_and_only_those_that_the_pod_can_train() -> None:
-    space = SearchSpace({"ppo": 1.0}, {"ppo": {}})
-    request = CohortRequest(4, algorithms=frozenset({"another"}))
-    with_other = Tournament(space, RULES).propose(population(EIGHT), request, Random(0))
-    assert with_other.members == ()
-
-
-@given(
-    scores=st.lists(st.one_of(st.none(), st.floats(-10, 10)), max_size=12),
-    rungs=st.lists(st.integers(0, 2), min_size=12, max_size=12),
-    training=st.integers(0, 4095),
-    places=st.integers(1, 12),
-    exploration=st.floats(0, 1),
-    fraction=st.floats(0, 1),
-    seed=st.integers(0, 2**32),
-)
-def test_any_population_gives_a_sound_cohort(
-    scores: list[float | None],
-    rungs: list[int],
-    training: int,
-    places: int,
-    exploration: float,
-    fraction: float,
-    seed: int,
-) -> None:
-    people = population(
-        agent(
-            n,
-            score,
-            rung=rungs[n - 1],
-            state=State.TRAINING if training >> n & 1 else State.WAITING,
-        )
-        for n, score in enumerate(scores, start=1)
-    )
-    rules = Rules(population=12, exploration=exploration, replaced_fraction=fraction)
-
-    def propose_once() -> Cohort:
-        return propose(people, places, rules=rules, space=WIDE, seed=seed)
-
-    cohort = propose_once()
-    assert cohort == propose_once()
-    assert len(cohort.members) <= places
-    assert len({member.shape for member in cohort.members}) <= 1
-    assert all(
-        member.state is State.WAITING for member in cohort.members if isinstance(member, Agent)
-    )
-    assert {id(m) for m in cohort.members if isinstance(m, NewAgent)} <= {
-        id(each) for each in cohort.created
-    }
-    replaced = [each.replaced for each in cohort.created if each.replaced]
-    assert len({each.name for each in replaced}) == len(replaced)
-    assert not {each.name for each in replaced} & {
-        m.name for m in cohort.members if isinstance(m, Agent)
-    }
-    assert len(people.alive) + sum(each.replaced is None for each in cohort.created) <= 12
-    if people.waiting or len(people.alive) < 12:
-        assert cohort.members
 
 
 def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() -> None:

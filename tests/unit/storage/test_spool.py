@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,13 +58,6 @@ def spool(behind: AwayStore, folder: SpoolFolder) -> Iterator[Spool]:
     spool = Spool(behind, folder)
     yield spool
     spool.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
 
 
 def files(folder: SpoolFolder) -> list[str]:

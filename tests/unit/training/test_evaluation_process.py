@@ -11,7 +11,7 @@ import podracer
 from podracer_core.algorithms import Algorithm, CohortConfig, MemberConfig, algorithm_class
 from podracer_core.catalogue.environments import CONTACT_WEIGHTS, EnvironmentSpec, find_environment
 from podracer_core.environments import is_evaluated_beside, make_vec_environment
-from podracer_core.errors import InvalidInput, Unavailable, UserCodeFailed
+from podracer_core.errors import Unavailable, UserCodeFailed
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.training import EvaluationAnswer, EvaluationOrder, ProcessBackend
 
@@ -80,11 +80,6 @@ def test_the_end_of_the_process_is_noticed(backend: ProcessBackend) -> None:
     with pytest.raises(Unavailable, match="evaluates"):
         while True:
             backend.poll(60.0)
-
-
-def test_an_unknown_evaluator_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="nobody"):
-        ProcessBackend(COHORT, SPEC, "nobody")
 
 
 @pytest.mark.parametrize(
