@@ -274,15 +274,6 @@ class TestRun:
             {"seed": "2"},
         ]
 
-    def test_one_that_fails_is_exit_code_1(
-        self, run: Callable, control_plane: ControlPlane
-    ) -> None:
-        act_later(
-            lambda: end_all(control_plane, job_pb2.JOB_STATE_FAILED),
-            lambda: len(control_plane.jobs) == 3,
-        )
-        assert run()[0] == 1
-
     def test_an_interrupted_run_goes_on_and_what_has_ended_stays(
         self, run: Callable, control_plane: ControlPlane
     ) -> None:

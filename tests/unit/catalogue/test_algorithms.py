@@ -4,8 +4,6 @@ where it can."""
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -259,14 +257,3 @@ def test_who_cannot_act_is_told_why_and_who_can(
 )
 def test_what_auto_stands_for(space: Space | None, names: set[str]) -> None:
     assert set(automatic_algorithms(space)) == names
-
-
-def test_the_catalogue_needs_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "from podracer_core.catalogue import known_algorithms\n"
-        "assert known_algorithms()\n"
-        "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,15 +235,3 @@ def test_what_a_checkpoint_remembers() -> None:
 )
 def test_a_local_copy_has_the_ending_of_the_file(name: str, ending: str) -> None:
     assert replace(FILE, name=name).local_name == FILE.sha256 + ending
-
-
-def test_the_catalogue_is_light() -> None:
-    program = (
-        "import sys, podracer_core.catalogue.algorithms; from podracer_core.catalogue import "
-        "environments, spaces;environments.find_environment('CartPole-v1');"
-        "print(*({'torch', 'numpy', 'gymnasium'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == ""

@@ -3,9 +3,7 @@ torch."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import sys
 
 import pytest
@@ -47,20 +45,3 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     assert not captured.err
     with pytest.raises(InvalidInput, match="bad-package"):
         command.algorithms("bad")
-
-
-def test_no_torch_is_imported() -> None:
-    code = (
-        "import sys\n"
-        "sys.argv = ['podracer', 'algorithms', 'ppo', '--json']\n"
-        "from podracer_client.command import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["name"] == "ppo"

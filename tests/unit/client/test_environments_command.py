@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -166,25 +165,3 @@ def test_an_unknown_id_is_answered_with_the_nearest(wrong: str, answer: str) -> 
     with pytest.raises(InvalidInput, match=re.escape(answer)) as caught:
         command.environments(wrong)
     assert exit_code(caught.value) == 2
-
-
-def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys\n"
-        "sys.argv = ['podracer', 'environments', *sys.argv[1:], '--json']\n"
-        "from podracer_client.command import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'numpy', 'gymnasium', 'mujoco', 'pyarrow'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    for arguments in ([], ["CartPole-v1"]):
-        result = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert json.loads(result.stdout.splitlines()[0])["id"] == "CartPole-v1"
