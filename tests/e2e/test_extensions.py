@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def generator_problems(folder: Path, job: Job) -> list[str]:
         ]
 
 
-def test_an_algorithm(client: Client, example: Path) -> None:
+def test_an_algorithm(client, example):
     """In a split pod, where workers and evaluators have to know it too."""
     shutil.copytree(ALGORITHM, example)
     changes = [
@@ -121,7 +121,7 @@ STOPPING = [
 ]
 
 
-def test_a_generator(client: Client, folder: Path, example: Path) -> None:
+def test_a_generator(client, folder, example):
     shutil.copytree(GENERATOR, example)
     job = finished(client, job_file(example, "cartpole.yaml", *STOPPING))
     agents = agents_of(folder, job)
@@ -131,7 +131,7 @@ def test_a_generator(client: Client, folder: Path, example: Path) -> None:
     assert generator_problems(folder, job) == []
 
 
-def test_a_fusion(client: Client, example: Path) -> None:
+def test_a_fusion(client, example):
     shutil.copytree(FUSION, example)
     changes = [
         ("max_env_steps: 196_608", "max_env_steps: 24_576"),
@@ -141,7 +141,7 @@ def test_a_fusion(client: Client, example: Path) -> None:
     assert job.progress.env_steps >= 24_576
 
 
-def test_an_environment(client: Client, example: Path) -> None:
+def test_an_environment(client, example):
     """By the id under which it is installed."""
     shutil.copytree(MAZE, example)
     changes = [
@@ -154,7 +154,7 @@ def test_an_environment(client: Client, example: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_an_algorithm_learns(client: Client, example: Path) -> None:
+def test_an_algorithm_learns(client, example):
     """To a target between that of a random policy, 22, and that of the example, 475; judged more
     often than there."""
     shutil.copytree(ALGORITHM, example)
@@ -171,8 +171,8 @@ def test_an_algorithm_learns(client: Client, example: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_package_folder_with_a_data_set_reaches_its_target_and_is_evaluated(
-    run: Callable, example: Path, tmp_path: Path
-) -> None:
+    run, example, tmp_path
+):
     """By `podracer run`, which allows user code in fused pods; those of `podracer up` are split."""
     write_modules_of_the_user(tmp_path)
     shutil.copytree(MAZE, example)
@@ -193,7 +193,7 @@ def test_a_package_folder_with_a_data_set_reaches_its_target_and_is_evaluated(
 
 
 @pytest.mark.thorough
-def test_an_environment_in_torch_reaches_its_target(client: Client, example: Path) -> None:
+def test_an_environment_in_torch_reaches_its_target(client, example):
     shutil.copytree(HOVER, example)
     changes = [
         ("round: {seconds: 20}", "round: {env_steps: 16_384}"),

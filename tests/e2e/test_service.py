@@ -43,7 +43,7 @@ def server(folder: Path) -> Iterator[Command]:
 
 
 @pytest.mark.usefixtures("server")
-def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> None:
+def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder):
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")
     }
@@ -79,9 +79,7 @@ def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> Non
     assert "Traceback" not in unknown.stderr
 
 
-def test_a_port_that_another_podracer_has_is_one_message_with_a_way_out(
-    server: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_a_port_that_another_podracer_has_is_one_message_with_a_way_out(server, folder, tmp_path):
     connection = json.loads((folder / "runs" / "connection.json").read_text())
     taken = (
         "--listen",
@@ -102,7 +100,7 @@ def test_a_port_that_another_podracer_has_is_one_message_with_a_way_out(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cancel(server: Command, folder: Path) -> None:
+def test_cancel(server, folder):
     (folder / "long.yaml").write_text(
         "name: long\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 1h}\npod: {layout: "
         "fused}\n"

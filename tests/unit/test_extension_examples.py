@@ -48,7 +48,7 @@ def refused(job: Path, good: str, bad: str) -> Result:
     return result
 
 
-def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
+def test_an_algorithm_is_listed(packages, tmp_path):
     packages.install(ALGORITHM)
     result = run_here("algorithms", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -58,7 +58,7 @@ def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
     assert "munchausen_weight: 0.9" in run_here("algorithms", "munchausen_dqn", cwd=tmp_path).lines
 
 
-def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
+def test_a_generator_is_found_and_named_by_a_name(packages):
     job = packages.install(GENERATOR) / "cartpole.yaml"
     found = load_class("podracer.generators", "median_stopping", Generator, "generator")
     assert found.__name__ == "MedianStopping"
@@ -66,7 +66,7 @@ def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
     assert "evolution.generator" in result.stderr
 
 
-def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages):
     packages.install(FUSION)
     found = {name: fusion_class(name).__name__ for name in ("median", "mean", "weighted", "outer")}
     assert found == {"median": "Median", "mean": "Mean", "weighted": "Weighted", "outer": "Outer"}
@@ -74,7 +74,7 @@ def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Pa
         fusion_class("medain")
 
 
-def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
+def test_a_job_file_with_a_fusion_is_valid(packages):
     pod = load_job_file(packages.install(FUSION) / "cartpole.yaml").pod
     assert pod.learners == 3
     assert pod.fusion is not None
@@ -88,23 +88,21 @@ def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
         ("class Median:\n    pass\n", "is no podracer_core.fusion.fusion.Fusion"),
     ],
 )
-def test_a_package_with_a_broken_fusion_is_named(
-    packages: Packages, text: str, problem: str
-) -> None:
+def test_a_package_with_a_broken_fusion_is_named(packages, text, problem):
     (packages.install(FUSION) / "median_fusion" / "fusion.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         fusion_class("median")
     assert "fusion 'median' of package median-fusion 0.1.0" in raised.value.message
 
 
-def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> None:
+def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages):
     packages.install(FUSION)
     packages.add("another", "2.0", {"podracer.fusions": {"mean": "median_fusion.fusion:Median"}})
     with raises(InvalidInput, "UNKNOWN_EXTENSION", match="another 2.0, podracer-core"):
         fusion_class("mean")
 
 
-def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages):
     job = load_job_file(packages.install(EVALUATOR) / "acrobot.yaml")
     assert JobSpec.from_message(job.to_message()).evaluation.evaluator == "success_rate"
     found = {
@@ -122,7 +120,7 @@ def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages
         evaluator_class("succes_rate")
 
 
-def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Packages) -> None:
+def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages):
     """Whose car, with weights that are not trained, never gets up the hill: no episode ends before
     its 200 steps."""
     packages.install(EVALUATOR)
@@ -145,16 +143,14 @@ def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Pa
         ("class SuccessRate:\n    pass\n", "is no podracer_core.evaluate.evaluator.Evaluator"),
     ],
 )
-def test_a_package_with_a_broken_evaluator_is_named(
-    packages: Packages, text: str, problem: str
-) -> None:
+def test_a_package_with_a_broken_evaluator_is_named(packages, text, problem):
     (packages.install(EVALUATOR) / "success_rate" / "evaluator.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         evaluator_class("success_rate")
     assert "evaluator 'success_rate' of package success-rate 0.1.0" in raised.value.message
 
 
-def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) -> None:
+def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages):
     module = packages.install(EVALUATOR) / "success_rate" / "evaluator.py"
     module.write_text(
         module.read_text().replace(", first_row=first_row)))", ", first_row=first_row)))[:1]")
@@ -171,7 +167,7 @@ def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) ->
 
 
 @pytest.mark.thorough
-def test_the_tests_that_the_examples_bring_pass(packages: Packages, tmp_path: Path) -> None:
+def test_the_tests_that_the_examples_bring_pass(packages, tmp_path):
     """Those of maze and hover without anything installed, as their page says."""
     copies = [packages.install(example) for example in (ALGORITHM, EVALUATOR, FUSION, GENERATOR)]
     copies += [shutil.copytree(example, tmp_path / example.name) for example in (MAZE, HOVER)]

@@ -53,7 +53,7 @@ def measure(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_this_house() -> None:
+def test_this_house():
     figures = json.loads(measure(ROOT).splitlines()[-1])
     assert figures["circles"] == figures["folder_circles"] == []
     assert figures["broken_walks"] == [], (
@@ -77,7 +77,7 @@ INITS = [
 ]
 
 
-def test_a_folder_says_what_is_in_it() -> None:
+def test_a_folder_says_what_is_in_it():
     """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are
     there."""
     absent = []
@@ -95,7 +95,7 @@ def test_a_folder_says_what_is_in_it() -> None:
 @pytest.mark.parametrize(
     "readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name
 )
-def test_a_service_says_where_its_modules_are(readme: Path) -> None:
+def test_a_service_says_where_its_modules_are(readme):
     """In the section of that title, bare names and paths in backticks are modules and folders of
     it."""
     text = readme.read_text()
@@ -114,7 +114,7 @@ def test_a_service_says_where_its_modules_are(readme: Path) -> None:
     assert named <= there
 
 
-def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
+def test_contributing_names_every_folder_of_the_core_and_the_client():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## The house") : text.index("## Glossary")]
     inside = {
@@ -125,7 +125,7 @@ def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
     assert inside <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_a_folder_is_imported_by_its_facade_alone() -> None:
+def test_a_folder_is_imported_by_its_facade_alone():
     """Code of the folder itself imports its modules; all other code, and the documents, only names
     that the folder's `__init__.py` exports."""
     folders = {
@@ -153,7 +153,7 @@ def test_a_folder_is_imported_by_its_facade_alone() -> None:
     assert past == []
 
 
-def test_tests_assert_reasons_and_fields_instead_of_words() -> None:
+def test_tests_assert_reasons_and_fields_instead_of_words():
     """`match` has two words at most, where a name (`evolution.updater`) is one: tests/golden has the messages,
     and `support.errors.raises` asserts what callers can rely on."""
     wordy = []
@@ -172,7 +172,7 @@ def test_tests_assert_reasons_and_fields_instead_of_words() -> None:
     assert wordy == []
 
 
-def test_a_made_up_house(tmp_path: Path) -> None:
+def test_a_made_up_house(tmp_path):
     for name, text in {**FILES, "scripts/walks.toml": WALKS}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.commands import run_here
@@ -22,7 +20,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_job_file(case: str, tmp_path: Path) -> None:
+def test_a_bad_job_file(case, tmp_path):
     text, expected = BAD_FILES[case]
     (tmp_path / "job.yaml").write_text(text)
     command = run_here("run", "job.yaml", "--plain", cwd=tmp_path)
@@ -33,7 +31,7 @@ def test_a_bad_job_file(case: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml"]
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "folder.yaml").mkdir()
     with (tmp_path / "huge.yaml").open("wb") as file:
@@ -46,7 +44,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "job.yaml").write_text(GOOD)
     (tmp_path / "file").write_text("in the way")
     command = run_here(

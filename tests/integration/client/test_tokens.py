@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from base64 import b64encode
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +30,7 @@ from support.processes import ROOT
 GET, CANCEL = (f"/podracer.orchestrator.v1.JobService/{name}" for name in ("GetJob", "CancelJob"))
 
 
-def test_the_documented_commands(tmp_path: Path) -> None:
+def test_the_documented_commands(tmp_path):
     (commands,) = blocks(
         (ROOT / "docs/access.md").read_text().split("## Signed tokens\n")[1].split("\n## ")[0], "sh"
     )
@@ -74,7 +73,7 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     assert shown == (secrets / "tokens" / "client").read_text()
 
 
-def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
+def test_the_state_folder_of_up_issues_too(tmp_path):
     missing = run_here("token", "create", "anna", cwd=tmp_path)
     assert missing.returncode == 2
     assert (
@@ -114,14 +113,14 @@ def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
         (["revoke", "anna"], "no token 'anna' was issued from runs"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_what_cannot_be_is_told(tmp_path, arguments, problem):
     (tmp_path / "runs" / "tokens").mkdir(parents=True)
     ended = run_here("token", *arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert problem in re.sub(r"\s+", " ", ended.stderr)
 
 
-def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path: Path) -> None:
+def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path):
     api = Api(
         Store(),
         {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,10 +16,9 @@ from podracer_leaderboard import boards
 from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
-NewSpec = Callable[..., pb.LeaderboardSpec]
 
 
-async def test_making_one_again_gives_it_as_it_was(driver: Any, new_spec: NewSpec) -> None:
+async def test_making_one_again_gives_it_as_it_was(driver, new_spec):
     first = await driver.create()
     assert (first.name, first.revision, first.agent_count, list(first.candidates)) == (
         BOARD,
@@ -35,7 +32,7 @@ async def test_making_one_again_gives_it_as_it_was(driver: Any, new_spec: NewSpe
     assert (again.agent_count, again.update_time) == (2, first.update_time)
 
 
-async def test_a_name_that_is_taken_is_refused(driver: Any, new_spec: NewSpec) -> None:
+async def test_a_name_that_is_taken_is_refused(driver, new_spec):
     await driver.create()
     other = new_spec()
     other.job_uid = "uid-2"
@@ -47,14 +44,14 @@ async def test_a_name_that_is_taken_is_refused(driver: Any, new_spec: NewSpec) -
         )
 
 
-async def test_a_spec_that_cannot_be_right_makes_nothing(driver: Any) -> None:
+async def test_a_spec_that_cannot_be_right_makes_nothing(driver):
     with raises(InvalidInput, field="evolution.leaderboard_size"):
         await driver.create(population=2, leaderboard_size=5)
     with pytest.raises(NotFound):
         await driver.board()
 
 
-async def test_deleting_takes_all_with_it_and_twice_is_fine(driver: Any) -> None:
+async def test_deleting_takes_all_with_it_and_twice_is_fine(driver):
     await driver.create()
     cohort = await driver.propose(2)
     await driver.run_round(cohort, lambda agent: 1.0)
@@ -69,7 +66,7 @@ async def test_deleting_takes_all_with_it_and_twice_is_fine(driver: Any) -> None
     assert (await driver.propose(1, request_id="work-1")).proposals[0].agent.name.endswith("a0001")
 
 
-async def test_watching_gives_the_present_and_every_change(driver: Any) -> None:
+async def test_watching_gives_the_present_and_every_change(driver):
     await driver.create(leaderboard_size=2)
     names = [each.agent.name for each in (await driver.propose(3)).proposals]
     watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
@@ -85,9 +82,7 @@ async def test_watching_gives_the_present_and_every_change(driver: Any) -> None:
         await asyncio.wait_for(later.read(), 0.2)
 
 
-async def test_an_answer_cannot_outgrow_a_message(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_cannot_outgrow_a_message(driver, monkeypatch):
     """Where candidates have many episodes, the first ones have all of theirs, and the last ones
     none."""
     await driver.create(population=4, leaderboard_size=4)
@@ -109,7 +104,7 @@ async def test_an_answer_cannot_outgrow_a_message(
             assert cut.evaluation.checkpoint == each.evaluation.checkpoint
 
 
-async def test_a_watch_ends_with_the_leaderboard(driver: Any) -> None:
+async def test_a_watch_ends_with_the_leaderboard(driver):
     await driver.create()
     watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
     await watch.read()
@@ -120,7 +115,7 @@ async def test_a_watch_ends_with_the_leaderboard(driver: Any) -> None:
             pass
 
 
-async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) -> None:
+async def test_a_watch_is_told_that_the_server_drains(server, driver):
     await driver.create()
     watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
     await watch.read()

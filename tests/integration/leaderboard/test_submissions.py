@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
 from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
-NewEvaluation = Callable[..., agent_pb2.Evaluation]
 
 
 async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
@@ -27,7 +25,7 @@ async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
     return [each.agent.name for each in (await driver.propose(count)).proposals]
 
 
-async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> None:
+async def test_the_board_fills_and_then_only_better_ones_enter(driver):
     a, b, c, d = await start(driver)
     assert [(await driver.submit(a, 1.0)).rank, (await driver.submit(b, 2.0)).rank] == [1, 1]
     refused = await driver.submit(c, 0.5)
@@ -46,7 +44,7 @@ async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> N
     assert (await driver.propose(1)).admission_score == 1.5
 
 
-async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
+async def test_a_round_moves_the_agent_and_its_state(driver):
     (a,) = await start(driver, 1, leaderboard_size=1)
     await driver.submit(a, 3.0)
     await driver.propose(1)
@@ -63,7 +61,7 @@ async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
     assert [each.evaluation.lower_bound for each in (await driver.board()).candidates] == [3.0]
 
 
-async def test_a_submission_counts_once_and_its_answer_is_kept(server: Any, driver: Any) -> None:
+async def test_a_submission_counts_once_and_its_answer_is_kept(server, driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0, request_id="w1/0")
     answers = await asyncio.gather(*(driver.stub.SubmitCandidate(request) for _ in range(10)))
@@ -77,7 +75,7 @@ async def test_a_submission_counts_once_and_its_answer_is_kept(server: Any, driv
     assert (agent.env_steps, agent.rung) == (1000, 1)
 
 
-async def test_a_failed_agent_is_out_but_its_candidate_counts(driver: Any) -> None:
+async def test_a_failed_agent_is_out_but_its_candidate_counts(driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 5.0)
     request.failure = "diverged"
@@ -88,7 +86,7 @@ async def test_a_failed_agent_is_out_but_its_candidate_counts(driver: Any) -> No
     assert [each.agent.name == a for each in replacement.proposals] == [False]
 
 
-async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> None:
+async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver):
     a, *_ = await start(driver)
     await driver.submit(a, None, steps=0)
     agent = next(agent for agent in await driver.agents() if agent.name == a)
@@ -99,7 +97,7 @@ async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> N
     assert again.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
 
 
-async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(driver: Any) -> None:
+async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(driver):
     """Else who is at the bottom of its rung would be spared by a pod that gives up."""
     worst, *others = await start(driver, exploration=0.0)
     await driver.submit(worst, 1.0)
@@ -111,7 +109,7 @@ async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(dr
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_a_score_that_is_not_finite_is_refused(driver: Any, number: float) -> None:
+async def test_a_score_that_is_not_finite_is_refused(driver, number):
     a, *_ = await start(driver)
     request = driver.submission(a, number)
     request.candidate.standard_deviation = number
@@ -120,7 +118,7 @@ async def test_a_score_that_is_not_finite_is_refused(driver: Any, number: float)
     assert not (await driver.board()).candidates
 
 
-async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> None:
+async def test_a_candidate_without_a_checkpoint_cannot_enter(driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0)
     request.candidate.ClearField("checkpoint")
@@ -128,7 +126,7 @@ async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> Non
     assert (answer.admitted, answer.reason) == (False, "its evaluation names no checkpoint")
 
 
-async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
+async def test_only_an_agent_that_trains_can_end_a_round(driver):
     a, *_ = await start(driver)
     await driver.submit(a, 1.0)
     with raises(PreconditionFailed, "AGENT_NOT_TRAINING", match="a0001 is waiting"):
@@ -141,9 +139,7 @@ async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
         await driver.stub.SubmitCandidate(request)
 
 
-async def test_evaluations_are_stored_once_in_their_order(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_evaluations_are_stored_once_in_their_order(driver, new_evaluation):
     a, b, *_ = await start(driver)
     first = [
         new_evaluation(a, "e1", 1.0),
@@ -160,8 +156,8 @@ async def test_evaluations_are_stored_once_in_their_order(
 
 
 async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_candidate(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+    driver, new_evaluation
+):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0)
     early = new_evaluation(a, request.candidate.evaluation_id, 1.0)
@@ -173,9 +169,7 @@ async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_can
     assert list(listed.evaluations) == [request.candidate]
 
 
-async def test_bad_evaluations_are_refused_whole(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_bad_evaluations_are_refused_whole(driver, new_evaluation):
     a, *_ = await start(driver)
     nameless = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0), new_evaluation(a, "", 1.0)]
@@ -198,9 +192,7 @@ async def test_bad_evaluations_are_refused_whole(
     ).evaluations
 
 
-async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(driver, new_evaluation):
     a, *_ = await start(driver)
     step = pb.ExchangeRequest.Step
     record = pb.RecordEvaluationsRequest(
@@ -230,7 +222,7 @@ async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
         await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[step()]))
 
 
-async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: Any) -> None:
+async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver):
     """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and
     not of 32."""
     await driver.create(population=4, exploration=0.0)

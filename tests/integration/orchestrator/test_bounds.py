@@ -28,7 +28,7 @@ def with_arguments(size_bytes: int) -> environment_pb2.EnvironmentSpec:
     return environment
 
 
-async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site: Any) -> None:
+async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site):
     with raises(InvalidInput, field="spec", match=f"environment.* {SPEC_BYTES}"):
         await site.create(environment=with_arguments(400_000))
     with pytest.raises(Exhausted, match="larger"):
@@ -60,7 +60,7 @@ async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site
         break
 
 
-async def test_a_request_id_with_another_job_is_refused(site: Any) -> None:
+async def test_a_request_id_with_another_job_is_refused(site):
     def request(name: str) -> service_pb2.CreateJobRequest:
         spec = job_pb2.JobSpec(
             display_name=name, environment={"id": "CartPole-v1"}, objective={"target_return": 475.0}
@@ -73,7 +73,7 @@ async def test_a_request_id_with_another_job_is_refused(site: Any) -> None:
         await site.client.jobs.CreateJob(request("two"))
 
 
-async def test_what_a_pod_says_has_bounds(site: Any) -> None:
+async def test_what_a_pod_says_has_bounds(site):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
     lease = await learner.ask()
@@ -119,9 +119,7 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
     assert not site.board.evaluations
 
 
-async def test_pods_that_come_by_themselves_are_not_without_number(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pods_that_come_by_themselves_are_not_without_number(site, monkeypatch):
     monkeypatch.setattr(pods, "MOST_STATIC", 3)
     for number in range(3):
         await site.learner(f"projects/default/pods/ghost{number}").ask(0.0)
@@ -130,7 +128,7 @@ async def test_pods_that_come_by_themselves_are_not_without_number(
     await site.learner("projects/default/pods/ghost2").ask(0.0)
 
 
-async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql: Any) -> None:
+async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site, postgresql):
     await site.restart(database=postgresql.create_database("nul"))
     job = await site.create(
         environment=environment_pb2.EnvironmentSpec(entry_point="evil.envs:Nul")

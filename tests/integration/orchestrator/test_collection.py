@@ -48,7 +48,7 @@ def stored(site: Any) -> set[str]:
     return {place.prefix for place in places if place is not None}
 
 
-async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
+async def test_what_nothing_needs_goes_and_the_rest_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     first, second, third = await trained(site, site.learner(), 10.0, None, 30.0)
     assert len(stored(site)) == 6
@@ -66,8 +66,8 @@ async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
 
 
 async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(
-    site: Any,
-) -> None:
+    site,
+):
     job = await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     finals = await trained(site, learner, 10.0, 20.0, 50.0, 40.0, 30.0)
@@ -85,7 +85,7 @@ async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or
     assert stored(site) == {finals[0], finals[1], finals[2]}
 
 
-async def test_the_best_few_of_a_job_stay(site: Any) -> None:
+async def test_the_best_few_of_a_job_stay(site):
     await site.restart(keep_best=2)
     job = await site.create(pod=ONE, objective=LONG)
     finals = await trained(site, site.learner(), 10.0, 50.0, 20.0, 40.0)
@@ -96,7 +96,7 @@ async def test_the_best_few_of_a_job_stay(site: Any) -> None:
     assert stored(site) == {finals[1], finals[3]}
 
 
-async def test_what_was_challenged_stays(site: Any) -> None:
+async def test_what_was_challenged_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     learner, site.board.hears_claims = site.learner(), True
     (best,) = await trained(site, learner, 20.0)
@@ -112,9 +112,7 @@ async def test_what_was_challenged_stays(site: Any) -> None:
     assert stored(site) == {best, challenged}
 
 
-async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(
-    site: Any,
-) -> None:
+async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(site):
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     lease = await learner.ask()
@@ -134,14 +132,14 @@ async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_
     assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
 
 
-async def test_what_is_young_stays(site: Any) -> None:
+async def test_what_is_young_stays(site):
     await site.restart(collect_after=3600.0)
     await site.create(pod=ONE, objective=LONG)
     await trained(site, site.learner(), 10.0, 20.0)
     assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
 
 
-async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site: Any) -> None:
+async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site):
     await site.create(pod=ONE, objective=LONG)
     await trained(site, site.learner(), 10.0, 20.0)
     site.board.is_away = True
@@ -150,9 +148,7 @@ async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site: Any) -> 
     assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 2
 
 
-async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(
-    site: Any, monkeypatch: Any
-) -> None:
+async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site, monkeypatch):
     await site.restart(collect_every=1.0)
     await site.create(pod=ONE, objective=LONG)
     collector = site.server.orchestrator.retention
@@ -169,7 +165,7 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(
     assert all(site.store.exists(f"{prefix}{FILE_NAME}") for prefix in stored(site))
 
 
-async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> None:
+async def test_where_children_of_a_place_on_the_board_start_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     first, second = await trained(site, site.learner(), 10.0, 20.0)
     site.board.retired = {
@@ -183,7 +179,7 @@ async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> 
     assert stored(site) == {first, second}
 
 
-async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site: Any) -> None:
+async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site):
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     lease = await learner.ask()

@@ -75,7 +75,7 @@ def earlier(content: bytes) -> str:
     return f"{NAME}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> None:
+async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site):
     first = await upload(site, FIRST)
     job = await create_job(site, first)
     second = await upload(site, SECOND)
@@ -96,7 +96,7 @@ async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> N
     assert (await names(site), objects(site)) == ([], [])
 
 
-async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: Any) -> None:
+async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site):
     await upload(site, FIRST)
     watcher = await site.create()
 
@@ -114,7 +114,7 @@ async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: 
         await site.artifacts.DeleteArtifact(name=NAME)
 
 
-async def test_what_no_job_needs_is_collected(site: Any) -> None:
+async def test_what_no_job_needs_is_collected(site):
     await upload(site, FIRST)
     second = await upload(site, SECOND)
     assert len(objects(site)) == 2
@@ -124,7 +124,7 @@ async def test_what_no_job_needs_is_collected(site: Any) -> None:
         await download(site, earlier(FIRST))
 
 
-async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site: Any) -> None:
+async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site):
     job = await create_job(site, await upload(site, FIRST))
     await upload(site, SECOND)
     again = await upload(site, FIRST)
@@ -144,7 +144,7 @@ async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site
     assert await download(site, NAME) == SECOND
 
 
-async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> None:
+async def test_without_replace_and_of_another_kind_it_is_refused(site):
     await upload(site, FIRST)
     with pytest.raises(AlreadyExists, match="kind DATA_SET"):
         await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
@@ -163,7 +163,7 @@ async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> N
     assert await names(site) == [NAME]
 
 
-async def test_the_same_request_again_changes_nothing(site: Any) -> None:
+async def test_the_same_request_again_changes_nothing(site):
     await upload(site, FIRST, request_id="one")
     second = await upload(site, SECOND, request_id="two")
     assert (await upload(site, SECOND, request_id="two")) == second
@@ -171,9 +171,7 @@ async def test_the_same_request_again_changes_nothing(site: Any) -> None:
     assert await download(site, NAME) == SECOND
 
 
-async def test_killed_between_the_store_and_the_database(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_killed_between_the_store_and_the_database(site, monkeypatch):
     """The name keeps its content; the unrecorded object is collected, also after a restart."""
     await upload(site, FIRST)
 
@@ -193,7 +191,7 @@ async def test_killed_between_the_store_and_the_database(
     assert await download(site, NAME) == SECOND
 
 
-async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) -> None:
+async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site):
     contents = [b"%d" % number * 1000 for number in range(6)]
     await asyncio.gather(*(upload(site, content) for content in contents))
     await site.jobs.CollectCheckpoints()
@@ -201,7 +199,7 @@ async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) ->
     assert len(objects(site)) == 1
 
 
-async def test_only_what_was_read_is_replaced(site: Any) -> None:
+async def test_only_what_was_read_is_replaced(site):
     """Two have read the first content and add to it: the second is told, and nothing that was
     stored is lost."""
     first = await upload(site, FIRST)
@@ -228,7 +226,7 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
     assert NAME not in await names(site)
 
 
-async def test_one_of_those_who_replace_the_same_at_once_succeeds(site: Any) -> None:
+async def test_one_of_those_who_replace_the_same_at_once_succeeds(site):
     first = await upload(site, FIRST)
     contents = [b"%d" % number * 1000 for number in range(6)]
     wishes = (upload(site, content, replaced_sha256=first.sha256) for content in contents)

@@ -131,9 +131,7 @@ def requests(method: Any, messages: RandomMessages) -> Iterator[Any]:
                 yield named
 
 
-async def test_no_answer_names_another_project(
-    site: Any, board: str, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_no_answer_names_another_project(site, board, make_spec, make_evaluation):
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     for project, name in ((SECRET, "rival-data"), ("a", "a-data")):
@@ -215,9 +213,7 @@ async def test_no_answer_names_another_project(
     await batcher.close()
 
 
-async def test_a_checkpoint_of_another_job_is_never_ones_best(
-    site: Any, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_a_checkpoint_of_another_job_is_never_ones_best(site, make_spec, make_evaluation):
     """A lease's holder that knows the other's checkpoint names it in an evaluation, to have it
     served as its own."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
@@ -245,9 +241,7 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(
         await site.client.pods.RenewLease(wrong, metadata=bearer(own.lease.token))
 
 
-async def test_the_end_of_a_log_is_for_the_job_that_ran(
-    site: Any, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_the_end_of_a_log_is_for_the_job_that_ran(site, make_spec, make_evaluation):
     """Any job that a pod may serve hears that the pod crashes, and only the one that it worked for
     what it has said."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)

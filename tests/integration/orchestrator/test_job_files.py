@@ -54,7 +54,7 @@ async def parts(site: Any) -> dict[str, Any]:
     return {"environment": environment, "data": {"table": reference(table, "prices.csv")}}
 
 
-async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> None:
+async def test_pods_are_told_code_and_data(site, parts):
     job = await site.create(**parts)
     assert job.state == job_pb2.JOB_STATE_VALIDATING
     assert job.spec.environment == parts["environment"]
@@ -81,9 +81,7 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
     assert lease.train.cohort.environment == told
 
 
-async def test_a_built_in_environment_with_data_is_inspected(
-    site: Any, parts: dict[str, Any]
-) -> None:
+async def test_a_built_in_environment_with_data_is_inspected(site, parts):
     job = await site.create(environment={"id": "StockTrading-v0"}, data=parts["data"])
     assert job.state == job_pb2.JOB_STATE_VALIDATING
     with raises(InvalidInput, "INVALID_JOB", field="data.table"):
@@ -125,8 +123,8 @@ async def test_a_built_in_environment_with_data_is_inspected(
 )
 @pytest.mark.parametrize("validate_only", [False, True])
 async def test_what_was_not_uploaded_so_is_refused_by_its_field(
-    site: Any, parts: dict[str, Any], make_spec: Any, spoil: Any, field: str, validate_only: bool
-) -> None:
+    site, parts, make_spec, spoil, field, validate_only
+):
     spec = make_spec(**parts)
     spoil(spec)
     with pytest.raises(InvalidInput) as refused:
@@ -135,7 +133,7 @@ async def test_what_was_not_uploaded_so_is_refused_by_its_field(
     assert not (await site.jobs.ListJobs()).jobs
 
 
-async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
+async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site):
     stored = await upload(site, b"PK checkpoint", artifact_pb2.ARTIFACT_KIND_POLICY)
     founder = evolution_pb2.Founder(agent=stored.name, algorithm="ppo")
     founder.checkpoint.prefix, founder.checkpoint.manifest_sha256 = stored.uri, "0" * 64
@@ -151,15 +149,13 @@ async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
     assert told.checkpoint.prefix == stored.uri
 
 
-async def test_files_of_another_project_are_not_ones_own(
-    site: Any, parts: dict[str, Any], make_spec: Any
-) -> None:
+async def test_files_of_another_project_are_not_ones_own(site, parts, make_spec):
     request = job_service_pb2.CreateJobRequest(parent="projects/other", spec=make_spec(**parts))
     with raises(InvalidInput, "NOT_UPLOADED"):
         await site.client.jobs.CreateJob(request)
 
 
-async def test_a_file_stays_as_long_as_a_job_needs_it(site: Any, parts: dict[str, Any]) -> None:
+async def test_a_file_stays_as_long_as_a_job_needs_it(site, parts):
     name = f"projects/default/artifacts/{parts['environment'].code.sha256}"
     jobs = [await site.create(**parts) for _ in range(2)]
 
@@ -181,7 +177,7 @@ async def test_a_file_stays_as_long_as_a_job_needs_it(site: Any, parts: dict[str
         await site.create(**parts)
 
 
-async def test_a_code_archive_may_not_be_as_large_as_a_data_set(site: Any) -> None:
+async def test_a_code_archive_may_not_be_as_large_as_a_data_set(site):
     for kind, size_bytes, expected in (
         (artifact_pb2.ARTIFACT_KIND_CODE, (64 << 20) + 1, Exhausted),
         # for its bytes, not for its size

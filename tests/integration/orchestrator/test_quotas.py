@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ async def create(site: Any, make_spec: Any, parent: str = "") -> job_pb2.Job:
     return (await site.jobs.CreateJob(parent=parent, spec=spec)).job
 
 
-async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
+async def test_unfinished_jobs(site, make_spec):
     job = await create(site, make_spec)
     await create(site, make_spec)
     with raises(Exhausted, "QUOTA_EXCEEDED", match="2 unfinished jobs; 1"):
@@ -56,7 +55,7 @@ async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
         await create(site, make_spec, "projects/other")
 
 
-async def test_pods_at_work_of_all_jobs_together(site: Any, make_spec: Any) -> None:
+async def test_pods_at_work_of_all_jobs_together(site, make_spec):
     await create(site, make_spec)
     await create(site, make_spec)
     learners = [site.learner(f"projects/default/pods/pod-{index}") for index in range(3)]
@@ -85,9 +84,7 @@ def stored(site: Any) -> int:
     return sum(info.size_bytes for info in site.store.list("projects/default/artifacts/"))
 
 
-async def test_bytes_of_uploads_and_a_file_that_changes(
-    site: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_bytes_of_uploads_and_a_file_that_changes(site, caplog):
     await upload(site, b"a" * 60)
     await upload(site, b"a" * 60)  # it is there already
     with raises(Exhausted, "QUOTA_EXCEEDED", match="uploads; 60"):
@@ -100,7 +97,7 @@ async def test_bytes_of_uploads_and_a_file_that_changes(
     assert "keeping the former content of" in caplog.text
 
 
-async def test_a_request_id_stores_its_own_content_only(site: Any) -> None:
+async def test_a_request_id_stores_its_own_content_only(site):
     first = await upload(site, b"x", artifact_id="small", request_id="r")
     assert await upload(site, b"x", artifact_id="small", request_id="r") == first
     for number in range(5):
@@ -130,7 +127,7 @@ class OpenUpload:
         await self.answer
 
 
-async def test_uploads_in_progress_count(site: Any) -> None:
+async def test_uploads_in_progress_count(site):
     uploads = site.server.orchestrator.uploads
     held = OpenUpload(site, b"a" * 60)
     await until(lambda: uploads.in_progress("default") == (60, 1))
@@ -144,9 +141,7 @@ async def test_uploads_in_progress_count(site: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [("PROJECT_BYTES", 50), ("PROJECT_UPLOADS", 1)])
-async def test_uploads_wait_for_room_and_do_not_hold_up_others(
-    site: Any, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
-) -> None:
+async def test_uploads_wait_for_room_and_do_not_hold_up_others(site, monkeypatch, limit):
     for name, value in (limit, ("ALL_BYTES", 80)):
         monkeypatch.setattr(uploads_module, name, value)
     uploads = site.server.orchestrator.uploads
@@ -169,9 +164,7 @@ async def test_uploads_wait_for_room_and_do_not_hold_up_others(
 
 
 @pytest.mark.parametrize("how", ["idle", "slow"])
-async def test_an_upload_without_progress_is_given_up(
-    site: Any, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_an_upload_without_progress_is_given_up(site, monkeypatch, how):
     if how == "idle":
         monkeypatch.setattr(uploads_module, "IDLE_S", 0.05)
     else:
@@ -182,7 +175,7 @@ async def test_an_upload_without_progress_is_given_up(
     assert site.server.orchestrator.uploads.in_progress("default") == (0, 0)
 
 
-async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> None:
+async def test_what_a_project_keeps_is_counted(site, make_spec):
     write(
         site, {"*": {"artifacts": 2, "stored_bytes": 50, "ended_jobs": 1, "forks": 0, "aliases": 0}}
     )
@@ -222,7 +215,7 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
         ('{"*": {"jobs": true}}', "jobs is True, expected a whole number"),
     ],
 )
-def test_a_wrong_file_says_where(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_says_where(tmp_path, text, message):
     path = tmp_path / "quotas.json"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=message) as refused:

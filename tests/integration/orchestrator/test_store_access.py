@@ -108,9 +108,7 @@ async def refused(call: Callable[[], Any]) -> str:
     return caught.value.reason
 
 
-async def test_checkpoints_are_written_committed_and_resumed(
-    site: Any, store_url: str, s3: S3Server
-) -> None:
+async def test_checkpoints_are_written_committed_and_resumed(site, store_url, s3):
     pod = await leased(site, store_url, s3)
     reference = await pod.commit(100)
     gives_keys = s3.program is PROGRAMS["minio"]
@@ -138,7 +136,7 @@ async def test_checkpoints_are_written_committed_and_resumed(
     assert not await again.do(again.store.exists, f"{prefix}absent")
 
 
-async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_a_lease_reaches_nothing_else(site, store_url, s3):
     pod = await leased(site, store_url, s3)
     reference = await pod.commit(100)
     root = open_store(store_url, s3.settings)
@@ -167,9 +165,7 @@ async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Ser
     assert root.exists(f"{reference.prefix}manifest.json")
 
 
-async def test_keys_of_a_session_are_as_narrow_as_the_lease(
-    site: Any, store_url: str, s3: S3Server
-) -> None:
+async def test_keys_of_a_session_are_as_narrow_as_the_lease(site, store_url, s3):
     """Whoever has got hold of the keys asks the store itself, past all of our code."""
     if s3.program is not PROGRAMS["minio"]:
         pytest.skip("it gives no keys of a session")
@@ -214,7 +210,7 @@ async def test_keys_of_a_session_are_as_narrow_as_the_lease(
         assert caught.value.code == "AccessDenied"
 
 
-async def test_what_the_work_names_is_read_by_url(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_what_the_work_names_is_read_by_url(site, store_url, s3):
     """A checkpoint of another job that the agent starts from, and nothing beside it."""
     first = await leased(site, store_url, s3)
     reference = await first.commit(100)

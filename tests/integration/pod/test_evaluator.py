@@ -36,7 +36,6 @@ from podracer_core.errors import (
     DataCorrupted,
     InvalidInput,
     NotFound,
-    PodracerError,
     PreconditionFailed,
     Unavailable,
     UserCodeFailed,
@@ -138,9 +137,7 @@ def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
     ).evaluate(actor, seeds)
 
 
-def test_a_session_answers_with_what_an_evaluation_in_process_gives(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_a_session_answers_with_what_an_evaluation_in_process_gives(converse, train_work):
     cohort = train_work("Pendulum-v1", members=2).cohort
     algorithm = trained(cohort)
     agents = [member.name for member in cohort.members]
@@ -161,9 +158,7 @@ def test_a_session_answers_with_what_an_evaluation_in_process_gives(
         assert evaluation.policy_version == 2
 
 
-def test_policies_above_a_mebibyte_come_in_chunks(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_policies_above_a_mebibyte_come_in_chunks(converse, train_work):
     cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
     algorithm = trained(cohort, updates=0)
     conversation = converse()
@@ -175,9 +170,7 @@ def test_policies_above_a_mebibyte_come_in_chunks(
     assert returns == [result.returns for result in expected]
 
 
-def test_one_member_of_the_cohort_alone(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_one_member_of_the_cohort_alone(converse, train_work):
     cohort = train_work(members=3).cohort
     algorithm = trained(cohort)
     conversation = converse()
@@ -191,8 +184,8 @@ def test_one_member_of_the_cohort_alone(
 
 
 def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+    converse, train_work
+):
     cohort = train_work("Pendulum-v1", members=1).cohort
     state = trained(cohort).actor_state()
     agents = [cohort.members[0].name]
@@ -214,9 +207,7 @@ def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate
     assert sum(answers.values()) >= 3
 
 
-def test_evaluation_goes_on_only_while_admission_is_possible(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_evaluation_goes_on_only_while_admission_is_possible(converse, train_work):
     cohort = train_work(members=1).cohort
     state, agents = trained(cohort).actor_state(), [cohort.members[0].name]
     conversation = converse()
@@ -253,9 +244,7 @@ def test_evaluation_goes_on_only_while_admission_is_possible(
         "a purpose that is none", "no number",
     ],
 )  # fmt: skip
-def test_an_order_that_cannot_be_right_ends_the_session(
-    converse: Callable[[], Conversation], train_work: MakeWork, bad: dict[str, Any]
-) -> None:
+def test_an_order_that_cannot_be_right_ends_the_session(converse, train_work, bad):
     cohort = train_work(members=1).cohort
     state = trained(cohort, updates=0).actor_state()
     conversation = converse()
@@ -269,9 +258,7 @@ def test_an_order_that_cannot_be_right_ends_the_session(
 @pytest.mark.parametrize(
     "message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"]
 )
-def test_a_message_that_says_nothing_here_ends_the_session(
-    converse: Callable[[], Conversation], train_work: MakeWork, message: dict[str, Any]
-) -> None:
+def test_a_message_that_says_nothing_here_ends_the_session(converse, train_work, message):
     conversation = converse()
     conversation.open(train_work(members=1).cohort)
     conversation.read()
@@ -280,9 +267,7 @@ def test_a_message_that_says_nothing_here_ends_the_session(
         conversation.read()
 
 
-def test_a_device_is_one_that_is_here(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_a_device_is_one_that_is_here(converse, train_work):
     for device, error in (("'; DROP", InvalidInput), ("cuda:99", PreconditionFailed)):
         conversation = converse()
         conversation.open(train_work(members=1).cohort, device=device)
@@ -291,11 +276,7 @@ def test_a_device_is_one_that_is_here(
         conversation.close()
 
 
-def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
-    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-    converse: Callable[[], Conversation],
-    train_work: MakeWork,
-) -> None:
+def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(stub, converse, train_work):
     cohort = train_work("Pendulum-v1", members=1).cohort
     state = trained(cohort, updates=0).actor_state()
     cohort.environment.max_episode_steps = 1 << 62
@@ -311,7 +292,7 @@ def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
         time.sleep(0.05)
 
 
-def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) -> None:
+def test_sigterm_tells_open_sessions_and_ends(lab, train_work):
     process = lab.start("evaluator")
     conversation = Conversation(
         evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
@@ -353,9 +334,7 @@ class TestCheckpoints:
         )
         return message, result, algorithm
 
-    def test_the_stored_seeds_give_the_stored_returns_again(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_the_stored_seeds_give_the_stored_returns_again(self, stub, stored):
         message, result, _ = stored
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=message)]
@@ -373,18 +352,14 @@ class TestCheckpoints:
             64,
         ]
 
-    def test_from_a_folder(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_from_a_folder(self, evaluator, stub, stored):
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
         response = stub.EvaluateCheckpoint(
             pb.EvaluateCheckpointRequest(checkpoints=[source]), timeout=30
         )
         assert response.largest_difference == 0.0
 
-    def test_fresh_episodes_are_fresh(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_fresh_episodes_are_fresh(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])], episodes=12
         )
@@ -393,9 +368,7 @@ class TestCheckpoints:
         assert not set(first.seeds) & set(second.seeds)
         assert not stub.EvaluateCheckpoint(request, timeout=30).HasField("largest_difference")
 
-    def test_in_another_environment(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_in_another_environment(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])],
             environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1", max_episode_steps=10),
@@ -403,9 +376,7 @@ class TestCheckpoints:
         )
         assert list(stub.EvaluateCheckpoint(request, timeout=30).evaluation.lengths) == [10, 10]
 
-    def test_by_another_evaluator(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_by_another_evaluator(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])]
         )
@@ -423,9 +394,7 @@ class TestCheckpoints:
         ):
             stub.EvaluateCheckpoint(request, timeout=30)
 
-    def test_a_damaged_file_is_named(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_a_damaged_file_is_named(self, evaluator, stub, stored):
         path = evaluator.store_folder / PREFIX / "actor.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"!")
         request = pb.EvaluateCheckpointRequest(
@@ -444,14 +413,7 @@ class TestCheckpoints:
             (pb.EXPORT_FORMAT_ONNX, ".onnx"),
         ],
     )
-    def test_an_exported_policy_acts_without_podracer(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        stored: Any,
-        number: Any,
-        suffix: str,
-        tmp_path: Path,
-    ) -> None:
+    def test_an_exported_policy_acts_without_podracer(self, stub, stored, number, suffix, tmp_path):
         message, _, algorithm = stored
         request = pb.ExportPolicyRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=message)], format=number
@@ -476,9 +438,7 @@ class TestCheckpoints:
         expected = algorithm.actor.greedy(observation.unsqueeze(0))[0]
         assert torch.allclose(policy(observation), expected, atol=1e-5)
 
-    def test_several_act_together(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_several_act_together(self, evaluator, stub, stored):
         """By reference, by folder, and by the hash of a packed one, which has to be brought
         first."""
         message, result, _ = stored
@@ -513,9 +473,7 @@ class TestCheckpoints:
         with raises(InvalidInput, "ENSEMBLE_RULE"):
             list(stub.ExportPolicy(export, timeout=30))
 
-    def test_a_file_that_is_no_policy(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub
-    ) -> None:
+    def test_a_file_that_is_no_policy(self, stub):
         bring_file(stub.PutFile, pb.PutFileRequest, b"not a policy", "")
         source = pb.CheckpointSource(file_sha256=hashlib.sha256(b"not a policy").hexdigest())
         with pytest.raises(DataCorrupted, match="a packed policy"):
@@ -532,13 +490,7 @@ class TestCheckpoints:
             ({"seeds": [1], "purpose": 99}, "purpose: is 99, .*defined"),
         ],
     )
-    def test_a_request_that_cannot_be_right_is_refused(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        stored: Any,
-        fields: dict[str, Any],
-        complaint: str,
-    ) -> None:
+    def test_a_request_that_cannot_be_right_is_refused(self, stub, stored, fields, complaint):
         source = pb.CheckpointSource(checkpoint=stored[0])
         with pytest.raises(InvalidInput, match=complaint):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source], **fields))
@@ -562,18 +514,11 @@ class TestCheckpoints:
         ],
         ids=["none", "empty", "no folder", "no name of a folder", "a byte of none", "no object"],
     )
-    def test_a_checkpoint_that_is_not_there(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        sources: list[pb.CheckpointSource],
-        error: type[PodracerError],
-    ) -> None:
+    def test_a_checkpoint_that_is_not_there(self, stub, sources, error):
         with pytest.raises(error):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=sources))
 
-    def test_a_shared_evaluator_reads_no_folders(
-        self, lab: Any, evaluator: Any, stored: Any
-    ) -> None:
+    def test_a_shared_evaluator_reads_no_folders(self, lab, evaluator, stored):
         lab.start("evaluator")
         stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
@@ -591,18 +536,14 @@ def user_environment(
 
 class TestInspect:
     @pytest.mark.parametrize("seconds", [-1, 3601, (1 << 63) - 1])
-    def test_a_limit_that_is_none(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int
-    ) -> None:
+    def test_a_limit_that_is_none(self, stub, seconds):
         request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
         request.timeout.seconds = seconds
         with raises(InvalidInput, field="timeout") as refused:
             stub.Inspect(request, timeout=30)
         assert refused.value.violations[0].field == "timeout"
 
-    def test_a_users_own_that_raises(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
-    ) -> None:
+    def test_a_users_own_that_raises(self, stub, tmp_path):
         (tmp_path / "maze.py").write_text(
             "class Maze:\n    def __init__(self, size):\n        raise KeyError('walls')\n"
         )
@@ -612,9 +553,7 @@ class TestInspect:
             stub.Inspect(pb.InspectRequest(environment=spec), timeout=30)
         assert "KeyError: 'walls'" in failed.value.user_traceback
 
-    def test_one_that_never_starts_is_given_up_in_time(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
-    ) -> None:
+    def test_one_that_never_starts_is_given_up_in_time(self, stub, tmp_path):
         (tmp_path / "slow.py").write_text(
             "import time\nclass Slow:\n    def __init__(self):\n        time.sleep(600)\n"
         )

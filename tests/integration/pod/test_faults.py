@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from podracer_platform.storage import open_store
 from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
-
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 
 def progress(granted: Any) -> int:
@@ -43,9 +40,7 @@ def restart(lab: Any, role: str, name: str) -> None:
         pytest.param(True, id="lock-step"),
     ],
 )
-def test_a_killed_worker_comes_back_and_no_step_counts_twice(
-    lab: Any, train_work: MakeWork, lock_step: bool
-) -> None:
+def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab, train_work, lock_step):
     lab.start_split()
     granted = lab.orchestrator.offer(
         train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0
@@ -63,9 +58,7 @@ def test_a_killed_worker_comes_back_and_no_step_counts_twice(
     assert steps == sorted(steps)
 
 
-def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab, train_work):
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -80,9 +73,7 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(
 
 
 @pytest.mark.thorough
-def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab, train_work):
     """A round of limited steps: one of limited seconds would give up half its length after its
     end."""
     steps = 16 * 8 * 500
@@ -99,9 +90,7 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(lab, train_work):
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -112,9 +101,7 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab, train_work):
     lab.start_split()
     granted = lab.orchestrator.offer(
         train=train_work("Pendulum-v1", steps=16 * 8 * 500, episodes=200), term_s=5.0
@@ -132,9 +119,7 @@ def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(
     assert all(len(member.candidate.returns) > 0 for member in granted.completed.train.members)
 
 
-def test_training_goes_on_while_a_commit_finds_no_orchestrator(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_training_goes_on_while_a_commit_finds_no_orchestrator(lab, train_work):
     def refuse() -> None:
         raise Unavailable("the orchestrator is away")
 
@@ -157,9 +142,7 @@ def test_training_goes_on_while_a_commit_finds_no_orchestrator(
     )
 
 
-def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab, train_work):
     """SIGSTOP in the middle of training, with checkpoints and evaluations as often as they can
     be."""
     lab.start_learner()
@@ -192,7 +175,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
 
 
 @pytest.mark.thorough
-def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
+def test_a_learner_frozen_at_the_very_end_cannot_complete(lab, train_work):
     lab.start_learner()
     completing = threading.Event()
     frozen = threading.Event()
@@ -216,7 +199,7 @@ def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: 
 
 
 @pytest.mark.parametrize("layout", ["fused", "split"])
-def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layout: str) -> None:
+def test_sigterm_commits_releases_and_ends(lab, train_work, layout):
     process = lab.start_learner() if layout == "fused" else lab.start_split()
     granted = lab.orchestrator.offer(train=train_work(members=8, envs=32, seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -231,14 +214,14 @@ def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layou
         assert load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
 
 
-def test_sigterm_while_idle_ends_it(lab: Any) -> None:
+def test_sigterm_while_idle_ends_it(lab):
     process = lab.start_learner()
     wait_until(lambda: bool(lab.orchestrator.requests))
     lab.kill("learner", signal.SIGTERM)
     assert process.wait(60) == 0
 
 
-def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: MakeWork) -> None:
+def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab, train_work):
     process = lab.start_split(peer_patience="600")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -249,9 +232,7 @@ def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: M
     assert granted.commits
 
 
-def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab, train_work):
     lab.start_learner()
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)

@@ -85,9 +85,7 @@ def work(train_work: MakeWork) -> pod_service_pb2.TrainWork:
     return train_work(envs=ENVS, seconds=300.0, hyperparameters={"normalize_observations": True})
 
 
-def test_workers_leave_and_come_in_the_middle_of_a_round(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_workers_leave_and_come_in_the_middle_of_a_round(lab, work):
     lab.start_split(workers=2)
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)
@@ -109,9 +107,7 @@ def test_workers_leave_and_come_in_the_middle_of_a_round(
     training.end()
 
 
-def test_a_frozen_worker_and_one_that_is_ten_times_slower_cost_their_share(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_a_frozen_worker_and_one_that_is_ten_times_slower_cost_their_share(lab, work):
     lab.start_split(workers=2, collect_ahead="1")
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)

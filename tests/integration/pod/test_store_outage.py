@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
 pytestmark = pytest.mark.processes
 
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 LASTING = each_program(*(name for name, program in PROGRAMS.items() if program.keeps))
 
@@ -80,9 +79,7 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
     return work
 
 
-def test_a_pod_waits_for_the_store_before_it_leases(
-    lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_a_pod_waits_for_the_store_before_it_leases(lab, s3, train_work):
     s3.stop()
     health = f"unix://{lab.folder}/health"
     start_learner(lab, s3, health_listen=health)
@@ -102,8 +99,8 @@ def test_a_pod_waits_for_the_store_before_it_leases(
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
-) -> None:
+    s3_lab, s3, train_work, fault
+):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     s3.stop() if fault == "killed" else s3.freeze()
@@ -123,9 +120,7 @@ def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
 
 
 @pytest.mark.parametrize("s3", LASTING, indirect=True)
-def test_the_end_of_a_round_waits_for_the_store(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_the_end_of_a_round_waits_for_the_store(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
@@ -150,7 +145,7 @@ def test_the_end_of_a_round_waits_for_the_store(
     nothing_waits(s3_lab)
 
 
-def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_patience_with_the_store_has_an_end(lab, s3, train_work):
     start_learner(lab, s3, s3_attempts="1", store_patience="1s")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
@@ -163,9 +158,7 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
 
 
 @pytest.mark.thorough
-def test_sigterm_while_the_store_is_away_ends_the_wait(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()
@@ -178,9 +171,7 @@ def test_sigterm_while_the_store_is_away_ends_the_wait(
     assert committed_are_there(granted, store_of(s3_lab, s3)) >= 2
 
 
-def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()

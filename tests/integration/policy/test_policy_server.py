@@ -34,14 +34,14 @@ from support.errors import raises
 from support.policies import random_policy, with_origin, with_original_space
 from support.processes import wait_until
 
-from .conftest import BOX, CHOICE, Site, torque_policy
+from .conftest import BOX, CHOICE, torque_policy
 
 pytestmark = pytest.mark.processes
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 
-def test_acts_as_the_local_policy_does(site: Site) -> None:
+def test_acts_as_the_local_policy_does(site):
     checkpoints = [torque_policy(seed) for seed in (0, 1)]
     one, two = (
         site.checkpoint(f"c{seed}", checkpoint) for seed, checkpoint in enumerate(checkpoints)
@@ -80,7 +80,7 @@ def test_acts_as_the_local_policy_does(site: Site) -> None:
         )
 
 
-def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
+def test_takes_the_parts_of_an_observation_by_name(site):
     hand = gymnasium.spaces.Tuple(
         [gymnasium.spaces.Discrete(32), gymnasium.spaces.Discrete(2, start=1)]
     )
@@ -134,7 +134,7 @@ def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
                 client.act(wrong, policy="hand")
 
 
-def test_tells_seconds_since_1970_apart(site: Site) -> None:
+def test_tells_seconds_since_1970_apart(site):
     checkpoint = with_origin(random_policy("ppo", BOX, CHOICE, 2), 1.7e9)
     served = site.checkpoint("c", checkpoint)
     torques = with_origin(torque_policy(7), 1.7e9)
@@ -167,7 +167,7 @@ def test_tells_seconds_since_1970_apart(site: Site) -> None:
         assert client.act(times, policy="choices", action_mask=masks).tolist() == [0, 1]
 
 
-def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> None:
+def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site):
     site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
 
     def requests() -> Iterator[pb.ActStreamRequest]:
@@ -203,7 +203,7 @@ def tensor(
     return tensor_pb2.Tensor(dtype=name, shape=array.shape, inline=array.tobytes())
 
 
-def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> None:
+def test_wrong_requests_are_refused_by_field_and_change_nothing(site):
     site.serve(
         policies=f"p={site.checkpoint('c', torque_policy(0))},"
         f"d={site.checkpoint('d', random_policy('ppo', BOX, CHOICE, 1))}"
@@ -262,7 +262,7 @@ def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> N
         assert client.policy("p").request_count == 0
 
 
-def test_who_acts_cannot_exchange(tls_site: Site) -> None:
+def test_who_acts_cannot_exchange(tls_site):
     tls_site.serve(policies=f"p={tls_site.checkpoint('c', torque_policy(0))}")
     packed = pack_policy(torque_policy(1))
     with tls_site.client() as client, tls_site.client("control") as operator:
@@ -284,7 +284,7 @@ def test_who_acts_cannot_exchange(tls_site: Site) -> None:
         plain.policies()
 
 
-def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
+def test_bad_policies_are_refused_and_the_served_one_stays(site):
     site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
     packed = pack_policy(torque_policy(1))
     with site.client("control") as client:
@@ -320,7 +320,7 @@ def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
         np.testing.assert_array_equal(client.act(OBSERVATIONS), before)
 
 
-def test_exchanged_under_load_without_an_error(site: Site) -> None:
+def test_exchanged_under_load_without_an_error(site):
     checkpoints = [torque_policy(seed) for seed in range(4)]
     site.serve(policies=f"p={site.checkpoint('c', checkpoints[0])}")
     expected = [load_policy(one)(torch.tensor(OBSERVATIONS)).numpy() for one in checkpoints]
@@ -362,7 +362,7 @@ def test_exchanged_under_load_without_an_error(site: Site) -> None:
     assert {"v4", "v8", "v12"} <= seen
 
 
-def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
+def test_killed_and_started_again_it_is_found_again(site):
     settings = {
         "policies": f"p={site.checkpoint('c', torque_policy(0))}",
         "health_listen": "127.0.0.1:0",
@@ -391,7 +391,7 @@ def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
         ("a/b=/c", "PODRACER_POLICIES: expected 1 to 100 letters"),
     ],
 )
-def test_bad_settings_are_one_line(site: Site, policies: str, problem: str) -> None:
+def test_bad_settings_are_one_line(site, policies, problem):
     environment = {
         "PODRACER_TOKENS": str(site.secrets / "tokens"),
         "PODRACER_POLICIES": policies,

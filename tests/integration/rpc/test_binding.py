@@ -56,7 +56,7 @@ both = pytest.mark.parametrize("aio", [False, True], ids=["sync", "aio"])
 
 
 @both
-def test_taken_port(world: Any, aio: bool) -> None:
+def test_taken_port(world, aio):
     with (
         create_server("127.0.0.1:0", [world.register_sync], world.authorizer) as first,
         raises(InvalidInput, "ADDRESS_IN_USE", field="address", match=first.address),
@@ -65,22 +65,20 @@ def test_taken_port(world: Any, aio: bool) -> None:
 
 
 @both
-def test_foreign_address(world: Any, aio: bool) -> None:
+def test_foreign_address(world, aio):
     with raises(InvalidInput, "ADDRESS_UNUSABLE") as caught:
         create(world, "192.0.2.1:8080", aio=aio, options=ServerOptions(allow_insecure=True))
     assert "192.0.2.1:8080" in caught.value.message
 
 
 @both
-def test_a_port_is_free_again_after_its_server(world: Any, aio: bool) -> None:
+def test_a_port_is_free_again_after_its_server(world, aio):
     address = create(world, "127.0.0.1:0", aio=aio)
     assert create(world, address, aio=aio) == address
 
 
 @both
-def test_leaving_the_machine_needs_the_flag(
-    world: Any, aio: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaving_the_machine_needs_the_flag(world, aio, caplog):
     with raises(InvalidInput, "INSECURE_ADDRESS"):
         create(world, "0.0.0.0:0", aio=aio)
     with caplog.at_level(logging.WARNING):
@@ -90,12 +88,12 @@ def test_leaving_the_machine_needs_the_flag(
     assert "without TLS" in caplog.text
 
 
-def test_localhost(world: Any) -> None:
+def test_localhost(world):
     with create_server("localhost:0", [world.register_sync], world.authorizer) as server:
         assert _hello(server, world) == b"pod  0"
 
 
-def test_unix_socket(world: Any, folder: Path) -> None:
+def test_unix_socket(world, folder):
     address = f"unix://{folder}/run/worker.sock"
     with create_server(address, [world.register_sync], world.authorizer) as server:
         assert server.address == address
@@ -107,14 +105,14 @@ def test_unix_socket(world: Any, folder: Path) -> None:
         assert _hello(server, world) == b"pod  0"
 
 
-async def test_unix_socket_aio(world: Any, folder: Path) -> None:
+async def test_unix_socket_aio(world, folder):
     address = f"unix://{folder}/leaderboard.sock"
     server = await create_aio_server(address, [world.register_aio], world.authorizer)
     async with server, open_aio_channel(server.address, "pod-token") as channel:
         assert await world.Stub(channel).unary(b"hello") == b"pod  0"
 
 
-def test_stale_socket_is_replaced_and_a_file_is_not(world: Any, folder: Path) -> None:
+def test_stale_socket_is_replaced_and_a_file_is_not(world, folder):
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stale.bind(str(folder / "worker.sock"))
     stale.close()  # as after a kill: the file stays without a listener

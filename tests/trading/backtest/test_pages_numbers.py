@@ -21,7 +21,7 @@ from podracer_trading.backtest import (
 )
 
 
-def test_months_by_hand() -> None:
+def test_months_by_hand():
     times = np.array(
         ["2018-12-28", "2018-12-31", "2019-01-02", "2019-01-31", "2019-03-01"], "datetime64[us]"
     )
@@ -34,7 +34,7 @@ def test_months_by_hand() -> None:
     assert list(found) == sorted(found)
 
 
-def test_falls_by_hand() -> None:
+def test_falls_by_hand():
     values = np.array([100.0, 90.0, 100.0, 120.0, 60.0, 90.0, 121.0, 120.0])
     assert drawdowns(values) == [
         Drawdown(pytest.approx(-0.5), 3, 4, 6),
@@ -45,14 +45,14 @@ def test_falls_by_hand() -> None:
     assert drawdowns(np.array([1.0, 1.0, 2.0])) == []
 
 
-def test_the_deepest_fall_is_the_largest_drawdown() -> None:
+def test_the_deepest_fall_is_the_largest_drawdown():
     values = np.exp(np.random.default_rng(0).normal(0, 0.02, 500).cumsum())
     falls = drawdowns(values)
     assert falls[0] == largest_drawdown(values)
     assert [fall.depth for fall in falls] == sorted(fall.depth for fall in falls)
 
 
-def test_paired_intervals_take_the_same_days_of_both() -> None:
+def test_paired_intervals_take_the_same_days_of_both():
     generator = np.random.default_rng(1)
     market = generator.normal(0.0005, 0.02, 500)
     better = market + 0.001 + generator.normal(0.0, 0.0005, 500)
@@ -78,7 +78,7 @@ def record(bars: int, stocks: int) -> BacktestRecord:
 
 
 @pytest.mark.parametrize(("bars", "stocks"), [(2, 1), (5000, 30), (7, 0)])
-def test_a_record_comes_back_from_messages_of_bounded_size(bars: int, stocks: int) -> None:
+def test_a_record_comes_back_from_messages_of_bounded_size(bars, stocks):
     sent = record(bars, stocks)
     pieces = list(record_to_messages(3, sent))
     assert max(piece.ByteSize() for piece in pieces) < 1.1 * (1 << 20)

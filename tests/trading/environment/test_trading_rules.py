@@ -4,7 +4,6 @@ real one."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -86,7 +85,7 @@ def follow(
     ],
     ids=str,
 )
-def test_a_made_up_market(table: Path, options: dict[str, Any]) -> None:
+def test_a_made_up_market(table, options):
     indicators = ["macd", "rsi", "cci", "adx", "bollinger"]
     environment = StockTrading(
         4, table=table, gaps="forward_fill", indicators=indicators, split="all", **options
@@ -100,7 +99,7 @@ def test_a_made_up_market(table: Path, options: dict[str, Any]) -> None:
     assert follow(environment, table, rules, 62) > 1000
 
 
-def test_everything_is_sold_in_turbulence(tmp_path: Path) -> None:
+def test_everything_is_sold_in_turbulence(tmp_path):
     table = write_csv(tmp_path / "prices.csv", market_rows(4, 150, seed=5))
     options = {
         "turbulence_window": WINDOW,
@@ -127,7 +126,7 @@ def test_everything_is_sold_in_turbulence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_a_real_market(evaluation: bool) -> None:
+def test_a_real_market(evaluation):
     table = a_shares()
     environment = StockTrading(
         3,

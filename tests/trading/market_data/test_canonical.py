@@ -55,7 +55,7 @@ def rows() -> list[Row]:
     return without(rows, {"AAA": days[60:63]})
 
 
-def test_the_same_table_gives_the_same_bytes(tmp_path: Path, rows: list[Row]) -> None:
+def test_the_same_table_gives_the_same_bytes(tmp_path, rows):
     table = table_of(tmp_path, rows)
     path, sha256 = stored(tmp_path, table)
     content = path.read_bytes()
@@ -67,7 +67,7 @@ def test_the_same_table_gives_the_same_bytes(tmp_path: Path, rows: list[Row]) ->
     assert path.read_bytes() == content
 
 
-def test_what_it_says_of_itself_comes_back(tmp_path: Path, rows: list[Row]) -> None:
+def test_what_it_says_of_itself_comes_back(tmp_path, rows):
     path, _ = stored(tmp_path, table_of(tmp_path, rows))
     found = read_provenance(path)
     assert found is not None
@@ -86,9 +86,7 @@ def test_what_it_says_of_itself_comes_back(tmp_path: Path, rows: list[Row]) -> N
 
 
 @pytest.mark.parametrize("source", ["invented", "a-shares"])
-def test_stock_trading_sees_the_same_prices_as_in_the_source(
-    tmp_path: Path, rows: list[Row], source: str
-) -> None:
+def test_stock_trading_sees_the_same_prices_as_in_the_source(tmp_path, rows, source):
     columns = {}
     path = write_csv(tmp_path / "source.csv", rows)
     if source == "a-shares":
@@ -111,7 +109,7 @@ def test_stock_trading_sees_the_same_prices_as_in_the_source(
         assert torch.equal(getattr(there, name), getattr(here, name)), name
 
 
-def test_adjusting_can_be_undone(tmp_path: Path, rows: list[Row]) -> None:
+def test_adjusting_can_be_undone(tmp_path, rows):
     table = table_of(tmp_path, rows)
     after, provenance = prepared(table, AUTO)
     assert not np.allclose(after.prices, table.prices)
@@ -122,9 +120,7 @@ def test_adjusting_can_be_undone(tmp_path: Path, rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("adjust", ["auto", "none"])
 @pytest.mark.parametrize("cut", [30, 70, 110])
-def test_bars_that_are_added_make_what_the_whole_table_makes(
-    tmp_path: Path, rows: list[Row], cut: int, adjust: str
-) -> None:
+def test_bars_that_are_added_make_what_the_whole_table_makes(tmp_path, rows, cut, adjust):
     days = days_of(rows)
     how = Provenance("prices.csv", adjust, None)
     former = prepared(table_of(tmp_path, [row for row in rows if row["time"] < days[cut]]), how)
@@ -144,7 +140,7 @@ def test_bars_that_are_added_make_what_the_whole_table_makes(
     assert append(together, provenance, new)[2] == 0
 
 
-def test_bars_that_do_not_fit_are_named(tmp_path: Path, rows: list[Row]) -> None:
+def test_bars_that_do_not_fit_are_named(tmp_path, rows):
     days = days_of(rows)
     former = prepared(table_of(tmp_path, [row for row in rows if row["time"] < days[100]]), AUTO)
     late = [row for row in rows if row["time"] >= days[95]]
@@ -162,7 +158,7 @@ def test_bars_that_do_not_fit_are_named(tmp_path: Path, rows: list[Row]) -> None
         append(*former, table_of(tmp_path, between))
 
 
-def test_metadata_of_another_schema_is_refused() -> None:
+def test_metadata_of_another_schema_is_refused():
     with pytest.raises(InvalidInput, match="schema '9'"):
         Provenance.from_json('{"schema": "9"}')
     for damaged in ("", "[]", "{}", '{"schema": "1"}'):

@@ -53,17 +53,13 @@ def header(**changes: Any) -> Request:
         ([header(size_bytes=1 << 30), Request(data=b"x")], Exhausted, "no room for 1024.0 MiB"),
     ],
 )  # fmt: skip
-def test_what_is_refused(
-    cache: FileCache, requests: list[Request], kind: type[Exception], problem: str
-) -> None:
+def test_what_is_refused(cache, requests, kind, problem):
     with pytest.raises(kind, match=problem):
         FileReceiver(cache).receive(iter(requests))
     assert cache.hold(FILE) is None
 
 
-def test_only_so_many_at_once_and_the_caller_tries_again(
-    cache: FileCache, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_so_many_at_once_and_the_caller_tries_again(cache, source, monkeypatch):
     monkeypatch.setattr(transfer, "_RETRY_S", (0.01, 0.01))
     receiver = FileReceiver(cache)
     begun, go_on = threading.Semaphore(0), threading.Event()

@@ -31,20 +31,20 @@ def filled() -> Rollout:
     return rollout
 
 
-def test_shapes_and_counts() -> None:
+def test_shapes_and_counts():
     rollout = filled()
     assert (rollout.horizon, rollout.members, rollout.num_envs, rollout.env_steps) == (5, 2, 3, 30)
     assert rollout.observation.shape == (6, 2, 3, 4, 2)
     assert rollout.final_observation.shape == (5, 2, 3, 4, 2)
 
 
-def test_one_that_memory_has_no_room_for_is_refused() -> None:
+def test_one_that_memory_has_no_room_for_is_refused():
     with raises(InvalidInput, "ROLLOUT_TOO_LARGE") as no:
         allocate_rollout(1_000_000, 16, 65_536, ((4,), torch.float32), ((), torch.int64))
     assert (no.value.reason, no.value.violations[0].field) == ("ROLLOUT_TOO_LARGE", "horizon")
 
 
-def test_tensors_round_trip_bit_for_bit() -> None:
+def test_tensors_round_trip_bit_for_bit():
     rollout = filled()
     tensors = rollout.to_tensors()
     assert sum(tensor.nbytes for tensor in tensors.values()) <= rollout.size_bytes
@@ -57,7 +57,7 @@ def test_tensors_round_trip_bit_for_bit() -> None:
     assert back.episodes.return_sum.tolist() == [1.5, 2.5]
 
 
-def test_action_masks_round_trip() -> None:
+def test_action_masks_round_trip():
     rollout = allocate_rollout(
         HORIZON, MEMBERS, ENVS, ((2,), torch.float32), ((), torch.int64), mask_size=4
     )
@@ -75,7 +75,7 @@ def test_action_masks_round_trip() -> None:
     assert Rollout.from_tensors(without.to_tensors()).action_mask is None
 
 
-def test_damaged_tensors_are_refused() -> None:
+def test_damaged_tensors_are_refused():
     tensors = filled().to_tensors()
     with pytest.raises(InvalidInput, match="reward"):
         Rollout.from_tensors({name: tensor for name, tensor in tensors.items() if name != "reward"})

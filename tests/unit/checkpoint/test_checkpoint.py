@@ -65,7 +65,7 @@ def _equal(
     return list(left) == list(right) and list(bits(left)) == list(bits(right))
 
 
-def test_round_trip_of_every_kind_of_tensor(store: ObjectStore) -> None:
+def test_round_trip_of_every_kind_of_tensor(store):
     reference = save_checkpoint(store, PREFIX, GROUPS, METADATA)
     loaded = load_checkpoint(store, PREFIX, reference.manifest_sha256)
     assert _equal(loaded.groups, GROUPS)
@@ -78,21 +78,19 @@ def test_round_trip_of_every_kind_of_tensor(store: ObjectStore) -> None:
     )
 
 
-def test_loaded_tensors_can_be_written_to(store: ObjectStore) -> None:
+def test_loaded_tensors_can_be_written_to(store):
     save_checkpoint(store, PREFIX, GROUPS, METADATA)
     tensor = load_checkpoint(store, PREFIX).groups["actor"]["layers.0.weight"]
     tensor.zero_()
     assert not load_checkpoint(store, PREFIX).groups["actor"]["layers.0.weight"].eq(tensor).all()
 
 
-def test_only_some_groups(store: ObjectStore) -> None:
+def test_only_some_groups(store):
     save_checkpoint(store, PREFIX, GROUPS, METADATA)
     assert list(load_checkpoint(store, PREFIX, groups=("actor", "absent")).groups) == ["actor"]
 
 
-def test_the_manifest_is_written_last_and_without_it_nothing_counts(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_is_written_last_and_without_it_nothing_counts(store, monkeypatch):
     written: list[str] = []
     put = store.put
     monkeypatch.setattr(store, "put", lambda key, data: (put(key, data), written.append(key))[1])
@@ -108,9 +106,7 @@ def test_the_manifest_is_written_last_and_without_it_nothing_counts(
         load_checkpoint(store, PREFIX, "0" * 64)
 
 
-def test_an_interrupted_save_can_be_repeated(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_save_can_be_repeated(store, monkeypatch):
     put, calls = store.put, itertools.count()
 
     def killed(key: str, data: bytes) -> None:
@@ -126,7 +122,7 @@ def test_an_interrupted_save_can_be_repeated(
     assert _equal(load_checkpoint(store, PREFIX, reference.manifest_sha256).groups, GROUPS)
 
 
-def test_the_same_content_has_the_same_reference(store: ObjectStore) -> None:
+def test_the_same_content_has_the_same_reference(store):
     reference = save_checkpoint(store, PREFIX, GROUPS, METADATA)
     assert save_checkpoint(store, PREFIX, GROUPS, METADATA) == reference
     assert save_checkpoint(store, PREFIX, GROUPS, {**METADATA, "env_steps": 101}) != reference
@@ -144,12 +140,7 @@ def test_the_same_content_has_the_same_reference(store: ObjectStore) -> None:
         ({"actor": {}}, {}, "../outside/"),
     ],
 )
-def test_refuses_what_cannot_be_stored_before_anything_is_written(
-    store: ObjectStore,
-    groups: dict[str, dict[str, Tensor]],
-    metadata: dict[str, object],
-    prefix: str,
-) -> None:
+def test_refuses_what_cannot_be_stored_before_anything_is_written(store, groups, metadata, prefix):
     with pytest.raises(InvalidInput):
         save_checkpoint(store, prefix, groups, metadata)
     assert list(store.list()) == []
@@ -170,7 +161,7 @@ class TestDamage:
         assert named in str(caught.value)
         assert caught.value.metadata["file"] == named
 
-    def test_one_bit_flipped(self, store: ObjectStore, sha256: str) -> None:
+    def test_one_bit_flipped(self, store, sha256):
         data = store.get(self.KEY)
         for position in range(0, len(data), 37):
             store.put(
@@ -180,7 +171,7 @@ class TestDamage:
 
 
 class TestFolder:
-    def test_a_folder_or_its_manifest(self, tmp_path: Path) -> None:
+    def test_a_folder_or_its_manifest(self, tmp_path):
         save_checkpoint(FolderStore(tmp_path), "some/where/", GROUPS, METADATA)
         folder = tmp_path / "some" / "where"
         for path in (folder, folder / FILE_NAME):
@@ -189,7 +180,7 @@ class TestFolder:
             [FILE_NAME, "replay", *(f"{group}.safetensors" for group in GROUPS if "/" not in group)]
         )
 
-    def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_folder_that_is_no_checkpoint(self, tmp_path):
         for path in (tmp_path, tmp_path / "absent", tmp_path / FILE_NAME):
             with raises(InvalidInput, "NO_CHECKPOINT", match=r"a manifest\.json"):
                 open_checkpoint_folder(path)

@@ -11,14 +11,12 @@ import pytest
 from podracer_client.command import algorithms as command
 from podracer_core.catalogue import BUILT_IN
 from podracer_core.errors import InvalidInput
-from support.installed import CATALOGUE, Install, install
+from support.installed import CATALOGUE, install
 
 __all__ = ["install"]
 
 
-def test_a_terminal_gets_a_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_table(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -29,9 +27,7 @@ def test_a_terminal_gets_a_table(
         assert any(line.startswith(f"{name} ") for line in lines)
 
 
-def test_those_of_packages_are_listed_and_broken_ones_named(
-    install: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_those_of_packages_are_listed_and_broken_ones_named(install, capsys):
     install("my-package", {"mine": "my_package.catalogue:INFO"}, catalogue=CATALOGUE)
     install("bad-package", {"bad": "bad_package:INFO"})
     command.algorithms()

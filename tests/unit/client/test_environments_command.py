@@ -7,7 +7,6 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 
 import gymnasium
 import pytest
@@ -25,14 +24,12 @@ from podracer_core.catalogue.environments import (
 from podracer_core.errors import InvalidInput
 from podracer_platform.jobs import parse_job
 from support.errors import raises
-from support.installed import Install, install
+from support.installed import install
 
 __all__ = ["install"]
 
 
-def test_a_terminal_gets_a_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_table(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -44,7 +41,7 @@ def test_a_terminal_gets_a_table(
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
-def test_the_job_can_be_submitted(environment_id: str, tmp_path: Path) -> None:
+def test_the_job_can_be_submitted(environment_id, tmp_path):
     info = find_environment(environment_id)
     required = [each for each in info.arguments if each.required]
     for file in (str(each.example) for each in required if each.is_file):
@@ -55,7 +52,7 @@ def test_the_job_can_be_submitted(environment_id: str, tmp_path: Path) -> None:
     assert set(job.data) == {each.name for each in required if each.is_file}
 
 
-def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_to_be_given_is_in_the_job(capsys):
     info = EnvironmentInfo(
         *("my_maze:Big-v3", "a maze", "installed", ("cpu",)),
         BoxSpace(tuple(float(-n) for n in range(20)), 1.0, (20,)),
@@ -82,7 +79,7 @@ def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) 
         assert f"{line}\n      " in shown
 
 
-def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gymnasiums_are_listed_apart(capsys):
     """The newest of each, without those that are built in or that only say where they have gone."""
     gymnasium.register(
         "Maze-v2",
@@ -116,9 +113,7 @@ def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None
     assert [(each["name"], each["default"]) for each in maze["arguments"]] == [("size", 5)]
 
 
-def test_those_of_packages_are_listed_and_broken_ones_named(
-    install: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_those_of_packages_are_listed_and_broken_ones_named(install, capsys):
     install(
         "my-package",
         {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"},
@@ -161,7 +156,7 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
         ("qqqqqq", "unknown environment 'qqqqqq'; `podracer environments` lists all environments"),
     ],
 )
-def test_an_unknown_id_is_answered_with_the_nearest(wrong: str, answer: str) -> None:
+def test_an_unknown_id_is_answered_with_the_nearest(wrong, answer):
     with pytest.raises(InvalidInput, match=re.escape(answer)) as caught:
         command.environments(wrong)
     assert exit_code(caught.value) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,7 +65,7 @@ def look_up(spec: JobSpec, candidates: int = 3) -> JobSpec:
     )
 
 
-def test_the_best_candidates_become_founders() -> None:
+def test_the_best_candidates_become_founders():
     message = look_up(SPEC).to_message()
     assert [founder.agent[-2:] for founder in message.founders] == ["a1", "a2"]
     assert (
@@ -90,7 +89,7 @@ class Store:
         )
 
 
-def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path):
     """Without its environments and transitions; a learner reads it back."""
     folder, tensor = tmp_path / "Best one", {"w": torch.arange(3.0)}
     groups = {"actor": tensor, "optimizer": tensor, "environment": tensor, "replay/tail": tensor}
@@ -127,12 +126,12 @@ def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
         )
 
 
-def test_a_job_without_a_warm_start_asks_for_no_job() -> None:
+def test_a_job_without_a_warm_start_asks_for_no_job():
     plain = replace(SPEC, warm_start=())
     assert look_up_founders(cast("Any", None), plain) is plain
 
 
-def test_nothing_to_start_from_is_refused() -> None:
+def test_nothing_to_start_from_is_refused():
     with raises(InvalidInput, field="warm_start.job", match="job former"):
         look_up(SPEC, candidates=0)
     with raises(InvalidInput, field="warm_start.job", match="job formr"):

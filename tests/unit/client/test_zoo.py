@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,7 +10,7 @@ import typer
 
 from podracer_client.command import run as run_module
 from podracer_client.command import zoo
-from podracer_client.zoo import Entry, entries, find_entry
+from podracer_client.zoo import entries, find_entry
 from podracer_core.errors import NotFound
 from support.errors import raises
 from support.processes import ROOT
@@ -20,13 +19,13 @@ PAGE = (ROOT / "docs" / "zoo.md").read_text()
 NAMES = [entry.name for entry in entries()]
 
 
-def test_there_are_ten_and_each_is_a_job_of_its_name() -> None:
+def test_there_are_ten_and_each_is_a_job_of_its_name():
     assert len(NAMES) >= 10
     assert [entry.job.name for entry in entries()] == NAMES
 
 
 @pytest.mark.parametrize("entry", entries(), ids=NAMES)
-def test_the_page_shows_the_card(entry: Entry) -> None:
+def test_the_page_shows_the_card(entry):
     assert f"| {' | '.join(zoo.row(entry))} |" in PAGE
     assert (entry.run is None) == bool(entry.note), "a note stands in for a run"
     if entry.run is None:
@@ -37,7 +36,7 @@ def test_the_page_shows_the_card(entry: Entry) -> None:
         assert (f"({video})" in PAGE) == (ROOT / "docs" / video).is_file()
 
 
-def test_an_entry_runs_as_its_job_file_does(tmp_path: Path) -> None:
+def test_an_entry_runs_as_its_job_file_does(tmp_path):
     starts: list[tuple[Callable[..., None], object]]
     starts = [(zoo.run_entry, "cartpole"), (run_module.run, find_entry("cartpole").job_file)]
     with mock.patch("podracer_client.local.run.run_job", return_value=3) as run_job:
@@ -49,12 +48,12 @@ def test_an_entry_runs_as_its_job_file_does(tmp_path: Path) -> None:
     assert (one[0], one[1], one[3]) == (other[0], other[1], other[3])
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest():
     with raises(NotFound, "ENTRY_NOT_FOUND"):
         find_entry("cartpol")
 
 
-def test_examples_are_the_same_files() -> None:
+def test_examples_are_the_same_files():
     for example, name in (
         ("cartpole", "cartpole"),
         ("pendulum", "pendulum"),

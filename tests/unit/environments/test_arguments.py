@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -33,15 +31,13 @@ from support.errors import raises
         ("Pendulum-v1", "max_episode_steps", "many", "expected a whole number, got 'many'"),
     ],
 )
-def test_a_wrong_type_is_told_with_its_name(
-    environment_id: str, name: str, value: Any, complaint: str
-) -> None:
+def test_a_wrong_type_is_told_with_its_name(environment_id, name, value, complaint):
     with pytest.raises(InvalidInput, match=f"environment.kwargs.{name}.*: {complaint}") as caught:
         make_vec_environment(EnvironmentSpec(environment_id, kwargs={name: value}), 1)
     assert caught.value.violations[0].field.startswith(f"environment.kwargs.{name}")
 
 
-def test_all_are_told_at_once() -> None:
+def test_all_are_told_at_once():
     kwargs = {"g": "heavy", "max_episode_steps": "many"}
     with pytest.raises(InvalidInput) as caught:
         make_vec_environment(EnvironmentSpec("Pendulum-v1", kwargs=kwargs), 1)
@@ -52,7 +48,7 @@ def test_all_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> None:
+def test_a_time_limit_is_one_step_at_least(environment_id, limit):
     with raises(InvalidInput, field="environment.max_episode_steps", match=f"1, not {limit}"):
         make_vec_environment(
             EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1
@@ -60,7 +56,7 @@ def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> N
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
-def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None:
+def test_a_time_limit_is_one_that_can_be_counted_to(environment_id):
     with raises(
         InvalidInput, field="environment.max_episode_steps", match=f"{2**63 - 1}, not {10**300}"
     ):
@@ -69,19 +65,19 @@ def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None
         )
 
 
-def test_no_time_limit() -> None:
+def test_no_time_limit():
     spec = EnvironmentSpec("CartPole-v1", kwargs={"max_episode_steps": None})
     assert make_vec_environment(spec, 1).max_episode_steps is None
 
 
-def test_numbers_that_json_does_not_know() -> None:
+def test_numbers_that_json_does_not_know():
     """No message on a wire could carry them."""
     with raises(InvalidInput, field="environment.kwargs"):
         EnvironmentSpec("Hopper-v5", kwargs={"healthy_z_range": [0.7, float("inf")]})
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
-def test_where_a_built_in_environment_runs(environment_id: str) -> None:
+def test_where_a_built_in_environment_runs(environment_id):
     spec = EnvironmentSpec(environment_id)
     assert runs_on(spec, "cpu")
     assert runs_on(spec, torch.device("cuda", 1)) == (
@@ -90,7 +86,7 @@ def test_where_a_built_in_environment_runs(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:", "a\nb", "cuda:-1"])
-def test_a_caller_names_a_device(device: str) -> None:
+def test_a_caller_names_a_device(device):
     assert require_device("cpu") == "cpu"
     with raises(InvalidInput, field="device"):
         require_device(device)
@@ -99,7 +95,7 @@ def test_a_caller_names_a_device(device: str) -> None:
 
 
 @pytest.mark.parametrize("environment_id", ["Reacher-v5", "InvertedPendulum-v5"])
-def test_a_device_that_it_does_not_run_on_is_refused(environment_id: str) -> None:
+def test_a_device_that_it_does_not_run_on_is_refused(environment_id):
     with pytest.raises(InvalidInput, match=f"{environment_id} .* cuda"):
         make_vec_environment(EnvironmentSpec(environment_id), 1, "cuda")
     with pytest.raises(InvalidInput, match="CartPole-v1 runs"):
@@ -107,7 +103,7 @@ def test_a_device_that_it_does_not_run_on_is_refused(environment_id: str) -> Non
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "PointChasing-v0", "Hopper-v5"])
-def test_a_policy_may_act_in_inference_mode_and_out_of_it(environment_id: str) -> None:
+def test_a_policy_may_act_in_inference_mode_and_out_of_it(environment_id):
     """Both ways, over many ends of episodes, and to the same numbers."""
     one, other = (
         make_vec_environment(EnvironmentSpec(environment_id, max_episode_steps=2), 3)

@@ -36,7 +36,7 @@ def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
 @pytest.mark.parametrize(
     "environment_id", [name for name, info in BUILT_IN.items() if not info.needs_inspection]
 )
-def test_built_in(environment_id: str) -> None:
+def test_built_in(environment_id):
     found, info = inspect_environment(EnvironmentSpec(environment_id)), BUILT_IN[environment_id]
     assert found.max_episode_steps == info.max_episode_steps
     assert info.observation_space is not None
@@ -46,7 +46,7 @@ def test_built_in(environment_id: str) -> None:
     assert to_gymnasium(found.action_space) == to_gymnasium(info.action_space)
 
 
-def test_gymnasiums() -> None:
+def test_gymnasiums():
     found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
     assert found[:6] == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "", ())
     assert found.step_s == 0.0, "Gymnasium's own are known"
@@ -57,7 +57,7 @@ def test_gymnasiums() -> None:
     assert car.max_episode_steps is None
 
 
-def test_a_users() -> None:
+def test_a_users():
     found = inspected(user_spec("DictObservations"), 60.0).description
     assert isinstance(space_from_message(found.observation_space), DictSpace)
     assert space_from_message(found.action_space) == DiscreteSpace(3, start=1)
@@ -74,12 +74,12 @@ def test_a_users() -> None:
         (user_spec("Counter", trouble="die", trouble_at=2), "killed by SIGSEGV in 'inspect'"),
     ],
 )
-def test_user_code_that_fails(spec: EnvironmentSpec, complaint: str) -> None:
+def test_user_code_that_fails(spec, complaint):
     with pytest.raises(UserCodeFailed, match=complaint):
         inspect_environment(spec)
 
 
-def test_user_code_that_hangs() -> None:
+def test_user_code_that_hangs():
     with pytest.raises(UserCodeFailed, match="'inspect'"):
         inspect_environment(user_spec("Counter", trouble="hang", trouble_at=1), timeout_s=3.0)
 
@@ -99,12 +99,12 @@ def test_user_code_that_hangs() -> None:
         ("shape", r"the observation of step has the shape \[\]; its space has \[2\]"),
     ],
 )
-def test_data_outside_its_space(trouble: str, complaint: str) -> None:
+def test_data_outside_its_space(trouble, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         inspect_environment(user_spec("Counter", trouble=trouble, trouble_at=2))
 
 
-def test_what_a_spec_names_is_made() -> None:
+def test_what_a_spec_names_is_made():
     cartpole = make_vec_environment(
         EnvironmentSpec("CartPole-v1", kwargs={"sutton_barto_reward": True}), 3
     )
@@ -119,7 +119,7 @@ def test_what_a_spec_names_is_made() -> None:
     lake.close()
 
 
-def test_what_cannot_be_made() -> None:
+def test_what_cannot_be_made():
     with raises(InvalidInput, "UNKNOWN_ENVIRONMENT", field="environment.id"):
         make_vec_environment(EnvironmentSpec("CartPole"), 1)
     with raises(InvalidInput, field="environment.kwargs") as caught:
@@ -136,7 +136,7 @@ def newly_installed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("newly_installed")
-def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_environments(monkeypatch):
     """A batched class runs here; anything else that is installed runs in processes."""
     points = [
         importlib.metadata.EntryPoint(

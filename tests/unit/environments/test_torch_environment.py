@@ -98,7 +98,7 @@ def _equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_autoreset_in_the_same_step(make: Callable[..., TorchEnvironment]) -> None:
+def test_autoreset_in_the_same_step(make):
     """Where an episode ends, the observation is the first of the next one; elsewhere it is the
     final observation."""
     environment = make(64, max_episode_steps=17)
@@ -128,9 +128,7 @@ def _first_states(environment: TorchEnvironment, episode: Tensor) -> dict[str, T
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(
-    make: Callable[..., TorchEnvironment],
-) -> None:
+def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(make):
     listed, masked = make(16, max_episode_steps=9), make(16, max_episode_steps=9)
     masked._starts = None
     actions = _actions(listed, 60)
@@ -139,7 +137,7 @@ def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> None:
+def test_nothing_waits_for_the_device(make):
     """Tensors on the meta device have no values: reading one would raise."""
     environment = make(4, device="meta")
     environment.reset(torch.zeros(4, dtype=torch.int64, device="meta"))
@@ -152,7 +150,7 @@ def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> 
     )
 
 
-def test_both_ends_are_told_apart() -> None:
+def test_both_ends_are_told_apart():
     """Starts of 1, 2 and 3 with a limit of 2: terminated, both at once, truncated."""
     environment = Countdown(3, max_episode_steps=2)
     environment.reset(torch.zeros(3, dtype=torch.int64))
@@ -168,7 +166,7 @@ def test_both_ends_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_broken_world_is_set_aside_and_starts_anew(masked: bool) -> None:
+def test_a_broken_world_is_set_aside_and_starts_anew(masked):
     environment = Pendulum(4)
     if masked:
         environment._starts = None
@@ -188,7 +186,7 @@ def test_a_broken_world_is_set_aside_and_starts_anew(masked: bool) -> None:
     assert step.reward.isfinite().all()
 
 
-def test_a_broken_world_that_shows_whole_numbers_is_set_aside() -> None:
+def test_a_broken_world_that_shows_whole_numbers_is_set_aside():
     environment = Countdown(3)
     environment.observation_space, environment._starts = (
         gymnasium.spaces.Box(0, 255, (1,), np.uint8),
@@ -203,7 +201,7 @@ def test_a_broken_world_that_shows_whole_numbers_is_set_aside() -> None:
     assert step.final_observation[1] == 0
 
 
-def test_first_states_are_spread_as_in_gymnasium() -> None:
+def test_first_states_are_spread_as_in_gymnasium():
     cartpole = CartPole(4000)
     observation = cartpole.reset(torch.arange(4000))
     assert -0.05 <= observation.min() < -0.0499
@@ -217,7 +215,7 @@ def test_first_states_are_spread_as_in_gymnasium() -> None:
     assert torch.corrcoef(physics.t())[0, 1].abs() < 0.06
 
 
-def test_the_other_first_states() -> None:
+def test_the_other_first_states():
     seeds = torch.arange(4000)
     acrobot = Acrobot(4000)
     acrobot.reset(seeds)
@@ -240,7 +238,7 @@ def test_the_other_first_states() -> None:
     assert (torch.cov(both.t()) - torch.eye(4)).abs().max() < 0.08
 
 
-def test_episodes_start_differently() -> None:
+def test_episodes_start_differently():
     """The ring of prepared starts must neither repeat nor skip one, however many episodes end in
     between."""
     environment = Countdown(3, max_episode_steps=1)
@@ -254,7 +252,7 @@ def test_episodes_start_differently() -> None:
 
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
-def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
+def test_wrong_use_is_named(make):
     with pytest.raises(InvalidInput, match="num_envs"):
         make(0)
     environment = make(3)
@@ -274,7 +272,7 @@ def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("make", BUILT_IN)
-def test_a_captured_step_replays_like_the_cpu(make: Callable[..., TorchEnvironment]) -> None:
+def test_a_captured_step_replays_like_the_cpu(make):
     cpu, gpu = make(64, max_episode_steps=9), make(64, device="cuda", max_episode_steps=9)
     actions = _actions(cpu, 50)
     gpu.reset(torch.arange(64, device="cuda"))

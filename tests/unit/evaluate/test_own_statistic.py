@@ -17,7 +17,7 @@ OWN = EpisodeStatistic(1.5, -0.5, 3.0, {"sharpe_ratio": 1.5, "max_drawdown": -0.
 RESULT = EvaluationResult((12.0,), (50,), (7,), statistic=OWN)
 
 
-def test_mean_and_interval_are_its() -> None:
+def test_mean_and_interval_are_its():
     assert (RESULT.mean, RESULT.lower_bound, RESULT.upper_bound, RESULT.std) == (
         1.5,
         -0.5,
@@ -32,7 +32,7 @@ def test_mean_and_interval_are_its() -> None:
     )
 
 
-def test_it_crosses_messages_and_json_unchanged() -> None:
+def test_it_crosses_messages_and_json_unchanged():
     message = result_to_message(RESULT)
     assert message.deterministic
     assert (message.mean, message.lower_bound, message.upper_bound) == (1.5, -0.5, 3.0)
@@ -40,7 +40,7 @@ def test_it_crosses_messages_and_json_unchanged() -> None:
     assert result_from_json(json.loads(json.dumps(result_to_json(RESULT)))) == RESULT
 
 
-def test_json_of_before_has_none() -> None:
+def test_json_of_before_has_none():
     plain = EvaluationResult((1.0, 2.0), (3, 4), (5, 6))
     stored = result_to_json(plain)
     assert result_from_json(stored) == plain
@@ -50,7 +50,7 @@ def test_json_of_before_has_none() -> None:
         result_from_json(result_to_json(RESULT) | {"statistics": [1]})
 
 
-def test_only_equal_ones_go_together() -> None:
+def test_only_equal_ones_go_together():
     both = RESULT + EvaluationResult((12.0,), (50,), (8,), statistic=OWN)
     assert both.seeds == (7, 8)
     assert both.statistic == OWN

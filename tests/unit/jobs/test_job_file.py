@@ -46,7 +46,7 @@ def _mistakes(text: str, folder: Path = Path()) -> list[str]:
     return [str(violation) for violation in caught.value.violations]
 
 
-def test_the_example_of_the_design(tmp_path: Path) -> None:
+def test_the_example_of_the_design(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     assert load_job_file(tmp_path / "job.yaml") == JobSpec(
         name="pendulum",
@@ -65,7 +65,7 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_what_is_left_out_has_its_default():
     assert parse_job(SHORT) == JobSpec(
         "j", EnvironmentSpec(id="Pendulum-v1"), Objective(target_return=-200.0)
     )
@@ -97,11 +97,11 @@ def test_what_is_left_out_has_its_default() -> None:
         ("normalize_observations: false", Dimension("normalize_observations", Fixed(False))),
     ],
 )
-def test_notations_of_a_range(written: str, read: Dimension) -> None:
+def test_notations_of_a_range(written, read):
     assert parse_job(f"{SHORT}search:\n  space:\n    {written}\n").search.space == (read,)
 
 
-def test_algorithms_may_have_shares() -> None:
+def test_algorithms_may_have_shares():
     assert parse_job(SHORT + "search: {algorithms: {ppo: 2}}").search.algorithms == (
         AlgorithmShare("ppo", 2.0),
     )
@@ -110,7 +110,7 @@ def test_algorithms_may_have_shares() -> None:
     )
 
 
-def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
+def test_a_users_environment_is_found_beside_the_file(tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "my_pkg").mkdir()
     (tmp_path / "my_pkg" / "__init__.py").touch()
@@ -171,7 +171,7 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
          "matrix: makes several jobs, expected one; use `podracer submit` or `podracer run`"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
+def test_a_mistake_is_told_with_its_line(line, mistake):
     assert _mistakes(SHORT + line) == [f"job.yaml:4: {mistake}"]
 
 
@@ -205,7 +205,7 @@ def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
         ("{entry_point: a:B, code: .}", ["job.yaml:2: environment.code: "]),
     ],
 )
-def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_path: Path) -> None:
+def test_mistakes_in_the_environment(environment, mistakes, tmp_path):
     found = _mistakes(
         f"name: j\nenvironment: {environment}\nobjective: {{target_return: 1}}", tmp_path
     )
@@ -213,7 +213,7 @@ def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_
     assert all(text.startswith(start) for text, start in zip(found, mistakes, strict=True)), found
 
 
-def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
+def test_data_sets_are_found_beside_the_file(tmp_path):
     (tmp_path / "prices.csv").touch()
     spec = parse_job(TRADING + "data: {table: ./prices.csv}", folder=tmp_path)
     assert spec.data == {"table": str((tmp_path / "prices.csv").resolve())}
@@ -242,7 +242,7 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
         ("{two words: prices.csv}", "data.two words: is not the name of an argument"),
     ],
 )
-def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_the_data(data, mistake, tmp_path):
     (tmp_path / "prices.csv").touch()
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.csv").open("wb") as large:
@@ -253,14 +253,14 @@ def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
     assert found.startswith(f"job.yaml:4: {mistake.replace('{folder}', str(tmp_path))}")
 
 
-def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
+def test_a_data_set_that_is_an_argument_already(tmp_path):
     (tmp_path / "prices.csv").touch()
     text = TRADING.replace("StockTrading-v0", "{id: StockTrading-v0, kwargs: {table: x}}")
     found = _mistakes(text + "data: {table: prices.csv}", tmp_path)
     assert found == ["job.yaml:4: data.table: is also in environment.kwargs: give table once"]
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_told_at_once(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(
         "name: J\nenvironment: Pendulum-v1\nobjective:\n  max_env_steps: 0\nsearch:\n  space:\n    "
@@ -277,5 +277,5 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_ranges_are_all_written_somewhere_above() -> None:
+def test_ranges_are_all_written_somewhere_above():
     assert set(Range.__args__) == {Interval, IntegerInterval, Choice, Fixed}

@@ -131,9 +131,7 @@ def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise
 @pytest.mark.parametrize(
     ("kind", "group"), [("generator", "podracer.generators"), ("updater", "podracer.updaters")]
 )
-def test_an_extension_that_is_not_installed_beside_us_is_refused(
-    kind: str, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extension_that_is_not_installed_beside_us_is_refused(kind, group, monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "a:B", group), EntryPoint("other", "a:C", group)])
     monkeypatch.setattr(submission, "entry_points", lambda group: installed.select(group=group))
     submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mine"})))
@@ -141,9 +139,7 @@ def test_an_extension_that_is_not_installed_beside_us_is_refused(
         submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mien"})))
 
 
-def test_an_unknown_fusion_is_refused_with_the_installed_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_fusion_is_refused_with_the_installed_ones(monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "mean", "weighted", "outer", "mine"):
@@ -155,9 +151,7 @@ def test_an_unknown_fusion_is_refused_with_the_installed_ones(
         submission.new_job(request_of(pod=unknown))
 
 
-def test_an_unknown_evaluator_is_refused_with_the_installed_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_evaluator_is_refused_with_the_installed_ones(monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "greedy_episodes", "mine"):
@@ -167,16 +161,14 @@ def test_an_unknown_evaluator_is_refused_with_the_installed_ones(
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator="greedy")))
 
 
-def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch):
     monkeypatch.setattr(submission, "entry_points", lambda group: EntryPoints())
     submission.new_job(
         request_of(evolution=evolution_pb2.Evolution(generator="theirs", updater="theirs"))
     )
 
 
-def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
+def test_a_budget_of_less_than_a_round_is_warned_of():
     objective = evolution_pb2.Objective()
     objective.max_duration.FromSeconds(5)
     assert submission.new_job(request_of(objective=objective)).warnings == (
@@ -186,7 +178,7 @@ def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
     assert submission.new_job(request_of(objective=objective)).warnings == ()
 
 
-def test_a_change_is_checked_like_a_new_job() -> None:
+def test_a_change_is_checked_like_a_new_job():
     spec = submission.new_job(request_of()).spec
     with pytest.raises(InvalidInput, match=r"objective\.max_cost"):
         new = job_pb2.JobSpec(

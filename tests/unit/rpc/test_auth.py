@@ -34,7 +34,7 @@ def short(token: str) -> str:
     return hash_token(token)[:23]
 
 
-def test_roles(authorizer: Authorizer) -> None:
+def test_roles(authorizer):
     lease = LEASES.issue("projects/p/leases/l1", 3)
     assert authorizer.authorize(RENEW, bearer(lease)) == Identity(
         Role.LEASE, "l1", 3, frozenset({"p"})
@@ -67,17 +67,15 @@ def test_roles(authorizer: Authorizer) -> None:
         (("authorization", "Bearer lease.l1.3.forged"),),
     ],
 )
-def test_who_presents_no_known_token(
-    authorizer: Authorizer, metadata: tuple[tuple[str, str | bytes], ...]
-) -> None:
+def test_who_presents_no_known_token(authorizer, metadata):
     with pytest.raises(Unauthenticated):
         authorizer.authorize(LEASE_WORK, metadata)
 
 
-def test_no_caller_outside_of_a_call() -> None:
+def test_no_caller_outside_of_a_call():
     with pytest.raises(LookupError):
         current_caller()
 
 
-def test_service_names(authorizer: Authorizer) -> None:
+def test_service_names(authorizer):
     assert authorizer.service_names == ("podracer.T",)

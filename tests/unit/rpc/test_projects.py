@@ -60,18 +60,18 @@ ALLOWED: list[Message] = [
 
 
 @pytest.mark.parametrize("request_", REFUSED, ids=str)
-def test_what_is_about_another_project_is_refused(request_: Message) -> None:
+def test_what_is_about_another_project_is_refused(request_):
     with raises(PermissionRefused, "OTHER_PROJECT", match="projects/own, projects/second"):
         check_projects(OWN, request_)
     check_projects(Identity(Role.CLIENT), request_)
 
 
 @pytest.mark.parametrize("request_", ALLOWED, ids=str)
-def test_what_is_about_ones_own_goes_on(request_: Message) -> None:
+def test_what_is_about_ones_own_goes_on(request_):
     check_projects(OWN, request_)
 
 
-def test_a_lease_may_name_its_pod_whose_project_may_be_another() -> None:
+def test_a_lease_may_name_its_pod_whose_project_may_be_another():
     """Pods of a pool serve all projects. Nothing else of another project passes, however deep it
     lies."""
     lease = Identity(Role.LEASE, "l", 1, frozenset({"own"}))

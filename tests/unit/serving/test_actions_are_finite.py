@@ -13,7 +13,7 @@ from podracer_policy.messages import response_of
 from support.errors import raises
 
 
-def test_an_action_that_is_not_finite_is_refused() -> None:
+def test_an_action_that_is_not_finite_is_refused():
     policy: Any = SimpleNamespace(name="walker", version="1", observation_shape=(3,))
     request = pb.ActRequest(values=[0.0] * 6)
     assert list(response_of(torch.tensor([[0.5], [1.0]]), request, policy, alone=False).values) == [

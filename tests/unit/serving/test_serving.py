@@ -64,9 +64,7 @@ def moderate_policy(algorithm: str, observations: Any, actions: Any, seed: int) 
 
 @pytest.mark.parametrize(("algorithm", "observations", "actions"), KINDS)
 @pytest.mark.parametrize("count", [1, 3])
-def test_equal_to_the_local_policy_in_every_batch_size(
-    algorithm: str, observations: Any, actions: Any, count: int
-) -> None:
+def test_equal_to_the_local_policy_in_every_batch_size(algorithm, observations, actions, count):
     checkpoints = [moderate_policy(algorithm, observations, actions, seed) for seed in range(count)]
     served = ServedPolicy("p", "1", checkpoints)
     local = load_policy(checkpoints[0]) if count == 1 else load_ensemble_policy(checkpoints)
@@ -79,7 +77,7 @@ def test_equal_to_the_local_policy_in_every_batch_size(
     torch.testing.assert_close(alone, expected, rtol=0, atol=1e-5)
 
 
-def test_a_mask_allows_what_it_allows() -> None:
+def test_a_mask_allows_what_it_allows():
     served = ServedPolicy("p", "1", [random_policy("ppo", BOX, CHOICE, 0)])
     assert served.mask_parts == (4,)
     masks = torch.eye(4, dtype=torch.bool)
@@ -88,7 +86,7 @@ def test_a_mask_allows_what_it_allows() -> None:
     assert box_policy().mask_parts == ()
 
 
-def test_who_cannot_act_is_refused() -> None:
+def test_who_cannot_act_is_refused():
     broken = random_policy("ppo", BOX, TORQUE, 0)
     broken.groups["actor"][next(iter(broken.groups["actor"]))].fill_(torch.nan)
     with pytest.raises(InvalidInput, match="not finite"):
@@ -103,7 +101,7 @@ def test_who_cannot_act_is_refused() -> None:
         box_policy(name="a/b")
 
 
-def test_a_policy_without_an_owner_is_for_no_token_of_a_project() -> None:
+def test_a_policy_without_an_owner_is_for_no_token_of_a_project():
     def projects(*agents: str) -> frozenset[str]:
         policies = [random_policy("ppo", BOX, TORQUE, seed) for seed, _ in enumerate(agents)]
         named = [
@@ -119,7 +117,7 @@ def test_a_policy_without_an_owner_is_for_no_token_of_a_project() -> None:
         assert not projects(*agents) <= {"a", "b"}
 
 
-def test_names_and_versions() -> None:
+def test_names_and_versions():
     policies = ServedPolicies()
     with raises(NotFound, "UNKNOWN_POLICY", match="served"):
         policies.find()
@@ -147,7 +145,7 @@ def test_names_and_versions() -> None:
         policies.remove("q")
 
 
-def test_names_are_bounded() -> None:
+def test_names_are_bounded():
     policies, policy = ServedPolicies(), box_policy()
     for number in range(MAX_NAMES):
         policy.name = f"p{number}"
@@ -205,7 +203,7 @@ def begun(
     return asyncio.create_task(batcher.act(policy, *arguments, **named))
 
 
-async def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
+async def test_what_waits_becomes_one_call_and_everybody_gets_his_own():
     policy, batcher = SlowPolicy(), Batcher(max_batch=8, max_waiting=12)
     first = begun(batcher, policy, torch.zeros(1, 3))
     await wait_for_calls(policy, 1)
@@ -226,7 +224,7 @@ async def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
         await batcher.act(policy, torch.zeros(1, 3))
 
 
-async def test_short_calls_are_made_at_once_and_long_ones_by_a_thread() -> None:
+async def test_short_calls_are_made_at_once_and_long_ones_by_a_thread():
     policy, batcher = CountedPolicy(), Batcher()
     here = threading.get_ident()
     generator = torch.Generator().manual_seed(0)
@@ -248,12 +246,12 @@ async def test_short_calls_are_made_at_once_and_long_ones_by_a_thread() -> None:
     await batcher.close()
 
 
-def test_a_policy_knows_about_how_long_it_takes() -> None:
+def test_a_policy_knows_about_how_long_it_takes():
     policy = box_policy()
     assert 0 < policy.seconds_for(1) < policy.seconds_for(1000)
 
 
-async def test_late_and_cancelled_requests_are_dropped_and_errors_told() -> None:
+async def test_late_and_cancelled_requests_are_dropped_and_errors_told():
     policy, batcher = SlowPolicy(), Batcher()
     first = begun(batcher, policy, torch.zeros(1, 3))
     await wait_for_calls(policy, 1)
@@ -273,7 +271,7 @@ async def test_late_and_cancelled_requests_are_dropped_and_errors_told() -> None
     await batcher.close()
 
 
-async def test_who_goes_while_the_policy_acts_takes_nothing_from_the_others() -> None:
+async def test_who_goes_while_the_policy_acts_takes_nothing_from_the_others():
     policy, batcher = SlowPolicy(), Batcher()
     first = begun(batcher, policy, torch.zeros(1, 3))
     await wait_for_calls(policy, 1)
@@ -287,7 +285,7 @@ async def test_who_goes_while_the_policy_acts_takes_nothing_from_the_others() ->
     await batcher.close()
 
 
-async def test_what_waits_is_answered_before_it_closes() -> None:
+async def test_what_waits_is_answered_before_it_closes():
     policy, slow, batcher = CountedPolicy(), SlowPolicy(), Batcher()
     answers = [begun(batcher, one, torch.zeros(1, 3)) for one in (policy, slow, slow)]
     await wait_for_calls(slow, 1)
@@ -296,7 +294,7 @@ async def test_what_waits_is_answered_before_it_closes() -> None:
     assert all(answer.shape == (1, 2) for answer in await asyncio.gather(*answers))
 
 
-async def test_requests_under_way_keep_their_version() -> None:
+async def test_requests_under_way_keep_their_version():
     slow, batcher, policies = SlowPolicy(), Batcher(), ServedPolicies()
     policies.put(slow)
     observation = torch.randn(1, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -43,9 +42,7 @@ def answers(backend: ProcessBackend, count: int) -> list[EvaluationAnswer]:
     return found
 
 
-def test_what_the_process_plays_is_what_this_one_would(
-    backend: ProcessBackend, algorithm: Algorithm
-) -> None:
+def test_what_the_process_plays_is_what_this_one_would(backend, algorithm):
     """Orders that come before it has started, and while it is busy; policies as they were when
     ordered."""
     seeds = tuple(range(6))
@@ -75,7 +72,7 @@ def test_what_the_process_plays_is_what_this_one_would(
     assert again._process.wait() == -9, "it is not kept after an error"
 
 
-def test_the_end_of_the_process_is_noticed(backend: ProcessBackend) -> None:
+def test_the_end_of_the_process_is_noticed(backend):
     backend._process.kill()
     with pytest.raises(Unavailable, match="evaluates"):
         while True:
@@ -91,16 +88,12 @@ def test_the_end_of_the_process_is_noticed(backend: ProcessBackend) -> None:
         ("CartPole-v1", {}, "cuda", False),
     ],
 )
-def test_only_what_warp_trains_is_evaluated_beside(
-    environment_id: str, kwargs: dict[str, str], device: str, beside: bool
-) -> None:
+def test_only_what_warp_trains_is_evaluated_beside(environment_id, kwargs, device, beside):
     assert is_evaluated_beside(EnvironmentSpec(environment_id, kwargs=kwargs), device) is beside
 
 
 @pytest.mark.xdist_group("warp")  # one process compiles Warp's kernels, once
-def test_training_on_warp_ends_with_the_target_and_an_evaluation_that_repeats(
-    tmp_path: Path,
-) -> None:
+def test_training_on_warp_ends_with_the_target_and_an_evaluation_that_repeats(tmp_path):
     result = podracer.train(
         "Ant-v5",
         target=1.0,
@@ -134,7 +127,7 @@ def _judge(environment: dict[str, object]) -> GreedyEvaluator:
     return GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
 
 
-def test_a_record_of_an_earlier_version_is_not_charged_for_contacts() -> None:
+def test_a_record_of_an_earlier_version_is_not_charged_for_contacts():
     for environment_id, weights in CONTACT_WEIGHTS.items():
         defaults = {
             argument.name: argument.default

@@ -21,7 +21,7 @@ def cohort(algorithm: str, members: int, **shared: object) -> CohortConfig:
     )
 
 
-def test_rollouts_networks_and_replay_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollouts_networks_and_replay_count_together(monkeypatch):
     for module in ("podracer_core.buffers.memory", "podracer_core.training.sizes"):
         monkeypatch.setattr(f"{module}.free_bytes", lambda device: 72 << 30)
     require_room(cohort("sac", 1, hidden_sizes=(256, 256)), 8, MILLION, ACTIONS, "cpu")
