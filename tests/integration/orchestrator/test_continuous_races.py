@@ -310,7 +310,7 @@ async def test_what_is_being_deleted_cannot_be_promoted_meanwhile(site, monkeypa
         delete_prefix(prefix)
 
     monkeypatch.setattr(store, "delete_prefix", slowly)
-    deletion = asyncio.create_task(site.jobs.DeleteJob(name=lease.job))
+    deletion = asyncio.ensure_future(site.jobs.DeleteJob(name=lease.job))
     assert await asyncio.to_thread(deleting.wait, 10)
     with raises(PreconditionFailed, "NO_CANDIDATE"):
         await site.jobs.PromotePolicy(job=other.name, policy=agent)
