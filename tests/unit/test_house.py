@@ -45,6 +45,7 @@ podracer_core.rpc.call:Call
 '''
 """
 
+MOST_WORDS = 2
 WALKS = {
     "submit to CreateJob": (
         "podracer_client.command.jobs:submit",
@@ -70,7 +71,7 @@ def measure(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_this_house() -> None:
+def test_this_house():
     figures = json.loads(measure(ROOT).splitlines()[-1])
     assert figures["circles"] == figures["folder_circles"] == []
     assert figures["broken_walks"] == [], (
@@ -78,11 +79,11 @@ def test_this_house() -> None:
     )
     assert figures["walks_over_limits"] == []
     walks = tomllib.loads((ROOT / "scripts/walks.toml").read_text())["walk"]
-    assert WALKS == {
+    assert {
         walk["name"]: (lines[0], lines[-1], walk["limits"]["hops"])
         for walk in walks
         for lines in [walk["path"].strip().splitlines()]
-    }
+    } == WALKS
     long = {
         name
         for name in figures["long_functions"]
@@ -100,7 +101,7 @@ INITS = [
 ]
 
 
-def test_a_folder_says_what_is_in_it() -> None:
+def test_a_folder_says_what_is_in_it():
     """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are
     there."""
     absent = []
@@ -118,7 +119,7 @@ def test_a_folder_says_what_is_in_it() -> None:
 @pytest.mark.parametrize(
     "readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name
 )
-def test_a_service_says_where_its_modules_are(readme: Path) -> None:
+def test_a_service_says_where_its_modules_are(readme):
     """In the section of that title, bare names and paths in backticks are modules and folders of
     it."""
     text = readme.read_text()
@@ -137,7 +138,7 @@ def test_a_service_says_where_its_modules_are(readme: Path) -> None:
     assert named <= there
 
 
-def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
+def test_contributing_names_every_folder_of_the_core_and_the_client():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## The house") : text.index("## Glossary")]
     inside = {
@@ -148,7 +149,7 @@ def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
     assert inside <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_a_folder_is_imported_by_its_facade_alone() -> None:
+def test_a_folder_is_imported_by_its_facade_alone():
     """Code of the folder itself imports its modules; all other code, and the documents, only names
     that the folder's `__init__.py` exports."""
     folders = {
@@ -176,7 +177,26 @@ def test_a_folder_is_imported_by_its_facade_alone() -> None:
     assert past == []
 
 
-def test_a_made_up_house(tmp_path: Path) -> None:
+def test_tests_assert_reasons_and_fields_instead_of_words():
+    """`match` has two words at most, where a name (`evolution.updater`) is one: tests/golden has the messages,
+    and `support.errors.raises` asserts what callers can rely on."""
+    wordy = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.is_relative_to(ROOT / "tests" / "golden"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "match":
+                literals = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
+                text = " ".join(each.value for each in literals if isinstance(each.value, str))
+                if (
+                    len(re.findall(r"(?<![\w.])[A-Za-z][A-Za-z_./:\\\[\]-]+(?!\w)", text))
+                    > MOST_WORDS
+                ):
+                    wordy.append(f"{path.relative_to(ROOT)}:{node.value.lineno}: {text}")
+    assert wordy == []
+
+
+def test_a_made_up_house(tmp_path):
     for name, text in {**FILES, "scripts/walks.toml": MADE_UP_WALKS}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
