@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 COUNTED = ("hops", "conversions", "files")
-_LINE = re.compile(r"(?P<hands_on>~ )?(?P<module>[\w.]+):(?P<name>[\w.]+)(?: = (?P<made>.+))?")
+GAPS = ("column", "thread", "graph")
+"""What no call leads through: a stored column or field, another thread, a CUDA graph."""
+_GAP = re.compile(rf"\(({'|'.join(GAPS)}): .+\)")
+_LINE = re.compile(r"(?P<module>[\w.]+):(?P<name>[\w.]+)(?: = (?P<made>.+))?")
 
 
 def measure_walks(
@@ -46,11 +49,14 @@ def over_limits(walks: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _follow(
     walk: str, path: str, trees: Mapping[str, ast.Module], broken: list[str]
 ) -> dict[str, int]:
-    files, hops, conversions = set[str](), 0, 0
-    before: list[ast.AST] = []
+    """The walk's counts. A function that comes again, as the others return to it, counts once."""
+    hops, conversions = dict[tuple[str, str], None](), set[str]()
+    before: ast.AST | None = None
     for line in path.strip().splitlines():
         if line.startswith("("):
-            before = []
+            if _GAP.fullmatch(line) is None:
+                raise ValueError(f"{walk}: expected `({'|'.join(GAPS)}: …)`, got {line!r}")
+            before = None
             continue
         match = _LINE.fullmatch(line)
         if match is None:
@@ -59,19 +65,19 @@ def _follow(
         found = _find(trees.get(module), name)
         if found is None:
             broken.append(f"{walk}: there is no {module}:{name}")
-            continue
-        if (
-            before
-            and not any(_names(each, name) for each in before)
-            and not _names(found, _name_of(before[-1]))
-        ):
-            broken.append(f"{walk}: no function before {module}:{name} names it")
-        before.append(found)
-        if not match["hands_on"]:
-            files.add(module)
-            hops += 1
-            conversions += match["made"] is not None
-    return dict(zip(COUNTED, (hops, conversions, len(files)), strict=True))
+        elif before is not None and not (_calls(before, found) or _calls(found, before)):
+            broken.append(
+                f"{walk}: {module}:{name} neither calls nor is called by the line before"
+            )
+        before = found
+        hops[module, name] = None
+        if match["made"]:
+            conversions.add(match["made"])
+    return {
+        "hops": len(hops),
+        "conversions": len(conversions),
+        "files": len({module for module, _ in hops}),
+    }
 
 
 def _find(tree: ast.AST | None, qualified: str) -> ast.AST | None:
@@ -82,14 +88,20 @@ def _find(tree: ast.AST | None, qualified: str) -> ast.AST | None:
     return tree
 
 
-def _names(function: ast.AST, name: str) -> bool:
-    """Whether the body calls or mentions something whose last name is that of `name`."""
-    last = name.rpartition(".")[2]
+def _calls(caller: ast.AST, called: ast.AST) -> bool:
+    """Whether the body calls something of that name, hands it on, or reads it as a property."""
+    name = called.name  # type: ignore[attr-defined]
     return any(
-        last in (getattr(node, "attr", None), getattr(node, "id", None))
-        for node in ast.walk(function)
+        name in (getattr(node, "attr", None), getattr(node, "id", None)) for node in _code(caller)
     )
 
 
-def _name_of(function: ast.AST) -> str:
-    return str(getattr(function, "name", ""))
+def _code(node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions below `node`, without annotations."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns"):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, ast.AST):
+                yield from _code(each)

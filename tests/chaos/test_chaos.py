@@ -181,13 +181,7 @@ def write_report(faults: Sequence[Fault]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
-def test_nothing_acknowledged_is_lost(
-    deployment: Deployment,
-    s3: S3Server,
-    folder: Path,
-    disk: Path | None,
-    database: PostgresServer | None,
-) -> None:
+def test_nothing_acknowledged_is_lost(deployment, s3, folder, disk, database):
     chance = random.Random(SEED)
     faults = Faults(deployment, s3, database, disk).all
     chance.shuffle(faults)

@@ -49,7 +49,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         installation.kubectl("delete", "namespace", name, "--ignore-not-found", timeout_s=300)
 
 
-def test_nothing_acknowledged_is_lost(installation: Installation) -> None:
+def test_nothing_acknowledged_is_lost(installation):
     chance, has_volumes = random.Random(SEED), DATABASE == "sqlite"
     faults = ClusterFaults(
         installation, POWER, "" if has_volumes else RESTART, has_volumes=has_volumes

@@ -143,9 +143,7 @@ def finish(installation: Installation, job: Job, limit_s: float = PATIENCE_S) ->
     return job
 
 
-def test_an_empty_cluster_trains_within_a_minute(
-    installation: Installation, scenarios: Scenarios
-) -> None:
+def test_an_empty_cluster_trains_within_a_minute(installation, scenarios):
     with scenarios.run("apply -k; CartPole, fused, to 475") as notes:
         installation.make_namespace()
         begun = time.monotonic()
@@ -170,7 +168,7 @@ def small_installation(folder: Path, overlay: str) -> Iterator[Installation]:
         other.kubectl("delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300)
 
 
-def test_the_gpu_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+def test_the_gpu_overlay(scenarios, tmp_path):
     """The GPU is pretended by a node's status, and the learner's image is the one without CUDA."""
     spec = yaml.safe_load((EXAMPLES / "cartpole.yaml").read_text())
     spec["pod"]["resources"] = {"gpu": 1}
@@ -197,7 +195,7 @@ def free_gpu(installation: Installation) -> str:
     return node
 
 
-def test_the_serving_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+def test_the_serving_overlay(scenarios, tmp_path):
     begun = time.monotonic()
     with (
         small_installation(tmp_path, "serving") as other,
@@ -220,7 +218,7 @@ def test_the_serving_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
             assert int(policies.act([0.0, 0.0, 0.2, 0.0], policy="live")) == 1
 
 
-def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+def test_the_web_overlay(scenarios, tmp_path):
     """The page is shown with the key of its Secret, also after its pod has gone, and to nothing
     without it."""
     name = "localhost:8080"
@@ -248,9 +246,7 @@ def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
             other.kubectl("delete", "pod", "--selector", "app.kubernetes.io/component=web")
 
 
-def test_a_split_tournament_reaches_its_target(
-    installation: Installation, scenarios: Scenarios
-) -> None:
+def test_a_split_tournament_reaches_its_target(installation, scenarios):
     with scenarios.run("Pendulum, split, to -200") as notes, installation.client() as client:
         job = client.submit(EXAMPLES / "pendulum.yaml")
         finish(installation, job)
@@ -282,7 +278,7 @@ evaluation: {episodes: 8}
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_other_jobs(installation: Installation, scenarios: Scenarios, name: str) -> None:
+def test_other_jobs(installation, scenarios, name):
     with scenarios.run(name), installation.client() as client:
         finish(installation, client.submit(parse_job(ROUNDS[name])))
 
@@ -290,7 +286,7 @@ def test_other_jobs(installation: Installation, scenarios: Scenarios, name: str)
 @pytest.mark.skipif(
     not FORMER, reason="PODRACER_CLUSTER_FORMER names no images of the version before"
 )
-def test_an_upgrade_and_its_rollback(scenarios: Scenarios, tmp_path: Path) -> None:
+def test_an_upgrade_and_its_rollback(scenarios, tmp_path):
     """In a namespace of its own. A rollback goes back to a backup, too, as a database may have been
     migrated."""
     other = Installation(tmp_path / "overlay", f"{NAMESPACE}-former")
@@ -327,20 +323,13 @@ def test_an_upgrade_and_its_rollback(scenarios: Scenarios, tmp_path: Path) -> No
         ("orchestrator", "orchestrator", "podracer_orchestrator"),
     ],
 )
-def test_kill_9(
-    installation: Installation,
-    scenarios: Scenarios,
-    pulse: Pulse,
-    component: str,
-    container: str,
-    module: str,
-) -> None:
+def test_kill_9(installation, scenarios, pulse, component, container, module):
     with scenarios.run(f"kill -9 of the {container}"):
         installation.kubectl.kill_process(component, container, module)
         pulse.wait_for_steps()
 
 
-def test_a_pod_is_deleted(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_a_pod_is_deleted(installation, scenarios, pulse):
     with scenarios.run("kubectl delete pod of a training pod"):
         pod = installation.kubectl.pods("pod")[0]["metadata"]["name"]
         installation.kubectl("delete", "pod", pod, timeout_s=180)
@@ -350,9 +339,7 @@ def test_a_pod_is_deleted(installation: Installation, scenarios: Scenarios, puls
         )
 
 
-def test_nothing_changes_by_a_second_apply(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_nothing_changes_by_a_second_apply(installation, scenarios, pulse):
     with scenarios.run("apply -k again, with --server-side, and diff -k"):
         before = identities(installation)
         assert "configured" not in installation.apply() + installation.apply(
@@ -365,9 +352,7 @@ def test_nothing_changes_by_a_second_apply(
 
 
 @pytest.mark.parametrize("layout", ["split", "fused"])
-def test_the_red_team_finds_nothing(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, tmp_path: Path, layout: str
-) -> None:
+def test_the_red_team_finds_nothing(installation, scenarios, pulse, tmp_path, layout):
     """It knows every file of a split pod, the learner's too, which a fused pod has at the same
     places."""
     kubectl, allowed = installation.kubectl, {"name": "PODRACER_ALLOW_USER_CODE", "value": "true"}
@@ -407,7 +392,7 @@ def identities(installation: Installation) -> set[str]:
     }
 
 
-def test_suspend_and_resume(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_suspend_and_resume(installation, scenarios, pulse):
     with scenarios.run("suspend, resume"), installation.client() as client:
         job = client.job(pulse.job).suspend()
         wait_until(
@@ -418,7 +403,7 @@ def test_suspend_and_resume(installation: Installation, scenarios: Scenarios, pu
         pulse.wait_for_steps()
 
 
-def test_a_drained_node(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_a_drained_node(installation, scenarios, pulse):
     with scenarios.run("drain a node, uncordon it") as notes:
         node = free_node(installation)
         begun = time.monotonic()
@@ -469,12 +454,7 @@ def power() -> Iterator[Callable[[str, str], None]]:
 
 
 @needs_faults
-def test_a_node_without_power(
-    installation: Installation,
-    scenarios: Scenarios,
-    pulse: Pulse,
-    power: Callable[[str, str], None],
-) -> None:
+def test_a_node_without_power(installation, scenarios, pulse, power):
     node = free_node(installation)
     with scenarios.run(f"a node without power for {POWER_S:.0f} s"):
         power("lose", node)
@@ -488,13 +468,7 @@ def test_a_node_without_power(
 
 @needs_faults
 @pytest.mark.parametrize("end", ["its taint out-of-service", "the deletion of the Node"])
-def test_a_node_that_is_lost(
-    installation: Installation,
-    scenarios: Scenarios,
-    pulse: Pulse,
-    power: Callable[[str, str], None],
-    end: str,
-) -> None:
+def test_a_node_that_is_lost(installation, scenarios, pulse, power, end):
     node, kubectl = free_node(installation), installation.kubectl
     taint = "node.kubernetes.io/out-of-service=nodeshutdown"
     with scenarios.run(f"a node lost for good, ended by {end}"):
@@ -514,12 +488,7 @@ def test_a_node_that_is_lost(
 
 
 @needs_faults
-def test_a_lost_node_is_not_ended(
-    installation: Installation,
-    scenarios: Scenarios,
-    pulse: Pulse,
-    power: Callable[[str, str], None],
-) -> None:
+def test_a_lost_node_is_not_ended(installation, scenarios, pulse, power):
     node = free_node(installation)
     with scenarios.run("a node lost, and nothing done about it"):
         power("lose", node)
@@ -549,12 +518,7 @@ def pods_on(installation: Installation, node: str) -> list[str]:
 
 
 @needs_faults
-def test_the_api_server_is_away(
-    installation: Installation,
-    scenarios: Scenarios,
-    pulse: Pulse,
-    power: Callable[[str, str], None],
-) -> None:
+def test_the_api_server_is_away(installation, scenarios, pulse, power):
     with scenarios.run(f"the API server away for {AWAY_S:.0f} s") as notes:
         power("lose", "api")
         before = pulse.live_steps
@@ -566,9 +530,7 @@ def test_the_api_server_is_away(
         pulse.wait_for_steps()
 
 
-def test_the_object_store_is_away(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_the_object_store_is_away(installation, scenarios, pulse):
     kubectl = installation.kubectl
     restarts = restart_count(installation)
     with scenarios.run(f"MinIO away for {AWAY_S:.0f} s"):
@@ -585,7 +547,7 @@ def restart_count(installation: Installation) -> int:
     return sum(each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"])
 
 
-def test_a_quota(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+def test_a_quota(installation, scenarios, pulse):
     with scenarios.run("the quota of the namespace is used up"):
         quota = {
             "apiVersion": "v1",
@@ -642,9 +604,7 @@ BAD_DEPLOYMENTS = {
 
 
 @pytest.mark.parametrize("name", BAD_DEPLOYMENTS)
-def test_a_bad_deployment(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str
-) -> None:
+def test_a_bad_deployment(installation, scenarios, pulse, name):
     """The training pods that run go on; the new one's trouble is an event, and the orchestrator
     stays Ready."""
     what, operation, (kind, words) = BAD_DEPLOYMENTS[name]
@@ -727,9 +687,7 @@ def refusal(
     return done.stderr.decode() if done.returncode else ""
 
 
-def test_jobs_are_restricted(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_jobs_are_restricted(installation, scenarios, pulse):
     kubectl, policies = installation.kubectl, str(ROOT / "deploy" / "k8s" / "cluster")
     with scenarios.run("the admission policy for Jobs"):
         kubectl("apply", "-k", policies)
@@ -757,7 +715,7 @@ def check_policy(kubectl: Kubectl) -> None:
     assert [refusal(kubectl, plan) for plan in (SPLIT, FUSED)] == ["", ""]
 
 
-def test_no_storage_class(installation: Installation, scenarios: Scenarios, tmp_path: Path) -> None:
+def test_no_storage_class(installation, scenarios, tmp_path):
     """In a namespace of its own, where nothing starts: the claim says why."""
     other = Installation(tmp_path / "overlay", f"{NAMESPACE}-no-storage")
     claim = "/spec/volumeClaimTemplates/0/spec/storageClassName"
@@ -774,9 +732,7 @@ def test_no_storage_class(installation: Installation, scenarios: Scenarios, tmp_
         other.kubectl("delete", "namespace", other.namespace, timeout_s=300)
 
 
-def test_a_secret_that_is_missing(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_a_secret_that_is_missing(installation, scenarios, pulse):
     """A token is for life: one that is deleted is another one afterwards, and its pods have to
     begin anew."""
     kubectl = installation.kubectl
@@ -792,9 +748,7 @@ def test_a_secret_that_is_missing(
         pulse.wait_for_steps()
 
 
-def test_certificates_and_tokens_are_renewed(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_certificates_and_tokens_are_renewed(installation, scenarios, pulse):
     kubectl = installation.kubectl
     with scenarios.run("new certificates and a second token while a job trains"):
         kubectl(
@@ -814,9 +768,7 @@ def test_certificates_and_tokens_are_renewed(
         pulse.wait_for_steps()
 
 
-def test_delete_and_apply_again(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_delete_and_apply_again(installation, scenarios, pulse):
     kubectl = installation.kubectl
     with scenarios.run("delete -k, apply -k again"):
         tokens = kubectl.get("secret", "podracer-tokens-orchestrator")["data"]
@@ -829,9 +781,7 @@ def test_delete_and_apply_again(
         assert kubectl.get("secret", "podracer-tokens-orchestrator")["data"] == tokens
 
 
-def test_the_job_ends_exactly_at_its_budget(
-    installation: Installation, scenarios: Scenarios, pulse: Pulse
-) -> None:
+def test_the_job_ends_exactly_at_its_budget(installation, scenarios, pulse):
     with scenarios.run("the job is given a budget and ends"), installation.client() as client:
         job = client.job(pulse.job)
         limit = end_after(job, 8)
@@ -841,9 +791,7 @@ def test_the_job_ends_exactly_at_its_budget(
     assert installation.audit(at_rest=True) == []
 
 
-def test_a_backup_is_restored_into_a_new_namespace(
-    installation: Installation, scenarios: Scenarios, tmp_path: Path
-) -> None:
+def test_a_backup_is_restored_into_a_new_namespace(installation, scenarios, tmp_path):
     with scenarios.run("a backup, restored into a new namespace"):
         with installation.client() as client:
             names = sorted(job.name for job in client.jobs())

@@ -165,9 +165,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_training_goes_on(
-    installation: WithPostgresql, scenarios: Scenarios, pulse: Pulse, power: Power, name: str
-) -> None:
+def test_training_goes_on(installation, scenarios, pulse, power, name):
     lost = installation.leases_lost()
     with scenarios.run(name) as notes:
         SCENARIOS[name](installation, installation.active(), power)

@@ -175,7 +175,7 @@ def deployment() -> Iterator[Deployment]:
         Console(width=140).print(table)
 
 
-def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_job_survives_on_compose(deployment, tmp_path):
     with deployment.step("build") as notes:
         deployment.compose("--profile", "policy", "build", timeout_s=3000.0)
         base = _image_bytes("python:3.11-slim")

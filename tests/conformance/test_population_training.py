@@ -52,29 +52,29 @@ def passage_of(system: Any, occasion: str) -> Passage:
 
 
 @pytest.mark.parametrize("occasion", ["exploit", "restore", "resume", "move"])
-def test_a_perturbed_learning_rate_is_used(system: Any, occasion: str) -> None:
+def test_a_perturbed_learning_rate_is_used(system, occasion):
     passage = passage_of(system, occasion)
     assert passage.used_rate == pytest.approx(passage.rate, rel=1e-3)
 
 
 @pytest.mark.parametrize("occasion", ["restore", "resume", "move"])
-def test_counters_are_exact(system: Any, occasion: str) -> None:
+def test_counters_are_exact(system, occasion):
     passage = passage_of(system, occasion)
     assert passage.after.counter == passage.before.counter + passage.counted > passage.counted
 
 
-def test_a_donors_weights_and_optimizer_arrive(system: Any) -> None:
+def test_a_donors_weights_and_optimizer_arrive(system):
     passage = passage_of(system, "exploit")
     assert passage.before.first_moment.any()
     assert passage.is_one_update()
 
 
-def test_a_donor_stays_as_it_is_while_its_copy_trains(system: Any) -> None:
+def test_a_donor_stays_as_it_is_while_its_copy_trains(system):
     before, after = system.donors()
     assert after.equals(before)
 
 
-def test_the_best_and_not_the_worst_propagates(system: Any) -> None:
+def test_the_best_and_not_the_worst_propagates(system):
     copied, replaced, everyone = system.selection()
     assert min(everyone) in replaced
     assert max(everyone) in copied
@@ -82,14 +82,14 @@ def test_the_best_and_not_the_worst_propagates(system: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_a_resumed_run_is_bit_equal(system: Any) -> None:
+def test_a_resumed_run_is_bit_equal(system):
     whole, resumed = system.resumed()
     assert len(whole) == len(resumed) > 0
     assert all(one.equals(other) for one, other in zip(whole, resumed, strict=True))
 
 
 @pytest.mark.thorough
-def test_no_agent_is_lost_with_a_killed_worker(system: Any) -> None:
+def test_no_agent_is_lost_with_a_killed_worker(system):
     if not hasattr(system, "agents_around_a_kill"):
         pytest.skip("not offered")
     before, after = system.agents_around_a_kill()

@@ -6,8 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -109,7 +108,7 @@ def environment_of(name: str) -> VecEnvironment:
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
-def test_defaults(name: str) -> None:
+def test_defaults(name):
     train(name, environment_of(name), options(name, 0))
     evaluate(name, specification_of(name), options(name, 0))
 
@@ -117,12 +116,12 @@ def test_defaults(name: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", [1, 2])
 @pytest.mark.parametrize("name", BUILT_IN_ALGORITHMS)
-def test_algorithm(name: str, variant: int) -> None:
+def test_algorithm(name, variant):
     train(name, environment_of(name), options(name, variant))
 
 
 @pytest.mark.thorough
-def test_mixed_replay() -> None:
+def test_mixed_replay():
     """Which variant 1 cannot have, as it is prioritized."""
     train("sac", environment_of("sac"), options("sac", 0) | {"replay": "mixed"})
 
@@ -136,7 +135,7 @@ def test_mixed_replay() -> None:
         if info.backend == "torch" and info.id != "mjlab"
     ],
 )
-def test_environment(identity: str, tmp_path: Path) -> None:
+def test_environment(identity, tmp_path):
     arguments = dict(ARGUMENTS.get(identity, {}))
     if identity == "StockTrading-v0":
         arguments = {
@@ -181,13 +180,13 @@ class Pictures(TorchEnvironment):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ppo", "dqn", "discrete_sac"])
-def test_images_and_masks(name: str) -> None:
+def test_images_and_masks(name):
     train(name, Pictures(), options(name, 0))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", [0, 1])
-def test_a_simulator_whose_critic_sees_more(variant: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_whose_critic_sees_more(variant, monkeypatch):
     monkeypatch.delattr(Carts, "seed")  # the one number that the host asks for, at the first reset
     train("ppo", CartsHere(MEMBERS * ENVS, "cuda"), options("ppo", variant))
 
@@ -208,9 +207,7 @@ PLANTS = [
 
 
 @pytest.mark.parametrize(("plant", "match"), PLANTS)
-def test_a_planted_mistake_is_found(
-    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found(plant, match, monkeypatch):
     dynamics = CartPole.dynamics
 
     def mistaken(self: CartPole, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
@@ -222,9 +219,7 @@ def test_a_planted_mistake_is_found(
 
 
 @pytest.mark.parametrize(("plant", "match"), PLANTS)
-def test_a_planted_mistake_is_found_in_the_draw_by_priority(
-    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found_in_the_draw_by_priority(plant, match, monkeypatch):
     """Which has to be in the graph: a copy from the host is a mistake only there."""
     find = PriorityTree.find
 
@@ -238,9 +233,7 @@ def test_a_planted_mistake_is_found_in_the_draw_by_priority(
 
 
 @pytest.mark.parametrize(("plant", "match"), PLANTS)
-def test_a_planted_mistake_is_found_in_evaluation(
-    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found_in_evaluation(plant, match, monkeypatch):
     greedy = NetworkActor.greedy
 
     def mistaken(
@@ -254,7 +247,7 @@ def test_a_planted_mistake_is_found_in_evaluation(
         evaluate("ppo", specification_of("dqn"), options("ppo", 0))
 
 
-def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_of_buffers_that_grew_is_found(monkeypatch):
     pools: dict[tuple[int, torch.Size], list[Tensor]] = {}
 
     def take(self: object, rows: Tensor, width: int) -> Tensor:
@@ -297,7 +290,7 @@ class Drift(TorchEnvironment):
 
 
 @pytest.mark.thorough
-def test_a_round_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_few_kernels(monkeypatch):
     """PPO's on CartPole, 4 epochs of 4 minibatches: by `podracer_core.kernels` and torch's
     compiler."""
     with counted(monkeypatch) as kernels:
@@ -316,9 +309,7 @@ def test_a_round_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("make", [Pendulum, Drift])
-def test_a_step_is_few_kernels(
-    monkeypatch: pytest.MonkeyPatch, make: type[TorchEnvironment]
-) -> None:
+def test_a_step_is_few_kernels(monkeypatch, make):
     with counted(monkeypatch) as kernels:
         environment = make(4096, "cuda")
         environment.reset(torch.zeros(4096, dtype=torch.int64, device="cuda"))
@@ -331,7 +322,7 @@ def test_a_step_is_few_kernels(
 
 
 @pytest.mark.thorough
-def test_an_update_of_wide_networks_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_of_wide_networks_is_few_kernels(monkeypatch):
     """Ant's: 4 epochs of 4 minibatches, 256-128-64."""
     spaces = (
         gymnasium.spaces.Box(-np.inf, np.inf, (105,), np.float32),

@@ -32,7 +32,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)]
 )
-def test_nothing_mixes_devices_waits_in_a_graph_or_grows(guard: Path, marked: str) -> None:
+def test_nothing_mixes_devices_waits_in_a_graph_or_grows(guard, marked):
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marked]
     environment = os.environ | {"LD_PRELOAD": str(guard), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", *options, HERE / "checks.py"]

@@ -49,9 +49,7 @@ def deployment(
         deployment.end_processes()
 
 
-def test_a_client_submits_a_job_watches_it_and_prints_its_leaderboard(
-    client: Sequence[object], deployment: Deployment, tmp_path: Path
-) -> None:
+def test_a_client_submits_a_job_watches_it_and_prints_its_leaderboard(client, deployment, tmp_path):
     variables = {
         f"PODRACER_{role.upper()}": deployment.addresses[role]
         for role in ("orchestrator", "leaderboard")

@@ -127,9 +127,7 @@ def site(up: Callable[..., Command], tmp_path: Path) -> Any:
 
 
 @pytest.mark.thorough
-def test_agents_keep_learning_whatever_dies(
-    site: Site, run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_agents_keep_learning_whatever_dies(site, run, tmp_path):
     """Two jobs watch one data set: `trader` promotes any better policy, `careful` none."""
 
     def fine(*words: str) -> Command:
@@ -259,9 +257,7 @@ def test_agents_keep_learning_whatever_dies(
 
 
 @pytest.mark.thorough
-def test_a_schedule_begins_generations(
-    site: Site, run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_schedule_begins_generations(site, run, tmp_path):
     (tmp_path / "clock.yaml").write_text(SCHEDULED)
     submitted = run("submit", "clock.yaml", "--id", "clock")
     assert submitted.returncode == 0, submitted.stderr

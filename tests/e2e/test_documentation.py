@@ -191,7 +191,7 @@ def commands_of(document: str, section: str = "") -> list[str]:
     return commands.splitlines()
 
 
-def test_the_commands_of_the_first_minute(podracer: Callable[..., Command], tmp_path: Path) -> None:
+def test_the_commands_of_the_first_minute(podracer, tmp_path):
     terminal = Terminal(tmp_path, podracer)
     for line in commands_of("README.md", "The first minute"):
         terminal.execute(line)
@@ -199,7 +199,7 @@ def test_the_commands_of_the_first_minute(podracer: Callable[..., Command], tmp_
     assert (tmp_path / "cartpole.yaml").exists()
 
 
-def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path: Path) -> None:
+def test_the_commands_of_your_own_job(podracer, tmp_path):
     (shown,) = blocks(README.split("## Your own job")[1].split("\n## ")[0], "yaml")
     assert "{target_return: -200, max_duration: 10m}" in shown
     rest = SMALL_JOB.replace(
@@ -224,9 +224,7 @@ def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path
     assert (tmp_path / "policy.mp4").stat().st_size > 0
 
 
-def test_the_commands_of_several_jobs_at_once(
-    podracer: Callable[..., Command], tmp_path: Path, server: Path
-) -> None:
+def test_the_commands_of_several_jobs_at_once(podracer, tmp_path, server):
     write_examples(tmp_path)
     alone, at_server = Terminal(tmp_path, podracer), Terminal(server, podracer)
     for line in commands_of("docs/job-file.md", "Several jobs at once"):
@@ -236,7 +234,7 @@ def test_the_commands_of_several_jobs_at_once(
         assert all(name in "\n".join(ended.lines) for name in names), (line, ended.lines)
 
 
-def test_the_commands_of_as_a_service(podracer: Callable[..., Command], server: Path) -> None:
+def test_the_commands_of_as_a_service(podracer, server):
     terminal = Terminal(server, podracer)
     for line in commands_of("README.md", "As a service"):
         terminal.execute(line)
@@ -245,7 +243,7 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], server: 
     assert (server / "best" / "manifest.json").exists()
 
 
-def test_the_commands_of_trading(podracer: Callable[..., Command], tmp_path: Path) -> None:
+def test_the_commands_of_trading(podracer, tmp_path):
     write_examples(tmp_path)
     terminal = Terminal(tmp_path, podracer)
     value = 0.0
@@ -292,9 +290,7 @@ def look_at(job: str, document: str, folder: Path, podracer: Callable[..., Comma
     return terminal
 
 
-def test_the_commands_of_telemetry(
-    podracer: Callable[..., Command], server: Path, cartpole: str
-) -> None:
+def test_the_commands_of_telemetry(podracer, server, cartpole):
     terminal = look_at(cartpole, "docs/telemetry.md", server, podracer)
     (tree,) = [
         ended.lines
@@ -307,9 +303,7 @@ def test_the_commands_of_telemetry(
     assert '"traceEvents":[{' in (server / f"{terminal.job}-trace.json").read_text()
 
 
-def test_the_commands_of_results(
-    podracer: Callable[..., Command], server: Path, cartpole: str
-) -> None:
+def test_the_commands_of_results(podracer, server, cartpole):
     terminal = look_at(cartpole, "docs/results.md", server, podracer)
     (ranking,) = [
         ended for line, ended in terminal.ended.items() if line.startswith("podracer leaderboard ")
@@ -320,9 +314,7 @@ def test_the_commands_of_results(
     assert (server / "champion.gif").read_bytes().startswith(b"GIF89a")
 
 
-def test_the_commands_of_loggers(
-    podracer: Callable[..., Command], server: Path, cartpole: str
-) -> None:
+def test_the_commands_of_loggers(podracer, server, cartpole):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     terminal = look_at(cartpole, "docs/loggers.md", server, podracer)
     first, again = (
@@ -335,7 +327,7 @@ def test_the_commands_of_loggers(
     assert list((server / "board" / terminal.job).glob("*/events.out.tfevents.*"))
 
 
-def test_the_commands_of_serving(server: Path, cartpole: str) -> None:
+def test_the_commands_of_serving(server, cartpole):
     with commands_in(server) as start:
         terminal = look_at(cartpole, "docs/serving.md", server, start)
         programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
@@ -349,7 +341,7 @@ def test_the_commands_of_serving(server: Path, cartpole: str) -> None:
         assert terminal.serving.wait(60) == 130
 
 
-def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:
+def test_the_programs_of_in_a_notebook(tmp_path):
     write_examples(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     (short,) = blocks(README.split("## In a notebook")[1].split("\n## ")[0], "python")
@@ -361,16 +353,14 @@ def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:
     assert names["result"].history, "of a tournament, too"
 
 
-def test_the_commands_of_market_data(podracer: Callable[..., Command], server: Path) -> None:
+def test_the_commands_of_market_data(podracer, server):
     terminal = Terminal(server, podracer)
     for line in commands_of("docs/market-data.md"):
         terminal.execute(line)
     assert (server / "copy.parquet").stat().st_size > 0
 
 
-def test_the_commands_of_continuous_training(
-    podracer: Callable[..., Command], server: Path
-) -> None:
+def test_the_commands_of_continuous_training(podracer, server):
     shown = blocks((ROOT / "docs" / "continuous-training.md").read_text(), "yaml")[0]
     assert "{max_duration: 20m}" in shown
     (server / "trader.yaml").write_text(smaller(shown, "{max_env_steps: 4_096}"))

@@ -4,7 +4,6 @@ by weight."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -30,9 +29,7 @@ def working_learner(command: Command, folder: Path) -> psutil.Process:
     return next(each for each in learners if Path(f"/proc/{each.pid}/fd/2").readlink().name == log)
 
 
-def test_one_pod_and_three_more_and_three_fewer_and_one_is_killed(
-    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_one_pod_and_three_more_and_three_fewer_and_one_is_killed(podracer, run, tmp_path):
     command = podracer("run", write_job(tmp_path, "elastic", 16), "--json")
     wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
     with Client.connect(folder=tmp_path / "runs") as client:
@@ -60,9 +57,7 @@ def test_one_pod_and_three_more_and_three_fewer_and_one_is_killed(
     assert {"JOB_CHANGED", "POD_RESTARTED", "ROUND_COMPLETED"} <= kinds
 
 
-def test_two_jobs_share_one_pod_by_weight(
-    up: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_two_jobs_share_one_pod_by_weight(up, run, tmp_path):
     server = up("--max-pods", 1)
     with Client.connect(folder=tmp_path / "runs") as client:
         heavy = client.submit(write_job(tmp_path, "heavy", 2, weight=2.0), job_id="heavy")

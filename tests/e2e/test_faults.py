@@ -65,9 +65,7 @@ def finish(command: Command, folder: Path) -> None:
     assert_ended_at(limit, folder, command.events[-1]["env_steps"], members=2)
 
 
-def test_a_killed_process_costs_nothing_that_was_acknowledged(
-    start: Callable[[], Command], tmp_path: Path
-) -> None:
+def test_a_killed_process_costs_nothing_that_was_acknowledged(start, tmp_path):
     command = start()
     for service in SERVICES:
         wait_for_rounds(tmp_path, 1, f"a round before the {service} is killed")
@@ -77,25 +75,7 @@ def test_a_killed_process_costs_nothing_that_was_acknowledged(
     finish(command, tmp_path)
 
 
-@pytest.mark.thorough
-def test_a_frozen_learner_writes_nothing_after_its_term(
-    start: Callable[[], Command], tmp_path: Path
-) -> None:
-    command = start()
-    wait_for_rounds(tmp_path, 1, "the first round")
-    (learner,) = command.services("podracer_learner")
-    fence = freeze_under_a_lease(learner, tmp_path)
-    before, objects = committed(tmp_path), manifests(tmp_path)
-    if learner.is_running():  # the pool may have started it again
-        os.kill(learner.pid, signal.SIGCONT)
-    wait_for_rounds(tmp_path, 1, "a round after it")
-    assert committed(tmp_path) > before
-    finish(command, tmp_path)
-    new = manifests(tmp_path) - objects
-    assert not [path for path in new if f"-{fence}/" in path], "a zombie wrote a checkpoint"
-
-
-def test_interrupted_then_resumed(start: Callable[[], Command], tmp_path: Path) -> None:
+def test_interrupted_then_resumed(start, tmp_path):
     command = start()
     wait_for_rounds(tmp_path, 1, "the first round")
     processes = psutil.Process(command.process.pid).children(recursive=True)
@@ -116,9 +96,7 @@ def test_interrupted_then_resumed(start: Callable[[], Command], tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
-    start: Callable[[], Command], tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(start, tmp_path):
     command = start()
     wait_for_rounds(tmp_path, 2, "two rounds")
     command.interrupt()
@@ -169,11 +147,8 @@ file `hold`."""
 
 @pytest.mark.thorough
 def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
-    start: Callable[[], Command],
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    start, tmp_path, tmp_path_factory, monkeypatch
+):
     """It dies between the acknowledgement and the delivery. The fork's learning rate is so small
     that its weights show whose they were."""
     held = tmp_path_factory.mktemp("held")
@@ -253,7 +228,7 @@ def checkpoint(folder: Path, prefix: str) -> Path:
     return found
 
 
-def test_everything_dies_with_a_killed_command(start: Callable[[], Command]) -> None:
+def test_everything_dies_with_a_killed_command(start):
     command = start()
     processes = psutil.Process(command.process.pid).children(recursive=True)
     command.process.kill()
@@ -266,21 +241,6 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(
         each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes
     )
-
-
-def freeze_under_a_lease(learner: psutil.Process, folder: Path) -> int:
-    """Stop a learner until its lease has expired; that lease's fence."""
-    while True:
-        learner.suspend()
-        fence = max(lease_states(folder))
-        wait_until(lambda: "HELD" not in lease_states(folder).values(), 120, "the lease to end")
-        if lease_states(folder)[fence] == "EXPIRED":
-            return fence
-        learner.resume()  # its last word was under way: once more
-
-
-def manifests(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in (folder / "runs").rglob("manifest.json")}
 
 
 def lease_states(folder: Path) -> dict[int, str]:

@@ -27,7 +27,7 @@ SLOW = {"trading"}  # its commands are those of docs/trading.md, which test_docu
         for path in TUTORIALS
     ],
 )
-def test_a_tutorial(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tutorial(tutorial, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # all is installed
     notebook = nbformat.read(tutorial, as_version=4)

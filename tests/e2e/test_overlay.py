@@ -46,7 +46,7 @@ def site() -> Iterator[OverlaySite]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_job_is_trained_by_what_the_manifests_say(site: OverlaySite) -> None:
+def test_a_job_is_trained_by_what_the_manifests_say(site):
     """TLS and tokens from the Secrets, the store's keys from files, digests for sidecars, the Role,
     probes, metrics."""
     for role in ("leaderboard", "orchestrator"):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.commands import one_evaluator
-from support.processes import Command
 from support.stock_market import days_of, market_rows, write_csv
 
 JOB = """
@@ -29,9 +27,7 @@ retrain: {{kwargs: {{train_end: {validation_end}}}, env_steps: 2_048}}
 
 
 @pytest.mark.thorough
-def test_a_back_test_plays_the_retrained_policy(
-    run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_back_test_plays_the_retrained_policy(run, tmp_path):
     rows = market_rows(3, 160, seed=4)
     days = days_of(rows)
     write_csv(tmp_path / "prices.csv", rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ FINAL_KEYS = {
 }  # fmt: skip
 
 
-def test_cartpole_from_the_command_to_a_policy_that_acts(run: Callable, tmp_path: Path) -> None:
+def test_cartpole_from_the_command_to_a_policy_that_acts(run, tmp_path):
     command = run("run", EXAMPLES / "cartpole.yaml", "--json")
     assert command.returncode == 0, command.stderr
     final = command.events[-1]
@@ -59,7 +58,7 @@ def test_cartpole_from_the_command_to_a_policy_that_acts(run: Callable, tmp_path
 
 
 @pytest.mark.thorough
-def test_split_layout_reaches_the_same_target(run: Callable, tmp_path: Path) -> None:
+def test_split_layout_reaches_the_same_target(run, tmp_path):
     text = (EXAMPLES / "cartpole.yaml").read_text()
     assert "layout: fused" in text
     (tmp_path / "split.yaml").write_text(text.replace("layout: fused", "layout: split"))
@@ -70,7 +69,7 @@ def test_split_layout_reaches_the_same_target(run: Callable, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-def test_any_gymnasium_environment(run: Callable, tmp_path: Path) -> None:
+def test_any_gymnasium_environment(run, tmp_path):
     (tmp_path / "job.yaml").write_text(
         "name: lake\nenvironment: {id: FrozenLake-v1}\nobjective: {max_env_steps: 4_096}\n"
         "evolution: {population: 1, leaderboard_size: 1, round: {env_steps: 4_096}}\n"
@@ -130,9 +129,7 @@ def _user_job(folder: Path, broken: bool) -> Path:
 
 
 @pytest.mark.thorough
-def test_a_users_environment_that_cannot_start_fails_before_any_agent(
-    run: Callable, user_package: Path
-) -> None:
+def test_a_users_environment_that_cannot_start_fails_before_any_agent(run, user_package):
     command = run("run", _user_job(user_package, broken=True), "--json")
     assert command.returncode == 1
     final = command.events[-1]
@@ -142,7 +139,7 @@ def test_a_users_environment_that_cannot_start_fails_before_any_agent(
     assert "my_package/envs.py" in command.stderr
 
 
-def test_the_examples_are_what_the_issue_of_their_kind_asks() -> None:
+def test_the_examples_are_what_the_issue_of_their_kind_asks():
     pendulum = load_job_file(EXAMPLES / "pendulum.yaml")
     assert pendulum.evolution.population >= 6
     assert pendulum.pod.layout == "split"

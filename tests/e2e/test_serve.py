@@ -4,8 +4,6 @@ acts."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service
 from podracer_client import Client, PolicyClient
 from podracer_core.errors import Unavailable
 from podracer_platform.rpc import FileToken, open_channel
-from support.processes import Command, wait_until
+from support.processes import wait_until
 
 JOB = """\
 name: served
@@ -28,12 +26,7 @@ seed: 0
 OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
 
 
-def test_an_alias_is_followed_and_what_is_served_stays(
-    podracer: Callable[..., Command],
-    up: Callable[..., Command],
-    run: Callable[..., Command],
-    tmp_path: Path,
-) -> None:
+def test_an_alias_is_followed_and_what_is_served_stays(podracer, up, run, tmp_path):
     (tmp_path / "served.yaml").write_text(JOB)
     server = up()
     tokens = tmp_path / "runs" / "tokens"

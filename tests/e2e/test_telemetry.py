@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.deployment import Deployment
 from support.otlp_collector import Collector, ReceivedSpan, otlp_collector
-from support.processes import Command, wait_until
+from support.processes import wait_until
 
 pytestmark = pytest.mark.thorough
 JOB = {
@@ -81,9 +81,7 @@ def deployment(tmp_path: Path, collector: Collector) -> Iterator[Deployment]:
         deployment.end_processes()
 
 
-def test_one_trace_from_the_client_to_a_gradient_step(
-    deployment: Deployment, collector: Collector, run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_one_trace_from_the_client_to_a_gradient_step(deployment, collector, run, tmp_path):
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     options = ["--orchestrator", deployment.addresses["orchestrator"]]
     options += ["--leaderboard", deployment.addresses["leaderboard"]]

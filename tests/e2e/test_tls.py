@@ -4,7 +4,7 @@ own."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from podracer_core.errors import PodracerError
 from podracer_platform.rpc import open_channel
 from support.deployment import Deployment
-from support.processes import Command, wait_until
+from support.processes import wait_until
 
 pytestmark = pytest.mark.thorough
 JOB = {
@@ -38,9 +38,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         deployment.end_processes()
 
 
-def test_a_job_is_trained_by_services_that_speak_only_tls(
-    deployment: Deployment, run: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_job_is_trained_by_services_that_speak_only_tls(deployment, run, tmp_path):
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     options = ["--orchestrator", deployment.addresses["orchestrator"]]
     options += ["--leaderboard", deployment.addresses["leaderboard"]]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sqlite3
 import tarfile
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import pytest
 
 from support.commands import one_evaluator, run_here
 from support.golden import STATE
-from support.processes import Command
 
 
 def query(folder: Path, database: str, statement: str) -> list[tuple[Any, ...]]:
@@ -34,7 +32,7 @@ def _state(tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
 
 
-def test_a_job_in_training_goes_on_to_its_end(run: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_job_in_training_goes_on_to_its_end(run, tmp_path):
     """A round of each algorithm, a challenge, the ensemble, the best trained once more."""
     ((name, before),) = query(
         tmp_path, "orchestrator", "select job_id, env_steps from jobs where job_id like 'f%r-%'"
@@ -57,7 +55,7 @@ def test_a_job_in_training_goes_on_to_its_end(run: Callable[..., Command], tmp_p
 
 
 @pytest.mark.thorough
-def test_every_checkpoint_can_be_evaluated(tmp_path: Path) -> None:
+def test_every_checkpoint_can_be_evaluated(tmp_path):
     """Of six algorithms: on-policy and off-policy, for continuous and for discrete actions."""
     manifests = (tmp_path / "state").rglob("manifest.json")
     checkpoints = {path.parent.parent.parent: path.parent for path in manifests}

@@ -150,7 +150,7 @@ def see(page: Any, view: str, *, text: str) -> None:
     page.wait_for_selector(f"main section >> text={text}")
 
 
-def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, str]) -> None:
+def test_without_the_key_nothing_is_shown(chromium, server):
     context = chromium.new_context()
     page = context.new_page()
     assert page.goto(server[1].partition("#")[0]).status == 401
@@ -165,7 +165,7 @@ def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, 
     context.close()
 
 
-def test_every_view(page: Any, job: str) -> None:
+def test_every_view(page, job):
     page.wait_for_selector(".tiles >> text=RUNNING")
     see(page, "leaderboard", text="Promote")
     see(page, "lineage", text="a0001")
@@ -180,7 +180,7 @@ def test_every_view(page: Any, job: str) -> None:
     page.wait_for_selector("text=Orange: a0001")
 
 
-def test_every_act(page: Any, job: str, folder: Path) -> None:
+def test_every_act(page, job, folder):
     act(page, "scale", min="1", max="2")
     page.wait_for_selector("text=1 to 2 asked for")
     act(page, "suspend")
@@ -223,7 +223,7 @@ def living(page: Any) -> str:
     raise AssertionError("no agent lives")
 
 
-def test_the_keyboard_reaches_everything(page: Any, job: str) -> None:
+def test_the_keyboard_reaches_everything(page, job):
     page.focus("#tab-events")
     page.keyboard.press("Enter")
     page.wait_for_selector("#tab-events[aria-current=page]")
@@ -235,9 +235,7 @@ def test_the_keyboard_reaches_everything(page: Any, job: str) -> None:
     assert page.evaluate("document.activeElement.id") == "act-suspend"
 
 
-def test_a_killed_orchestrator_is_found_again(
-    page: Any, job: str, server: tuple[Command, str]
-) -> None:
+def test_a_killed_orchestrator_is_found_again(page, job, server):
     up, _ = server
     see(page, "events", text="ROUND_COMPLETED")
     (orchestrator,) = [each for each in descendants(up.process.pid) if _is_orchestrator(each)]
@@ -257,7 +255,7 @@ def _is_orchestrator(process: psutil.Process) -> bool:
         return False
 
 
-def test_every_view_is_accessible(chromium: Any, server: tuple[Command, str], job: str) -> None:
+def test_every_view_is_accessible(chromium, server, job):
     """In a narrow window and with dark colours too. Pods end once they were seen: a still page is
     looked at sooner."""
     with (
@@ -330,7 +328,7 @@ def _looker(page: Any, light: str, dark: str) -> Callable[[str], None]:
     return look
 
 
-def test_the_report_has_the_champion(job: str, folder: Path) -> None:
+def test_the_report_has_the_champion(job, folder):
     made = run_here("report", job, "report.html", cwd=folder)
     assert made.returncode == 0, made.stderr
     found = re.search(
@@ -340,9 +338,7 @@ def test_the_report_has_the_champion(job: str, folder: Path) -> None:
     assert b"ftyp" in base64.b64decode(found[1])[:16]
 
 
-def test_a_run_has_a_page_of_its_own(
-    podracer: Callable[..., Command], chromium: Any, tmp_path: Path
-) -> None:
+def test_a_run_has_a_page_of_its_own(podracer, chromium, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     run = podracer("run", "job.yaml", "--web", "--plain")
     wait_until(lambda: run.errors or run.process.poll() is not None, 120, "the page")
@@ -357,7 +353,7 @@ def test_a_run_has_a_page_of_its_own(
     assert run.wait(60) == 130
 
 
-def test_cancel_and_delete(page: Any, job: str) -> None:
+def test_cancel_and_delete(page, job):
     act(page, "cancel")
     page.wait_for_selector(".tiles >> text=CANCELLED")
     act(page, "delete")

@@ -110,7 +110,7 @@ def torch_entries() -> Iterator[tuple[str, Path]]:
                 waiting.append(each)
 
 
-def test_the_client_alone_names_the_missing_extra(wheels: Path, tmp_path: Path) -> None:
+def test_the_client_alone_names_the_missing_extra(wheels, tmp_path):
     client = Installation(tmp_path)
     client.install(wheels, "podracer-client")
     assert not list((tmp_path / "venv").glob("lib/python*/site-packages/torch*"))
@@ -123,7 +123,7 @@ def test_the_client_alone_names_the_missing_extra(wheels: Path, tmp_path: Path) 
     )
 
 
-def test_two_commands_to_a_champion_that_moves(wheels: Path, tmp_path: Path, chromium: Any) -> None:  # noqa: F811
+def test_two_commands_to_a_champion_that_moves(wheels, tmp_path, chromium):  # noqa: F811
     installation = Installation(tmp_path)
     installation.lend_torch()
     installed_s = installation.install(wheels, "podracer-client[local,web,video]")

@@ -86,14 +86,14 @@ def bombard(
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("parse", [parse_job, parse_experiment])
-def test_job_files(parse: Callable[..., object]) -> None:
+def test_job_files(parse):
     originals = [path.read_bytes() for path in sorted(EXAMPLES.rglob("*.yaml"))]
     assert len(originals) >= 4
     bombard(originals, lambda data: parse(data.decode(errors="replace")), (InvalidInput, NotFound))
 
 
 @pytest.mark.timeout(7200)
-def test_manifests() -> None:
+def test_manifests():
     original = Manifest(
         (), {"agent": "a", "spaces": {"low": [1.0, -2.5], "name": "ä"}}, {"torch": "2"}
     ).to_json()
@@ -110,7 +110,7 @@ def stored(store: ObjectStore) -> str:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("known", [True, False])
-def test_checkpoints(tmp_path: Path, known: bool) -> None:
+def test_checkpoints(tmp_path, known):
     """Where its hash is known, nothing but the very same is accepted."""
     store = open_store((tmp_path / "store").as_uri())
     sha256 = stored(store)
@@ -131,7 +131,7 @@ def test_checkpoints(tmp_path: Path, known: bool) -> None:
 
 
 @pytest.mark.timeout(7200)
-def test_archives_of_code(tmp_path: Path) -> None:
+def test_archives_of_code(tmp_path):
     folder = tmp_path / "code"
     (folder / "inner").mkdir(parents=True)
     (folder / "module.py").write_text("x = 1\n" * 50)
@@ -174,7 +174,7 @@ def test_archives_of_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(7200)
-def test_packed_policies(tmp_path: Path) -> None:
+def test_packed_policies(tmp_path):
     store = open_store(tmp_path.as_uri())
     stored(store)
     originals = [pack_policy(load_checkpoint(store, "c/"))]

@@ -62,9 +62,7 @@ def left_over(word: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("number", range(SEED * 1_000_000, SEED * 1_000_000 + COUNT))
-def test_whatever_an_environment_does_every_call_ends_in_order(
-    number: int, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_an_environment_does_every_call_ends_in_order(number, mark, monkeypatch):
     chance = random.Random(number)
     monkeypatch.setattr(ChildOutput, "is_kept", not box.missing() and chance.random() < 0.3)
     tampers = chance.random() < 0.4

@@ -59,7 +59,7 @@ def seeds(target: str, folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "target", ["job", "experiment", "manifest", "code", "policy", "address", "place"]
 )
-def test_bytes_are_read_or_refused(target: str, tmp_path: Path) -> None:
+def test_bytes_are_read_or_refused(target, tmp_path):
     corpus, found = tmp_path / "corpus", tmp_path / "found"
     corpus.mkdir()
     found.mkdir()

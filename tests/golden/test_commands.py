@@ -92,13 +92,13 @@ def transcript(tmp_path: Path, tree: Tree) -> Iterator[Transcript]:
     time.tzset()
 
 
-def test_help(transcript: Transcript, tree: Tree) -> None:
+def test_help(transcript, tree):
     for path in tree:
         transcript.run(*path, "--help")
     transcript.check("help.txt")
 
 
-def test_catalogues(transcript: Transcript) -> None:
+def test_catalogues(transcript):
     for what, key in (("algorithms", "name"), ("environments", "id")):
         transcript.run(what)
         listed = transcript.run(what, "--json")
@@ -112,7 +112,7 @@ def test_catalogues(transcript: Transcript) -> None:
     transcript.check("catalogues.txt")
 
 
-def test_files(transcript: Transcript) -> None:
+def test_files(transcript):
     """Commands that make or check files, without a server."""
     prices = EXAMPLES / "stock_trading" / "prices.csv"
     transcript.run(
@@ -144,7 +144,7 @@ def page_text(page: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def test_stored_job(transcript: Transcript) -> None:
+def test_stored_job(transcript):
     """The state folder of an earlier version, in which a job has ended and another one has not."""
     with tarfile.open(STATE) as archive:
         archive.extractall(transcript.folder, filter="data")

@@ -54,7 +54,7 @@ def document(message: Message) -> dict[str, Any]:
     )
 
 
-def test_job_files(tmp_path: Path) -> None:
+def test_job_files(tmp_path):
     zoo = next(ROOT.glob("libs/*/*/zoo"))
     files = {
         f"{path.parent.name}/{path.name}": path
@@ -101,7 +101,7 @@ def unset(kind: Any, filled: list[Message], path: str = "") -> set[str]:
     return missing
 
 
-def test_every_field() -> None:
+def test_every_field():
     files = sorted((FOLDER / "jobs").glob("*.yaml"))
     found = {path.stem: messages(path)[0] for path in files}
     assert unset(found["one"].DESCRIPTOR, list(found.values())) == set()

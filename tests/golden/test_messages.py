@@ -81,7 +81,7 @@ class Source(NamedTuple):
         return found
 
 
-def test_messages() -> None:
+def test_messages():
     source = Source(set(), {})
     for path in (path for top in ("libs", "services") for path in (ROOT / top).rglob("*.py")):
         if "_pb2" not in path.name:

@@ -8,7 +8,7 @@ from support.golden import check_golden
 from support.processes import ROOT
 
 
-def test_public_names() -> None:
+def test_public_names():
     lines = []
     for path in sorted(ROOT.glob("*/*/podracer_*/**/__init__.py")):
         if "exports(__name__)" in path.read_text():

@@ -95,7 +95,7 @@ def gone(*pids: int) -> bool:
 
 
 @pytest.mark.parametrize("launcher", ["with torch"], indirect=True)
-def test_a_service_is_what_python_m_makes_of_it(launcher: Launcher) -> None:
+def test_a_service_is_what_python_m_makes_of_it(launcher):
     assert launcher.start(CODE="7") == "7"
     pid = int(launcher.start(PODRACER_THREADS="1"))
     first, second = launcher.told(2)
@@ -122,7 +122,7 @@ def test_a_service_is_what_python_m_makes_of_it(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_everything_ends_with_the_launcher(launcher: Launcher, is_frozen: bool) -> None:
+def test_everything_ends_with_the_launcher(launcher, is_frozen):
     pid = int(launcher.start())
     (told,) = launcher.told(1)
     if is_frozen:
@@ -131,7 +131,7 @@ def test_everything_ends_with_the_launcher(launcher: Launcher, is_frozen: bool) 
     wait_until(lambda: gone(pid, told["server"]), 60, "the service and the server to end")
 
 
-def test_a_service_ends_with_its_server_and_no_further_one_is_started(launcher: Launcher) -> None:
+def test_a_service_ends_with_its_server_and_no_further_one_is_started(launcher):
     pid = int(launcher.start())
     (told,) = launcher.told(1)
     os.kill(told["server"], signal.SIGKILL)

@@ -82,16 +82,16 @@ def run(variables: dict[str, str], folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_commands(variables: dict[str, str], tmp_path: Path) -> None:
+def test_the_commands(variables, tmp_path):
     shown = run(variables, tmp_path, "-m", "podracer_client", "--help")
     assert "evaluate" in shown
     assert "backtest" not in shown
     assert "StockTrading" not in run(variables, tmp_path, "-m", "podracer_client", "environments")
 
 
-def test_an_agent_trains(variables: dict[str, str], tmp_path: Path) -> None:
+def test_an_agent_trains(variables, tmp_path):
     assert "trained" in run(variables, tmp_path, "-c", CATALOGUE)
 
 
-def test_an_evaluator_refuses_a_back_test(variables: dict[str, str], tmp_path: Path) -> None:
+def test_an_evaluator_refuses_a_back_test(variables, tmp_path):
     assert "refused" in run(variables, tmp_path, "-c", BACKTEST)

@@ -51,9 +51,7 @@ def _message_of(spec: EnvironmentSpec) -> str:
     return str(caught.value.message)
 
 
-def test_the_red_team_comes_back_with_nothing(
-    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, short_folder: str
-) -> None:
+def test_the_red_team_comes_back_with_nothing(tmp_path, port, monkeypatch, short_folder):
     monkeypatch.setenv("PODRACER_S3_SECRET_KEY", "SECRET")
     monkeypatch.setenv("MY_TOKEN", "SECRET")
     secrets = [
@@ -123,13 +121,13 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_what_code_has_started_ends_even_if_its_service_is_killed(tmp_path: Path) -> None:
+def test_what_code_has_started_ends_even_if_its_service_is_killed(tmp_path):
     word = f"daemon-of-{tmp_path}"
     assert subprocess.run([sys.executable, "-c", PARENT, CODE, word], check=False).returncode == -9
     assert not _left_over(word)
 
 
-def test_honest_code_does_not_notice_it(tmp_path: Path) -> None:
+def test_honest_code_does_not_notice_it(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a table")
     spec = EnvironmentSpec(
@@ -143,7 +141,7 @@ def test_honest_code_does_not_notice_it(tmp_path: Path) -> None:
         environment.close()
 
 
-def test_code_that_is_a_package_opens_no_folder_beside_it(tmp_path: Path) -> None:
+def test_code_that_is_a_package_opens_no_folder_beside_it(tmp_path):
     """To import it, its parent is on the import path: in a pod that is the cache."""
     package = tmp_path / "package"
     package.mkdir()
@@ -154,7 +152,7 @@ def test_code_that_is_a_package_opens_no_folder_beside_it(tmp_path: Path) -> Non
     assert {str(package), str(tmp_path)} & set(readable.split(os.pathsep)) == {str(package)}
 
 
-def test_a_job_may_ask_for_the_network(port: int) -> None:
+def test_a_job_may_ask_for_the_network(port):
     kwargs: dict[str, Any] = {"port": port}
     refused = _message_of(
         EnvironmentSpec(entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs)

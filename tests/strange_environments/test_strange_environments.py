@@ -307,7 +307,7 @@ CASES = [
         for case in CASES
     ],
 )
-def test_in_the_notebook(case: Case) -> None:
+def test_in_the_notebook(case):
     strange.Faulty.made = 0
     options = OPTIONS | case.options
     if "seconds" in case.options:
@@ -345,7 +345,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 @pytest.mark.xdist_group("e2e")
 @pytest.mark.parametrize("case", [case for case in CASES if case.job], ids=lambda case: case.name)
 @pytest.mark.parametrize("layout", ["fused", "split"])  # it changes once, and the pods with it
-def test_in_a_job(case: Case, layout: str, client: Client, tmp_path: Path) -> None:
+def test_in_a_job(case, layout, client, tmp_path):
     (tmp_path / "job.yaml").write_text(json.dumps(_job(case, layout)))
     try:
         job = client.submit(tmp_path / "job.yaml").wait()

@@ -53,8 +53,7 @@ async def create(
         data_sets={"table": "china"},
         continuous=job_pb2.Continuous(**continuous),
     )
-    request = service_pb2.CreateJobRequest(spec=spec, job_id=job_id)
-    return (await site.client.jobs.CreateJob(request)).job
+    return (await site.jobs.CreateJob(spec=spec, job_id=job_id)).job
 
 
 async def begin(site: Any, description: environment_pb2.EnvironmentDescription) -> Any:
@@ -95,7 +94,7 @@ async def contest(site: Any, child: str, champion: float, challenger: float) -> 
 async def history(site: Any, count: int, job: str = TRADER) -> list[service_pb2.Promotion]:
     """The decisions once there are `count`, newest first."""
     for _ in range(3000):
-        answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=job))
+        answer = await site.jobs.ListPromotions(job=job)
         if len(answer.promotions) >= count:
             return list(answer.promotions)
         await asyncio.sleep(0.02)
@@ -117,12 +116,10 @@ async def aliases(site: Any, count: int) -> list[leaderboard_pb2.SetAliasRequest
 
 
 async def kinds(site: Any, job: str) -> list[str]:
-    answer = await site.client.jobs.ListEvents(
-        service_pb2.ListEventsRequest(job=job, page_size=1000)
-    )
+    answer = await site.jobs.ListEvents(job=job, page_size=1000)
     return [event.kind for event in answer.events]
 
 
 async def children(site: Any) -> list[job_pb2.Job]:
-    answer = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
+    answer = await site.jobs.ListJobs()
     return [job for job in answer.jobs if job.parent]

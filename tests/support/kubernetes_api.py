@@ -1,5 +1,5 @@
 """An API server of Kubernetes on the loopback interface: enough of one for the orchestrator's pool,
-and for kubectl.
+and for what a real one cannot be told to do. tests/cluster has the rest, on a real one.
 
 It keeps state, validates what it is sent, holds callers to their Role, serves lists and watches
 with resource versions, bookmarks and expiry, and can be told to be away. Who makes pods of Jobs is
@@ -19,11 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from support.kubernetes_discovery import discovery
 from support.kubernetes_store import KINDS, ApiError, Item, Store, matches
 
 NAMESPACE = "podracer"
-ADMIN, ORCHESTRATOR = "admin-token", "orchestrator-token"
+ORCHESTRATOR = "orchestrator-token"
 BOOKMARK_S = 0.5
 
 
@@ -77,8 +76,8 @@ class Api:
             with contextlib.suppress(OSError):
                 connection.shutdown(2)
 
-    def kubeconfig(self, path: Path, token: str = ORCHESTRATOR) -> Path:
-        """A kubeconfig for a token."""
+    def kubeconfig(self, path: Path) -> Path:
+        """A kubeconfig for the orchestrator's account."""
         cluster = {"server": self.url}
         if self._tls is not None:
             cluster["certificate-authority"] = str(self._tls / "ca.pem")
@@ -90,15 +89,13 @@ class Api:
                 {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}
             ],
             "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": token}}],
+            "users": [{"name": "u", "user": {"token": ORCHESTRATOR}}],
         }
         path.write_text(yaml.safe_dump(config))
         return path
 
     def authorize(self, token: str, verb: str, resource: str, name: str) -> None:
         """Raises ApiError: 401, or 403 where the Role does not grant it."""
-        if token == ADMIN:
-            return
         if token != ORCHESTRATOR:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         group = "batch" if resource == "jobs" else ""
@@ -157,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the library's names
+    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the library's names
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -173,9 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _act(self, body: Item) -> Item | None:
         parts, api = urlsplit(self.path), self.api
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        static = discovery(parts.path)
-        if static is not None:
-            return static
         words = parts.path.strip("/").split("/")
         words = words[2:] if words[0] == "api" else words[3:]
         if len(words) < 3 or words[0] != "namespaces" or words[2] not in KINDS:
@@ -186,7 +180,6 @@ class _Handler(BaseHTTPRequestHandler):
         verb = {
             "GET": "get" if name else "watch" if is_watch else "list",
             "POST": "create",
-            "PUT": "update",
         }.get(self.command, self.command.lower())
         # as the real one does
         named = query.get("fieldSelector", "").removeprefix("metadata.name=")
@@ -213,8 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             return store.get(resource, name)
         if verb == "delete":
             return delete(store, resource, name, body)
-        current = store.get(resource, name)
-        return store.update(resource, body if verb == "update" else _merged(current, body))
+        return store.update(resource, _merged(store.get(resource, name), body))
 
     def _list(self, resource: str, query: dict[str, str]) -> Item:
         store = self.api.store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import shutil
@@ -110,7 +112,7 @@ def kill_user_code(process_id: int) -> None:
 
 
 def wait_until(
-    condition: Callable[[], Any], timeout_s: float, what: str, every_s: float = 0.05
+    condition: Callable[[], Any], timeout_s: float = 120.0, what: str = "it", every_s: float = 0.05
 ) -> Any:
     """The first true answer of `condition`, asked every `every_s`; fails the test after
     `timeout_s`."""
@@ -120,3 +122,14 @@ def wait_until(
             return answer
         time.sleep(every_s)
     pytest.fail(f"waited {timeout_s} s for {what}")
+
+
+async def until(condition: Callable[[], Any], what: str = "it", timeout_s: float = 120.0) -> Any:
+    """The first true answer of `condition`, which may have to be awaited."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = condition()
+        if answer := await answer if inspect.isawaitable(answer) else answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited for {what}"
+        await asyncio.sleep(0.02)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import csv
 import datetime
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 Row = dict[str, Any]
 
@@ -86,3 +88,12 @@ def _weekdays(count: int) -> list[str]:
             days.append(day.isoformat())
         day += datetime.timedelta(days=1)
     return days
+
+
+def a_shares() -> Path:
+    """Five years of Chinese shares, in the folder that PODRACER_TEST_DATA names: this repository
+    has no real tables."""
+    folder = os.environ.get("PODRACER_TEST_DATA")
+    if not folder:
+        pytest.skip("PODRACER_TEST_DATA is not set: the folder of china_a_shares_daily.csv")
+    return Path(folder) / "china_a_shares_daily.csv"

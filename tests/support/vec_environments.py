@@ -180,6 +180,8 @@ CASES = (
         for name, info in BUILT_IN_ENVIRONMENTS.items()
         if not info.needs_inspection
     ),
+    built_in_case("Acrobot-v1", "a noisy Acrobot", torque_noise_max=0.5),
+    built_in_case("PointChasingDiscrete-v0", "a factored chase", dimensions=3, factored=True),
     *([_stock_trading_case()] if is_batched("StockTrading-v0") else []),
     _user_case(Lights),
     _user_case(Drift),

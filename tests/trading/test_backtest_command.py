@@ -49,7 +49,7 @@ def trader(market: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tested(trader: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+def tested(trader, tmp_path_factory):
     """Of the test split: what --json says, and the folder."""
     folder = tmp_path_factory.mktemp("tested")
     result = podracer("backtest", trader, "--index", "hs300", "-o", "out", "--json", cwd=folder)
@@ -63,7 +63,7 @@ def columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def test_its_curve_comes_again_from_the_fills_alone(tested: tuple[dict[str, Any], Path]) -> None:
+def test_its_curve_comes_again_from_the_fills_alone(tested):
     values, folder = tested
     equity = columns(folder / "equity.csv")
     times = np.array(equity["time"], "datetime64[us]")
@@ -85,7 +85,7 @@ def test_its_curve_comes_again_from_the_fills_alone(tested: tuple[dict[str, Any]
     )
 
 
-def test_what_it_is_held_against_and_the_page(tested: tuple[dict[str, Any], Path]) -> None:
+def test_what_it_is_held_against_and_the_page(tested):
     values, folder = tested
     accounts = values["accounts"]
     assert list(accounts) == ["policy", "buy_and_hold", "equal_weight_monthly", "index"]
@@ -119,9 +119,7 @@ def test_what_it_is_held_against_and_the_page(tested: tuple[dict[str, Any], Path
         assert words in page
 
 
-def test_noise_on_the_future_changes_no_decision_before(
-    tested: tuple[dict[str, Any], Path], trader: Path, market: Path, tmp_path: Path
-) -> None:
+def test_noise_on_the_future_changes_no_decision_before(tested, trader, market, tmp_path):
     """The table goes on for longer, and its last days are others: until then everything is as it
     was."""
     values, folder = tested
@@ -153,7 +151,7 @@ def test_noise_on_the_future_changes_no_decision_before(
     assert before["value"][same:] != after["value"][same:]
 
 
-def test_days_of_the_training_are_told(trader: Path, tmp_path: Path) -> None:
+def test_days_of_the_training_are_told(trader, tmp_path):
     result = podracer("backtest", trader, "--from", DAYS[60], "--to", DAYS[-40], cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "beware      the policy was trained on" in result.stdout
@@ -161,7 +159,7 @@ def test_days_of_the_training_are_told(trader: Path, tmp_path: Path) -> None:
     assert (tmp_path / f"{trader.name}-backtest" / "index.html").is_file()
 
 
-def test_days_by_which_a_job_selected_are_not_tested_on(market: Path, tmp_path: Path) -> None:
+def test_days_by_which_a_job_selected_are_not_tested_on(market, tmp_path):
     """The job evaluates from a day to a day, and trains on everything before: the test split begins
     after both."""
     kwargs = {
@@ -202,8 +200,8 @@ def test_days_by_which_a_job_selected_are_not_tested_on(market: Path, tmp_path: 
 
 
 def test_a_job_says_whether_its_best_has_an_edge_over_holding(
-    market: Path, trader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    market, trader, tmp_path, monkeypatch
+):
     """Its leaderboard has three of five snapshots, of which the second agent's is the best."""
     kwargs = {
         "table": str(market / "prices.csv"),
@@ -281,9 +279,7 @@ def test_a_job_says_whether_its_best_has_an_edge_over_holding(
         (("--set", "max_stocks=3"), "max_stocks: unknown key; did you mean max_stock"),
     ],
 )
-def test_what_cannot_be_is_told(
-    trader: Path, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_what_cannot_be_is_told(trader, tmp_path, words, message):
     result = podracer("backtest", trader, *words, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert message in " ".join(result.stderr.split())
@@ -291,7 +287,7 @@ def test_what_cannot_be_is_told(
     assert not list(tmp_path.iterdir()), "nothing has changed"
 
 
-def test_other_tickers_and_other_environments(trader: Path, tmp_path: Path) -> None:
+def test_other_tickers_and_other_environments(trader, tmp_path):
     write_csv(tmp_path / "four.csv", market_rows(4, 160, seed=4))
     result = podracer("backtest", trader, "--data", "four.csv", cwd=tmp_path)
     assert result.returncode == 2
@@ -311,7 +307,7 @@ def test_other_tickers_and_other_environments(trader: Path, tmp_path: Path) -> N
     assert "only policies of StockTrading-v0 can be back-tested" in " ".join(result.stderr.split())
 
 
-def test_without_the_table_of_training(trader: Path, market: Path, tmp_path: Path) -> None:
+def test_without_the_table_of_training(trader, market, tmp_path):
     copy = tmp_path / "policy"
     shutil.copytree(trader, copy)
     manifest = (copy / "manifest.json").read_text()
@@ -333,7 +329,7 @@ def test_without_the_table_of_training(trader: Path, market: Path, tmp_path: Pat
     assert result.returncode == 0, result.stderr
 
 
-def test_a_walk_forward_is_one_account(market: Path, tmp_path: Path) -> None:
+def test_a_walk_forward_is_one_account(market, tmp_path):
     """Two policies, selected by later and later days: the second one takes over where its selection
     ended."""
     folders = []

@@ -31,7 +31,7 @@ SEASON = Season(2019, "auto")
 KEY = {"year": 2019, "method": "tournament", "seed": 0}
 
 
-def test_a_season_trains_before_the_year_before_it() -> None:
+def test_a_season_trains_before_the_year_before_it():
     arguments = SEASON.arguments({"ticker": "tic"}, 5000)
     assert (arguments["train_end"], arguments["validation_end"], SEASON.end) == (
         "2017-12-31",
@@ -49,7 +49,7 @@ def test_a_season_trains_before_the_year_before_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["tournament", "single"])
-def test_our_jobs_are_job_files(name: str, tmp_path: Path) -> None:
+def test_our_jobs_are_job_files(name, tmp_path):
     table = write_csv(tmp_path / "prices.csv", market_rows(2, 60, seed=0))
     job = trading.our_job(name, 3, SEASON.arguments({}, 5000), Path(table), 60.0, 12)
     spec = parse_job(json.dumps(job), "job.json")
@@ -57,7 +57,7 @@ def test_our_jobs_are_job_files(name: str, tmp_path: Path) -> None:
     assert (spec.evolution.round.seconds, spec.objective.max_duration, spec.seed) == (5.0, 60.0, 3)
 
 
-def test_finished_runs_are_found_again_and_a_line_that_was_cut_off_is_not(tmp_path: Path) -> None:
+def test_finished_runs_are_found_again_and_a_line_that_was_cut_off_is_not(tmp_path):
     results, single = tmp_path / "runs.jsonl", {**KEY, "method": "single"}
     Runs(Run, results).add([Run(KEY, [0.1, -0.2])])
     with results.open("a") as file:
@@ -72,13 +72,13 @@ def test_finished_runs_are_found_again_and_a_line_that_was_cut_off_is_not(tmp_pa
     assert found.get(key_of({**KEY, "seed": 1})) is None
 
 
-def test_returns_compound_and_means_are_of_a_year() -> None:
+def test_returns_compound_and_means_are_of_a_year():
     returns = np.array([[0.1, -0.5], [0.0, 1.0]])
     assert growth(returns) == pytest.approx([-0.45, 1.0])
     assert yearly_mean(returns) == pytest.approx([-50.4, 126.0])
 
 
-def test_a_constant_lead_is_certain_over_the_days_however_they_are_drawn() -> None:
+def test_a_constant_lead_is_certain_over_the_days_however_they_are_drawn():
     others = np.random.default_rng(0).normal(0, 0.01, (2, 250))
     difference, lower, upper = above(others + 0.001, others, yearly_mean)
     assert (difference, lower, upper) == pytest.approx((0.252, 0.252, 0.252))
@@ -88,7 +88,7 @@ def test_a_constant_lead_is_certain_over_the_days_however_they_are_drawn() -> No
         above(others, others[:, 1:], sharpe_ratio)
 
 
-def test_targets_are_the_distance_from_the_best_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_are_the_distance_from_the_best_other(capsys):
     days = np.random.default_rng(0).normal(0, 0.01, (1, 100))
     years = [Season(2019, "auto"), Season(2018, "auto")]
     found = {
@@ -130,7 +130,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-def test_a_peers_account_goes_as_the_environments(arguments: dict[str, Any]) -> None:
+def test_a_peers_account_goes_as_the_environments(arguments):
     market = StockTrading(1, evaluation=True, **arguments)
     action = np.array([0.5, -0.25, 1.0], np.float32)
 
@@ -155,9 +155,7 @@ class Clock:
         return self.now_s
 
 
-def test_the_best_snapshot_of_the_validation_is_tested_once(
-    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_snapshot_of_the_validation_is_tested_once(arguments, monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr(trading_seasons, "time", clock)
     selection = Selection(TradingOrder("ppo", 1, 1, 0, 10.0, arguments, 4, DAYS[150]))

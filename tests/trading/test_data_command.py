@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ async def shown(site: Any, name: str) -> dict[str, Any]:
     return json.loads(await fine(site, "show", name, "--json"))
 
 
-async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[Row]) -> None:
+async def test_a_data_set_grows_while_a_job_keeps_its_own(site, rows):
     days = days_of(rows)
     write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[45]])
     write_csv(site.folder / "new.csv", [row for row in rows if row["time"] >= days[40]])
@@ -103,7 +102,7 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     assert (await data(site, "show", "prices"))[0] == 2
 
 
-async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
+async def test_several_who_add_at_once_lose_nothing(site, rows):
     """Each adds bars of its own ticker: the second one reads the data set again and adds to
     that."""
     days = days_of(rows)
@@ -122,7 +121,7 @@ async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) 
     assert (await shown(site, "prices"))["rows"] == 120
 
 
-async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: list[Row]) -> None:
+async def test_bad_input_is_told_in_a_line_and_changes_nothing(site, rows):
     days = days_of(rows)
     write_csv(site.folder / "all.csv", rows)
     await fine(site, "import", "all.csv", "--name", "prices")
@@ -162,7 +161,7 @@ async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: 
     assert len(list(site.store.list("projects/default/artifacts/"))) == 1
 
 
-async def test_an_artifact_that_is_no_data_set_is_told(site: Any, tmp_path: Path) -> None:
+async def test_an_artifact_that_is_no_data_set_is_told(site, tmp_path):
     from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 
     header = artifact_pb2.UploadHeader(

@@ -25,12 +25,12 @@ PROJECT = tomllib.loads((ROOT / "libs/podracer_trading/pyproject.toml").read_tex
 
 
 @pytest.mark.parametrize("group", PROJECT["entry-points"])
-def test_its_entry_points_lead_somewhere(group: str) -> None:
+def test_its_entry_points_lead_somewhere(group):
     for value in PROJECT["entry-points"][group].values():
         assert resolve_name(value) is not None
 
 
-def test_the_catalogue_has_all_that_it_says() -> None:
+def test_the_catalogue_has_all_that_it_says():
     info = find_environment("StockTrading-v0")
     assert info == STOCK_TRADING
     assert is_batched("StockTrading-v0")
@@ -42,7 +42,7 @@ def test_the_catalogue_has_all_that_it_says() -> None:
     assert evaluator_class("backtest") is BacktestEvaluator
 
 
-def test_listing_commands_and_environments_imports_nothing_heavy() -> None:
+def test_listing_commands_and_environments_imports_nothing_heavy():
     program = """
 import sys
 from podracer_client.command import application

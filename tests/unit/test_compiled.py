@@ -42,9 +42,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         pytest.param("sac", {"batch_size": 8, "learning_starts": 16}, marks=pytest.mark.thorough),
     ],
 )
-def test_training_by_compiled_functions_is_training(
-    request: pytest.FixtureRequest, name: str, more: dict[str, object]
-) -> None:
+def test_training_by_compiled_functions_is_training(request, name, more):
     expected = trained(name, 6, **more)
     names = request.getfixturevalue("traced")
     # Some operators are traced in parts, which round on their own.
@@ -55,9 +53,7 @@ def test_training_by_compiled_functions_is_training(
     assert name == "sac" or {"_prepare_rows", "_slopes_of", "_take_step"} <= set(names)
 
 
-def test_what_cannot_be_compiled_runs_as_it_is(
-    traced: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_compiled_runs_as_it_is(traced, caplog):
     def halved(numbers: Tensor) -> Tensor:
         return numbers / 2 if (numbers > 1).any() else numbers
 

@@ -41,7 +41,7 @@ class Pair:
     times: int
 
 
-def test_without_a_device_that_has_graphs_it_is_a_plain_call() -> None:
+def test_without_a_device_that_has_graphs_it_is_a_plain_call():
     total = torch.zeros(2)
     add = Graphed(lambda pair: total.add_(pair.left * pair.times), CPU)
     for _ in range(WARM_UP + 3):
@@ -49,7 +49,7 @@ def test_without_a_device_that_has_graphs_it_is_a_plain_call() -> None:
     assert total.tolist() == [10.0, 10.0]
 
 
-def test_what_is_replayed_reads_what_is_given_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_replayed_reads_what_is_given_now(monkeypatch):
     use_recorder(monkeypatch)
     state, calls = torch.zeros(2), []
 
@@ -73,7 +73,7 @@ def test_what_is_replayed_reads_what_is_given_now(monkeypatch: pytest.MonkeyPatc
     assert len(captures) == 2
 
 
-def test_to_forget_is_to_capture_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_forget_is_to_capture_anew(monkeypatch):
     use_recorder(monkeypatch)
     factor = 1.0
     scaled = Graphed(lambda pair: pair.left * factor, CPU)
@@ -86,9 +86,7 @@ def test_to_forget_is_to_capture_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [scaled(ones).item() for _ in range(WARM_UP + 2)] == [3.0] * (WARM_UP + 2)
 
 
-def test_where_a_capture_fails_it_goes_on_without_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_a_capture_fails_it_goes_on_without_and_says_so_once(monkeypatch, caplog):
     def refuse(*_: object) -> None:
         raise CaptureFailed from RuntimeError("operation not permitted when stream is capturing")
 
@@ -102,7 +100,7 @@ def test_where_a_capture_fails_it_goes_on_without_and_says_so_once(
     assert [record.getMessage().count("not permitted") for record in caplog.records] == [1]
 
 
-def test_tensors_of_a_record() -> None:
+def test_tensors_of_a_record():
     pair = Pair(torch.ones(1), None, 3)
     assert list(tensors_of(pair)) == [pair.left]
     doubled = map_tensors(pair, lambda tensor: tensor * 2)
@@ -152,12 +150,10 @@ def trained(name: str, updates: int, **more: object) -> Tensor:
         ("redq", {"batch_size": 8, "learning_starts": 16, "updates_per_step": 2}),
     ],
 )
-def test_training_by_graphs_is_training(
-    monkeypatch: pytest.MonkeyPatch, name: str, more: dict[str, object]
-) -> None:
+def test_training_by_graphs_is_training(monkeypatch, name, more):
     expected = trained(name, 10, **more)
     use_recorder(monkeypatch)
-    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    monkeypatch.setattr(replay, "_may_read_values", lambda device: False)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 3)
     torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
     assert len(captures) >= 2, "collecting and updating"
@@ -166,9 +162,7 @@ def test_training_by_graphs_is_training(
 @pytest.mark.parametrize(
     "shared", [{"normalize_rewards": True, "epochs": 2}, {"desired_kl": 0.01}], ids=str
 )
-def test_what_is_resumed_goes_on_exactly(
-    monkeypatch: pytest.MonkeyPatch, shared: dict[str, object]
-) -> None:
+def test_what_is_resumed_goes_on_exactly(monkeypatch, shared):
     """From copies of all state, in a learner and an environment that are new, beside the ones that
     went on."""
     use_recorder(monkeypatch)
@@ -202,9 +196,9 @@ def test_what_is_resumed_goes_on_exactly(
         assert torch.equal(ours, theirs)
 
 
-def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priorities_are_drawn_from_in_the_graph(monkeypatch):
     use_recorder(monkeypatch)
-    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    monkeypatch.setattr(replay, "_may_read_values", lambda device: False)
     draws, sample = [], Replay.sample_prioritized
     monkeypatch.setattr(
         Replay,
@@ -225,7 +219,7 @@ def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch):
     expected = trained("ppo", 8, h_term="k_step")
     use_recorder(monkeypatch)
     torch.testing.assert_close(
@@ -234,7 +228,7 @@ def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch: pytest.Monkey
     assert len(captures) == 1, "collecting alone"
 
 
-def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
+def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself():
     class Own(CartPole):
         pass
 
@@ -243,9 +237,7 @@ def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
-def test_nothing_in_training_waits_for_the_device(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_nothing_in_training_waits_for_the_device(monkeypatch, name):
     """Tensors on the meta device have no values: reading one would raise."""
     for network in (ActorCritic, StackedResidual):
         monkeypatch.setattr(network, "initialize", lambda *_: None)  # on a CPU, always

@@ -78,7 +78,7 @@ def job_files() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "text"), job_files(), ids=[name for name, _ in job_files()])
-def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path) -> None:
+def test_a_job_file_in_a_document_is_valid(name, text, tmp_path):
     for package in re.findall(r"^  code: (\S+)", text, re.MULTILINE):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
@@ -88,7 +88,7 @@ def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["auto", "experiment", "trading"])
-def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> None:
+def test_a_job_file_that_is_shown_is_the_example(name, tmp_path):
     folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
     (folder / "prices.csv").touch()
     shown = [
@@ -100,7 +100,7 @@ def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
+def test_links_lead_somewhere_and_make_targets_exist(document):
     text = document.read_text()
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (document.parent / link).exists(), link
@@ -112,7 +112,7 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["security.md", "access.md", "web.md", "reliability.md"])
-def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+def test_the_tests_that_a_page_names_are_there(page):
     """`tests/path`, `tests/path.py::function`, and `test_name.py` for one beside the file that was
     named before."""
     text, folder = (ROOT / "docs" / page).read_text(), ROOT
@@ -129,7 +129,7 @@ def test_the_tests_that_a_page_names_are_there(page: str) -> None:
             )
 
 
-def test_the_site_names_every_page() -> None:
+def test_the_site_names_every_page():
     """In mkdocs.yml; `make site` refuses what is missing too."""
     text, docs = (ROOT / "mkdocs.yml").read_text(), ROOT / "docs"
     named = set(re.findall(r"[\w/-]+\.md\b", text))
@@ -145,7 +145,7 @@ def test_the_site_names_every_page() -> None:
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
+def test_a_tutorial_is_stored_with_its_outputs(tutorial):
     """In one run from top to bottom (`make notebooks`), without what another machine or hour would
     change."""
     cells = json.loads(tutorial.read_text())["cells"]
@@ -180,7 +180,7 @@ def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
 @pytest.mark.parametrize(
     "document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_commands_have_the_options_that_a_document_shows(document: Path) -> None:
+def test_commands_have_the_options_that_a_document_shows(document):
     for line in "\n".join(
         re.findall(r"```sh.*?\n(.*?)```", text_of(document), re.DOTALL)
     ).splitlines():
@@ -194,7 +194,7 @@ def test_commands_have_the_options_that_a_document_shows(document: Path) -> None
             command.make_parser(context).parse_args([word for word in words if word != "&"])
 
 
-def test_what_other_libraries_names_become_is_there() -> None:
+def test_what_other_libraries_names_become_is_there():
     """Every name in the right columns of docs/coming-from.md, and in the messages."""
     evolution, pod = ({each.name for each in fields(kind)} for kind in (Evolution, Pod))
     known = {each.name for info in known_algorithms().values() for each in info.hyperparameters}
@@ -243,7 +243,7 @@ def test_what_other_libraries_names_become_is_there() -> None:
 ID = re.compile(r"(?<![\w/.:-])(?:([\w.]+):)?((?:[\w-]+/)?[A-Z][\w-]*-v\d+)\b(?!\.)")
 
 
-def test_every_environment_that_is_named_is_there_or_says_what_to_install() -> None:
+def test_every_environment_that_is_named_is_there_or_says_what_to_install():
     """In documents and docstrings; the module that knows packages shows ids before and after its
     advice."""
     sources = [path for folder in ("libs", "services") for path in (ROOT / folder).rglob("*.py")]
@@ -280,7 +280,7 @@ def docstrings(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     "document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_what_is_installed_stands_in_the_checkout(document: Path) -> None:
+def test_what_is_installed_stands_in_the_checkout(document):
     """There is no release: an index has none of our packages, and the name `podracer` is another
     project's."""
     text = document.read_text()
@@ -296,7 +296,7 @@ def test_what_is_installed_stands_in_the_checkout(document: Path) -> None:
 
 
 @pytest.mark.parametrize("page", EXTENSION_PAGES)
-def test_a_page_shows_the_files_of_its_example(page: str) -> None:
+def test_a_page_shows_the_files_of_its_example(page):
     """Above each block stands the name of its file."""
     in_full, in_part = EXTENSION_PAGES[page]
     shown = re.findall(

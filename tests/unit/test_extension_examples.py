@@ -24,6 +24,7 @@ from podracer_core.fusion import fusion_class
 from podracer_core.training import PolicyEvaluation
 from podracer_platform.jobs import JobSpec, load_job_file
 from support.commands import Result, run_here
+from support.errors import raises
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages
 
 
@@ -46,7 +47,7 @@ def refused(job: Path, good: str, bad: str) -> Result:
     return result
 
 
-def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
+def test_an_algorithm_is_listed(packages, tmp_path):
     packages.install(ALGORITHM)
     result = run_here("algorithms", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -56,68 +57,7 @@ def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
     assert "munchausen_weight: 0.9" in run_here("algorithms", "munchausen_dqn", cwd=tmp_path).lines
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "message"),
-    [
-        (
-            "munchausen_weight:",
-            "munchhausen_weight:",
-            "'munchhausen_weight'; did you mean munchausen_weight?",
-        ),
-        (
-            "uniform: [0.5, 0.9]",
-            "uniform: [0.5, 1.9]",
-            "munchausen_weight: must be a number from 0 to 1, not 1.9",
-        ),
-        (
-            "horizon: 16",
-            "n_step: 3",
-            "search.space.n_step: must be a whole number from 1 to 1, not 3",
-        ),
-        (
-            "[munchausen_dqn]",
-            "[munchhausen_dqn]",
-            "unknown algorithm 'munchhausen_dqn'; did you mean munchausen_dqn",
-        ),
-    ],
-)
-def test_a_mistake_with_an_algorithm_is_refused(
-    packages: Packages, good: str, bad: str, message: str
-) -> None:
-    result = refused(packages.install(ALGORITHM) / "cartpole.yaml", good, bad)
-    assert message in result.stderr
-    assert "cartpole.yaml:" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "message"),
-    [
-        (
-            "code: ./maze ",
-            "code: ./mase ",
-            "maze.yaml:4: environment.code: expected a folder; there is none at ",
-        ),
-        (
-            "code: ./maze ",
-            "code: ./tests ",
-            "does not hold the module maze of maze.environment:Maze: expected maze/ or",
-        ),
-        (
-            "./plan.txt",
-            "./plain.txt",
-            "maze.yaml:6: data.plan: expected a file; there is nothing at ",
-        ),
-        ("data: {plan: ", "data: {a plan: ", "data.a plan: is not the name of an argument"),
-    ],
-)
-def test_a_mistake_with_an_environment_is_refused(
-    tmp_path: Path, good: str, bad: str, message: str
-) -> None:
-    maze = shutil.copytree(MAZE, tmp_path / "maze")
-    assert message in refused(maze / "maze.yaml", good, bad).stderr
-
-
-def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
+def test_a_generator_is_found_and_named_by_a_name(packages):
     job = packages.install(GENERATOR) / "cartpole.yaml"
     found = load_class("podracer.generators", "median_stopping", Generator, "generator")
     assert found.__name__ == "MedianStopping"
@@ -125,18 +65,15 @@ def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
     assert "evolution.generator" in result.stderr
 
 
-def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages):
     packages.install(FUSION)
     found = {name: fusion_class(name).__name__ for name in ("median", "mean", "weighted", "outer")}
     assert found == {"median": "Median", "mean": "Mean", "weighted": "Weighted", "outer": "Outer"}
-    with pytest.raises(
-        InvalidInput,
-        match="no fusion 'medain' is installed; there are: mean, median, outer, weighted",
-    ):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION", match="outer, weighted"):
         fusion_class("medain")
 
 
-def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
+def test_a_job_file_with_a_fusion_is_valid(packages):
     pod = load_job_file(packages.install(FUSION) / "cartpole.yaml").pod
     assert pod.learners == 3
     assert pod.fusion is not None
@@ -150,25 +87,21 @@ def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
         ("class Median:\n    pass\n", "is no podracer_core.fusion.Fusion"),
     ],
 )
-def test_a_package_with_a_broken_fusion_is_named(
-    packages: Packages, text: str, problem: str
-) -> None:
+def test_a_package_with_a_broken_fusion_is_named(packages, text, problem):
     (packages.install(FUSION) / "median_fusion" / "fusion.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         fusion_class("median")
     assert "fusion 'median' of package median-fusion 0.1.0" in raised.value.message
 
 
-def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> None:
+def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages):
     packages.install(FUSION)
     packages.add("another", "2.0", {"podracer.fusions": {"mean": "median_fusion.fusion:Median"}})
-    with pytest.raises(
-        InvalidInput, match=r"fusion 'mean' is offered by another 2.0, podracer-core .*; remove all"
-    ):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION", match="another 2.0, podracer-core"):
         fusion_class("mean")
 
 
-def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages):
     job = load_job_file(packages.install(EVALUATOR) / "acrobot.yaml")
     assert JobSpec.from_message(job.to_message()).evaluation.evaluator == "success_rate"
     found = {
@@ -182,13 +115,11 @@ def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages
         "SuccessRate",
     ]
     known = "backtest, greedy_episodes, success_rate"
-    with pytest.raises(
-        InvalidInput, match=f"no evaluator 'succes_rate' is installed; there are: {known}"
-    ):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION", field="evaluation.evaluator", match=known):
         evaluator_class("succes_rate")
 
 
-def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Packages) -> None:
+def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages):
     """Whose car, with weights that are not trained, never gets up the hill: no episode ends before
     its 200 steps."""
     packages.install(EVALUATOR)
@@ -211,16 +142,14 @@ def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Pa
         ("class SuccessRate:\n    pass\n", "is no podracer_core.evaluate.evaluator.Evaluator"),
     ],
 )
-def test_a_package_with_a_broken_evaluator_is_named(
-    packages: Packages, text: str, problem: str
-) -> None:
+def test_a_package_with_a_broken_evaluator_is_named(packages, text, problem):
     (packages.install(EVALUATOR) / "success_rate" / "evaluator.py").write_text(text)
     with pytest.raises(InvalidInput, match=problem) as raised:
         evaluator_class("success_rate")
     assert "evaluator 'success_rate' of package success-rate 0.1.0" in raised.value.message
 
 
-def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) -> None:
+def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages):
     module = packages.install(EVALUATOR) / "success_rate" / "evaluator.py"
     module.write_text(
         module.read_text().replace(", first_row=first_row)))", ", first_row=first_row)))[:1]")
@@ -229,7 +158,7 @@ def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) ->
     evaluation = PolicyEvaluation(
         cohort, EnvironmentSpec(id="MountainCar-v0"), "cpu", evaluator="success_rate"
     )
-    with pytest.raises(InvalidInput, match="SuccessRate gave 1 results for 2 policies"):
+    with raises(InvalidInput, "BROKEN_EVALUATOR"):
         evaluation.evaluate(
             ["a", "b"], evaluation._actor(2).state(), range(8), 0, None, screening=False
         )
@@ -237,7 +166,7 @@ def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) ->
 
 
 @pytest.mark.thorough
-def test_the_tests_that_the_examples_bring_pass(packages: Packages, tmp_path: Path) -> None:
+def test_the_tests_that_the_examples_bring_pass(packages, tmp_path):
     """Those of maze and hover without anything installed, as their page says."""
     copies = [packages.install(example) for example in (ALGORITHM, EVALUATOR, FUSION, GENERATOR)]
     copies += [shutil.copytree(example, tmp_path / example.name) for example in (MAZE, HOVER)]

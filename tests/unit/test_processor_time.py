@@ -14,7 +14,7 @@ BURN = f"import time\nwhile time.process_time() < {BUSY_S}: pass\nprint(flush=Tr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only children that have ended count")
-def test_children_count_while_they_live_and_after_their_end() -> None:
+def test_children_count_while_they_live_and_after_their_end():
     before_s = processor_seconds()
     with subprocess.Popen(
         [sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -50,9 +50,7 @@ def fields(
             yield f"{message.name}.{field.name}", field, comments.get((4, i, 2, j), "")
 
 
-def test_field_behaviours_are_those_of_the_comments(
-    files: list[descriptor_pb2.FileDescriptorProto],
-) -> None:
+def test_field_behaviours_are_those_of_the_comments(files):
     for name, field, comment in (each for file in files for each in fields(file)):
         behaviours = set(field.options.Extensions[field_behavior_pb2.field_behavior]) - {
             field_behavior_pb2.IDENTIFIER
@@ -68,9 +66,7 @@ def test_field_behaviours_are_those_of_the_comments(
             )
 
 
-def test_every_resource_that_a_field_names_is_defined(
-    files: list[descriptor_pb2.FileDescriptorProto],
-) -> None:
+def test_every_resource_that_a_field_names_is_defined(files):
     defined = {
         one.type
         for file in files
@@ -87,7 +83,7 @@ def test_every_resource_that_a_field_names_is_defined(
             assert {reference.type, reference.child_type} <= defined | {"", "*"}, name
 
 
-def test_each_file_has_a_go_package(files: list[descriptor_pb2.FileDescriptorProto]) -> None:
+def test_each_file_has_a_go_package(files):
     for file in files:
         service, version = file.package.split(".")[1:]
         module = f"github.com/podracer-rl/podracer/go/{service}/{version};{service}{version}"

@@ -46,14 +46,14 @@ def _kolmogorov_smirnov(sample: torch.Tensor, cdf: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("key", [0, 1, -1, 2**63 - 1, -(2**63), 0x123456789ABCDEF])
 @pytest.mark.parametrize("counter", [0, 1, 12345, 2**40])
-def test_bits_are_splitmix64(key: int, counter: int) -> None:
+def test_bits_are_splitmix64(key, counter):
     bits = int(random_bits(torch.tensor(key), counter)) & MASK
     assert bits == _mix((key + counter * 0x9E3779B97F4A7C15) & MASK)
     # The generator's published test vector: seed 1234567, first output.
     assert int(random_bits(torch.tensor(1234567), 1)) & MASK == 6457827717110365317
 
 
-def test_uniform_is_uniform() -> None:
+def test_uniform_is_uniform():
     sample = uniform(*_stream()).double()
     assert sample.min() >= 0
     assert sample.max() < 1
@@ -63,7 +63,7 @@ def test_uniform_is_uniform() -> None:
     assert _kolmogorov_smirnov(ordered, ordered) < 2.2
 
 
-def test_normal_is_normal() -> None:
+def test_normal_is_normal():
     sample = normal(*_stream()).double()
     assert abs(sample.mean()) < 4 / math.sqrt(COUNT)
     assert abs(sample.var() - 1) < 4 * math.sqrt(2 / COUNT)
@@ -73,7 +73,7 @@ def test_normal_is_normal() -> None:
     assert _kolmogorov_smirnov(ordered, torch.special.ndtr(ordered)) < 2.2
 
 
-def test_normal_is_finite_for_the_extreme_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normal_is_finite_for_the_extreme_bits(monkeypatch):
     extremes = torch.tensor([0, -1, 0xFFFFFFFF, -(2**32), 2**63 - 1, -(2**63), 1, 0xFFFFFFFE])
     monkeypatch.setattr(
         "podracer_core.random_numbers.random_bits", lambda key, counter: extremes.clone()
@@ -83,7 +83,7 @@ def test_normal_is_finite_for_the_extreme_bits(monkeypatch: pytest.MonkeyPatch) 
     assert sample.abs().max() < 6.7
 
 
-def test_integers_are_even() -> None:
+def test_integers_are_even():
     counts = integers(*_stream(), 7).bincount(minlength=7).double()
     expected = COUNT / 7
     assert counts.numel() == 7
@@ -100,7 +100,7 @@ def test_integers_are_even() -> None:
         integers(*_stream(), 0)
 
 
-def test_streams_are_independent() -> None:
+def test_streams_are_independent():
     """Neighbouring seeds, words and counters: uncorrelated to 4.5 standard errors."""
     counters = torch.arange(50_000)
     words = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2, 5), (5, 2)]
@@ -113,7 +113,7 @@ def test_streams_are_independent() -> None:
         assert abs(correlation) < 4.5 / math.sqrt(counters.numel())
 
 
-def test_keys_never_collide() -> None:
+def test_keys_never_collide():
     indices = torch.arange(300)
     keys = [derive_key(seed, word, indices) for seed in range(10) for word in range(10)]
     keys += [derive_key(seed, indices) for seed in range(10)]
@@ -121,7 +121,7 @@ def test_keys_never_collide() -> None:
     assert derive_key(5, 1, 2) != derive_key(5, 2, 1)
 
 
-def test_one_alone_is_one_of_many() -> None:
+def test_one_alone_is_one_of_many():
     keys = derive_key(7, torch.arange(100))
     counters = torch.arange(33)
     for draw in (uniform, normal, lambda key, counter: integers(key, counter, 10)):
@@ -134,7 +134,7 @@ def test_one_alone_is_one_of_many() -> None:
         assert torch.equal(batch[40:43, 5], draw(keys[40:43], 5))
 
 
-def test_arguments_are_not_altered() -> None:
+def test_arguments_are_not_altered():
     keys, counters = derive_key(0, torch.arange(4)), torch.arange(4)
     before = keys.clone(), counters.clone()
     uniform(keys, counters)
@@ -145,7 +145,7 @@ def test_arguments_are_not_altered() -> None:
     assert torch.equal(counters, before[1])
 
 
-def test_seeds_and_words_of_any_size() -> None:
+def test_seeds_and_words_of_any_size():
     assert derive_key(-1) == derive_key(MASK)
     assert derive_key(2**70 + 3, -5) == derive_key(3, MASK - 4)
     assert derive_key(torch.tensor([3]), torch.tensor(4)) == derive_key(3, 4)
@@ -154,7 +154,7 @@ def test_seeds_and_words_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 64, 1000, 8192])
-def test_permutations_hold_every_index_once(length: int) -> None:
+def test_permutations_hold_every_index_once(length):
     rows = permutation(derive_key(0, torch.arange(4)), 9, length)
     assert rows.shape == (4, length)
     assert torch.equal(rows.sort(dim=1).values, torch.arange(length).expand(4, length))
@@ -162,7 +162,7 @@ def test_permutations_hold_every_index_once(length: int) -> None:
         assert len({tuple(row.tolist()) for row in rows}) == 4
 
 
-def test_permutations_depend_on_key_and_counter_only() -> None:
+def test_permutations_depend_on_key_and_counter_only():
     keys = derive_key(0, torch.arange(4))
     rows = permutation(keys, 9, 100)
     assert torch.equal(rows[2:3], permutation(keys[2:3], torch.tensor(9), 100))
@@ -172,7 +172,7 @@ def test_permutations_depend_on_key_and_counter_only() -> None:
         permutation(keys, 0, 0)
 
 
-def test_every_permutation_is_equally_likely() -> None:
+def test_every_permutation_is_equally_likely():
     rows = permutation(derive_key(3, torch.arange(24_000)), 0, 4)
     codes = (rows * torch.tensor([64, 16, 4, 1])).sum(1)
     counts = codes.unique(return_counts=True)[1].double()
@@ -181,7 +181,7 @@ def test_every_permutation_is_equally_likely() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 58.6
 
 
-def test_nothing_waits_for_the_device() -> None:
+def test_nothing_waits_for_the_device():
     """Tensors on the meta device have no values: reading one would raise."""
     keys = derive_key(torch.zeros(4, dtype=torch.int64, device="meta"), 1, 2)
     counter = torch.zeros((), dtype=torch.int64, device="meta")
@@ -191,7 +191,7 @@ def test_nothing_waits_for_the_device() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_draws_the_same() -> None:
+def test_cuda_draws_the_same():
     keys, counters = derive_key(0, torch.arange(100))[:, None], torch.arange(100)
     on_gpu = keys.cuda(), counters.cuda()
     assert torch.equal(uniform(*on_gpu).cpu(), uniform(keys, counters))

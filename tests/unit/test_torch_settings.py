@@ -22,7 +22,7 @@ def restored() -> Iterator[None]:
     matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def test_tf32_is_for_cuda_alone() -> None:
+def test_tf32_is_for_cuda_alone():
     torch.manual_seed(0)
     left, right = torch.randn(2, 64, 64)
     exact, on_cpu = left @ right, torch.backends.mkldnn.matmul.fp32_precision
@@ -35,13 +35,13 @@ def test_tf32_is_for_cuda_alone() -> None:
     assert torch.equal(left @ right, exact)
 
 
-def test_threads_are_left_to_torch() -> None:
+def test_threads_are_left_to_torch():
     before = torch.get_num_threads()
     set_up_torch(None)
     assert torch.get_num_threads() == before
 
 
-def test_bf16_is_for_products_on_a_cpu_alone() -> None:
+def test_bf16_is_for_products_on_a_cpu_alone():
     torch.manual_seed(0)
     left, right = torch.randn(2, 256, 256)
     exact = left @ right

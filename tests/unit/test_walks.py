@@ -77,7 +77,7 @@ def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.thorough
-def test_a_field_of_the_job_file(copy: Path) -> None:
+def test_a_field_of_the_job_file(copy):
     """In the proto and in its section; `make protos` in between."""
     insert(
         copy / "protos/podracer/common/v1/evolution.proto",
@@ -104,7 +104,7 @@ def test_a_field_of_the_job_file(copy: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_command(copy: Path) -> None:
+def test_a_command(copy):
     """A module in `command/`, and two places in `commands.py`."""
     folder = copy / "libs/podracer_client/podracer_client/command"
     (folder / "greet.py").write_text(COMMAND)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Look", "PodracerError", "Policy", "Result", "load", "run", "train"]
 
 _HOME = {
-    "Callback": "podracer_core.in_process.reporting",
+    "Callback": "podracer_core.in_process.training",
     "Look": "podracer_core.in_process.reporting",
     "PodracerError": "podracer_core.errors",
     "Policy": "podracer_core.in_process.result",

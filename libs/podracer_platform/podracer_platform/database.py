@@ -125,7 +125,7 @@ class Database:
         """Raise unless the database answers and this process is the active one. Call it before a
         change outside the database."""
         look = (
-            self._tenure.look
+            self._tenure.check
             if self._tenure is not None
             else lambda session: session.execute(text("SELECT 1"))
         )
@@ -542,10 +542,10 @@ _EXTEND = f"UPDATE {TABLE} SET expiry = {_UNTIL} {_OURS} RETURNING number"  # no
 _END = f"UPDATE {TABLE} SET expiry = '-infinity' {_OURS}"  # noqa: S608
 
 
-_LOOK = f"SELECT number FROM {TABLE} {_OURS}"  # noqa: S608
+_CHECK = f"SELECT number FROM {TABLE} {_OURS}"  # noqa: S608
 
 
-_HOLD = f"{_LOOK} FOR SHARE"
+_HOLD = f"{_CHECK} FOR SHARE"
 
 
 @dataclass(slots=True)
@@ -594,9 +594,9 @@ class Tenure:
         process."""
         self._execute(session, _HOLD)
 
-    def look(self, session: Session) -> None:
+    def check(self, session: Session) -> None:
         """Raise as `hold`, without the lock."""
-        self._execute(session, _LOOK)
+        self._execute(session, _CHECK)
 
     def release(self, engine: Engine) -> None:
         """End the term, so that another process can take over at once."""

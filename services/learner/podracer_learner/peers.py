@@ -142,19 +142,19 @@ class WorkerDiscovery:
         self._taken = frozenset(addresses)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop asking."""
         self._over.set()
 
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                self._look()
+                self._ask()
             except Exception:
                 logger.exception("worker discovery failed; retrying")
             self._over.wait(self._interval_s)
         self._keep_channels(())
 
-    def _look(self) -> None:
+    def _ask(self) -> None:
         known = self._directory.addresses()
         if known != self.known:
             self.known = known

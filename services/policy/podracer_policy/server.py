@@ -122,7 +122,7 @@ async def _serve(config: PolicyConfig) -> None:
         server = await create_policy_server(config, policies, batcher)
         for named in folders:
             policies.put(await asyncio.to_thread(named.load, config.rule))
-        warm = [_repeat(follower.look, config.follow_interval, stop) for follower in followers]
+        warm = [_repeat(follower.check, config.follow_interval, stop) for follower in followers]
         if not all(await asyncio.gather(*warm)):
             await server.drain(0)
             return

@@ -124,12 +124,12 @@ class Follower:
         """Check the alias periodically, forever."""
         while True:
             await asyncio.sleep(interval_s)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Check the alias; returns whether its policy is served now."""
         try:
-            await asyncio.to_thread(self._look)
+            await asyncio.to_thread(self._update)
         except PodracerError as error:
             if error.message != self._problem:
                 self._problem = error.message
@@ -139,7 +139,7 @@ class Follower:
         self._problem = ""
         return True
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Raises NotFound if the alias points at nothing, and the errors of the two servers and of
         loading."""
         request = leaderboard_service_pb2.ListAliasHistoryRequest(

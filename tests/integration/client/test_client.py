@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client import Client, Connection
+from podracer_client import Client
 from podracer_core.errors import InvalidInput, NotFound, Unauthenticated
 from podracer_platform.jobs import parse_job
+from support.errors import raises
 
 if TYPE_CHECKING:
-    from conftest import ControlPlane
+    pass
 
 JOB = (
     "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
@@ -29,9 +29,7 @@ def finish(state: int) -> Callable[[job_pb2.Job], None]:
     return change
 
 
-def test_submit_wait_leaderboard_download(
-    client: Client, control_plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_submit_wait_leaderboard_download(client, control_plane, tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
     job = client.submit(path)
@@ -45,7 +43,7 @@ def test_submit_wait_leaderboard_download(
     assert (tmp_path / "best" / "actor.safetensors").stat().st_size == 1 << 20
 
 
-def test_a_watch_outlives_its_connections(short_lived: Client, control_plane: ControlPlane) -> None:
+def test_a_watch_outlives_its_connections(short_lived, control_plane):
     job, updates = short_lived.submit(parse_job(JOB)), []
     for update in job.watch():
         updates.append(update)
@@ -55,9 +53,7 @@ def test_a_watch_outlives_its_connections(short_lived: Client, control_plane: Co
     assert len(updates) >= 4
 
 
-def test_a_request_id_makes_submitting_repeatable(
-    client: Client, control_plane: ControlPlane
-) -> None:
+def test_a_request_id_makes_submitting_repeatable(client, control_plane):
     for _ in range(2):
         client.submit(parse_job(JOB))
     ids = [request.request_id for request in control_plane.requests]
@@ -65,28 +61,22 @@ def test_a_request_id_makes_submitting_repeatable(
     assert all(len(request_id) == 32 for request_id in ids)
 
 
-def test_a_bad_job_never_reaches_the_server(
-    client: Client, control_plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_a_bad_job_never_reaches_the_server(client, control_plane, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB + "speed: 9\n")
     with pytest.raises(InvalidInput, match="speed"):
         client.submit(tmp_path / "job.yaml")
     assert control_plane.requests == []
 
 
-def test_a_job_that_is_too_large_is_refused_before_it_is_sent(
-    client: Client, control_plane: ControlPlane
-) -> None:
+def test_a_job_that_is_too_large_is_refused_before_it_is_sent(client, control_plane):
     spec = parse_job(JOB)
     large = replace(spec, environment=replace(spec.environment, kwargs={"table": "A" * 20_000_000}))
-    with pytest.raises(
-        InvalidInput, match=r"spec: has 2.*, most of them in `environment`, .*262144: pass larger"
-    ):
+    with raises(InvalidInput, field="spec"):
         client.submit(large)
     assert not control_plane.requests
 
 
-def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane) -> None:
+def test_listing_goes_over_all_pages(client, control_plane):
     for index in range(5):
         control_plane.add(
             job_pb2.JobSpec(display_name="j"),
@@ -101,12 +91,12 @@ def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane
     ]
 
 
-def test_an_unknown_job(client: Client) -> None:
+def test_an_unknown_job(client):
     with pytest.raises(NotFound, match="nothing-here"):
         client.job("nothing-here")
 
 
-def test_suspend_resume_cancel(client: Client, control_plane: ControlPlane) -> None:
+def test_suspend_resume_cancel(client, control_plane):
     job = client.job(control_plane.add(job_pb2.JobSpec(display_name="j")).name)
     assert job.suspend().state == "SUSPENDED"
     assert job.resume().state == "RUNNING"
@@ -114,7 +104,7 @@ def test_suspend_resume_cancel(client: Client, control_plane: ControlPlane) -> N
     assert job.refresh().ended
 
 
-def test_a_wrong_token(connection: Connection, control_plane: ControlPlane) -> None:
+def test_a_wrong_token(connection, control_plane):
     with (
         Client(replace(connection, token=lambda: "guess")) as client,
         pytest.raises(Unauthenticated),

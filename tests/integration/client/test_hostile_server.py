@@ -132,9 +132,7 @@ def liar() -> Iterator[tuple[Liar, str]]:
 
 
 @pytest.mark.timeout(7200)
-def test_whatever_a_server_says_a_command_ends_in_order(
-    liar: tuple[Liar, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_a_server_says_a_command_ends_in_order(liar, tmp_path, monkeypatch):
     lies, address = liar
     monkeypatch.setattr(stubs, "MOST_PAGES", MOST_CALLS // 3)
     folder = tmp_path / "a" / "b" / "c"

@@ -124,9 +124,7 @@ def log_with_interruption(
         logger.close()
 
 
-def test_tensorboard_has_what_the_leaderboard_has(
-    client: Client, job: Job, evaluations, tmp_path, monkeypatch
-) -> None:
+def test_tensorboard_has_what_the_leaderboard_has(client, job, evaluations, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -157,9 +155,7 @@ def test_tensorboard_has_what_the_leaderboard_has(
 
 
 @pytest.mark.thorough
-def test_mlflow_has_what_the_leaderboard_has(
-    client: Client, job: Job, evaluations, tmp_path, monkeypatch
-) -> None:
+def test_mlflow_has_what_the_leaderboard_has(client, job, evaluations, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
 
     monkeypatch.chdir(tmp_path)
@@ -199,9 +195,7 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.thorough
-def test_wandb_has_what_the_leaderboard_has(
-    client: Client, job: Job, evaluations, tmp_path, monkeypatch
-) -> None:
+def test_wandb_has_what_the_leaderboard_has(client, job, evaluations, tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed")
     from wandb.proto import wandb_internal_pb2
 
@@ -236,7 +230,7 @@ def test_wandb_has_what_the_leaderboard_has(
     assert found == evaluations
 
 
-def test_the_command(client: Client, folder: Path, tmp_path: Path) -> None:
+def test_the_command(client, folder, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     known, token = client.connection, folder / "tokens" / "client"
     server = (
@@ -260,7 +254,7 @@ def test_the_command(client: Client, folder: Path, tmp_path: Path) -> None:
     ) == (2, True)
 
 
-def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> None:
+def test_the_page_of_a_policy_shows_its_job(client, tmp_path):
     checkpoint, target = tmp_path / "checkpoint", tmp_path / "shared"
     checkpoint.mkdir()
     target.mkdir()
@@ -290,19 +284,17 @@ def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> N
     )
 
 
-def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> None:
+def test_a_folder_of_another_job_stays_as_it_is(job, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     (tmp_path / "grid-0").mkdir()
     (tmp_path / "grid-0" / "podracer-log.json").write_text(
         '{"job": "other", "position": 1, "sizes": {}}'
     )
-    with pytest.raises(InvalidInput, match="to another job"):
+    with pytest.raises(InvalidInput, match="another job"):
         open_logger(f"tensorboard:{tmp_path}", job.message)
 
 
-def test_a_destination_that_fails_tells_no_secret(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_destination_that_fails_tells_no_secret(job, monkeypatch):
     pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(Unavailable, match="mlflow: ") as failure:

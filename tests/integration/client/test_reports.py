@@ -115,13 +115,13 @@ def client(folder: Path) -> Iterator[Client]:
         yield client
 
 
-def test_jobs_are_found_where_nothing_runs(run_command: Callable[..., str], folder: Path) -> None:
+def test_jobs_are_found_where_nothing_runs(run_command, folder):
     """The first test here: afterwards something runs."""
     assert "grid-0" in run_command("jobs", "--dir", str(folder))
     assert "grid-0: PENDING" in run_command("job", "grid-0", "--dir", str(folder))
 
 
-def test_everything_about_a_job_is_gathered(client: Client) -> None:
+def test_everything_about_a_job_is_gathered(client):
     report = client.job("grid-0").history()
     assert (report.name, report.state, report.objective.target) == ("grid-0", "PENDING", 475.0)
     assert report.labels["note"] == "<b>mine</b>"
@@ -136,14 +136,14 @@ def test_everything_about_a_job_is_gathered(client: Client) -> None:
     assert ("computed by", "torch") in environment_rows(report)
 
 
-def test_of_a_long_history_an_even_choice_is_gathered_with_every_best(client: Client) -> None:
+def test_of_a_long_history_an_even_choice_is_gathered_with_every_best(client):
     report = client.job("grid-0").history(max_evaluations=100)
     assert len(report.evaluations) <= 103
     assert {agent.name for agent in report.agents} <= {each.agent for each in report.evaluations}
     assert "an even choice" in " ".join(report.omissions)
 
 
-def test_one_agent_s_evaluations(client: Client) -> None:
+def test_one_agent_s_evaluations(client):
     report = client.job("grid-1").history()
     assert (report.agents, report.evaluations) == ((), ())
     board = client.job("grid-0").message.leaderboard
@@ -151,9 +151,7 @@ def test_one_agent_s_evaluations(client: Client) -> None:
     assert len(list(client.evaluations(board, agent=agents[1].name))) == 1
 
 
-def test_reading_leaves_no_address_behind_and_keeps_others_out(
-    client: Client, folder: Path
-) -> None:
+def test_reading_leaves_no_address_behind_and_keeps_others_out(client, folder):
     assert not (folder / FILE_NAME).exists()
     with pytest.raises(PreconditionFailed, match="in use"), resting_services(folder):
         pass
@@ -188,9 +186,7 @@ def server(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("server")
-def test_the_command_writes_a_page_and_a_table(
-    run_command: Callable[..., str], tmp_path: Path
-) -> None:
+def test_the_command_writes_a_page_and_a_table(run_command, tmp_path):
     shown = run_command("report", "grid-0", "--figures", "pictures")
     assert "grid-0: pending" in shown
     assert "no video: there is no checkpoint" in shown
@@ -204,9 +200,7 @@ def test_the_command_writes_a_page_and_a_table(
 
 
 @pytest.mark.usefixtures("server")
-def test_the_command_compares_an_experiment(
-    run_command: Callable[..., str], tmp_path: Path
-) -> None:
+def test_the_command_compares_an_experiment(run_command, tmp_path):
     shown = run_command("report", "grid", "comparison.html", "--json")
     values = json.loads(shown)
     assert (values["experiment"], values["jobs"]) == ("grid", ["grid-0", "grid-1"])
@@ -214,7 +208,7 @@ def test_the_command_compares_an_experiment(
 
 
 @pytest.mark.usefixtures("server")
-def test_an_unknown_name(run_command: Callable[..., str], tmp_path: Path) -> None:
+def test_an_unknown_name(run_command, tmp_path):
     for name in ("unknown", "No Name"):
         assert f"neither a job nor an experiment called {name}" in run_command(
             "report", name, "x.html", code=2

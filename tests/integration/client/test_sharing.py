@@ -42,9 +42,7 @@ def podracer(hub: Hub, *arguments: object, cwd: Path) -> Result:
     return run_here(*arguments, cwd=cwd, HF_HUB_DISABLE_PROGRESS_BARS="1", **home)
 
 
-def test_a_policy_is_pushed_fetched_and_evaluated(
-    hub: Hub, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_policy_is_pushed_fetched_and_evaluated(hub, checkpoint, tmp_path):
     (tmp_path / "flight.mp4").write_bytes(b"video")
     pushed = podracer(hub, "push", checkpoint, NAME, "--video", "flight.mp4", cwd=tmp_path)
     assert pushed.returncode == 0, pushed.stderr
@@ -105,9 +103,7 @@ def pickled(manifest: dict[str, Any], hub: Hub) -> None:
         (pickled, "no policy's checkpoint"),
     ],
 )
-def test_what_is_not_as_we_pushed_it_is_refused(
-    hub: Hub, checkpoint: Path, tmp_path: Path, change: Any, told: str
-) -> None:
+def test_what_is_not_as_we_pushed_it_is_refused(hub, checkpoint, tmp_path, change, told):
     hub.files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
     manifest = json.loads(hub.files["manifest.json"])
     change(manifest, hub)
@@ -119,9 +115,7 @@ def test_what_is_not_as_we_pushed_it_is_refused(
 
 
 @pytest.mark.thorough
-def test_a_model_in_the_registry_of_mlflow(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_the_registry_of_mlflow(checkpoint, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database takes seconds to be made
     uri = (tmp_path / "store").as_uri()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from base64 import b64encode
-from pathlib import Path
 
 import pytest
 
@@ -23,6 +22,7 @@ from podracer_platform.rpc import (
 )
 from support.commands import run_here
 from support.documents import blocks
+from support.errors import raises
 from support.kubernetes_api import Api
 from support.kubernetes_store import Store
 from support.processes import ROOT
@@ -30,7 +30,7 @@ from support.processes import ROOT
 GET, CANCEL = (f"/podracer.orchestrator.v1.JobService/{name}" for name in ("GetJob", "CancelJob"))
 
 
-def test_the_documented_commands(tmp_path: Path) -> None:
+def test_the_documented_commands(tmp_path):
     (commands,) = blocks(
         (ROOT / "docs/access.md").read_text().split("## Signed tokens\n")[1].split("\n## ")[0], "sh"
     )
@@ -48,7 +48,7 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     anna, ci = (bearer(printed[f"token create {name}"].strip()) for name in ("anna", "ci"))
     found = orchestrator.authorize(CANCEL, ci)
     assert found == Identity(found.role, token=found.token, name="ci")
-    with pytest.raises(Unauthenticated, match=r"the token anna \(.*\) was revoked"):
+    with raises(Unauthenticated, "TOKEN_REVOKED"):
         orchestrator.authorize(GET, anna)
     listed = [
         line.split() for line in run_here("token", "list", "--dir", secrets, cwd=tmp_path).lines
@@ -73,7 +73,7 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     assert shown == (secrets / "tokens" / "client").read_text()
 
 
-def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
+def test_the_state_folder_of_up_issues_too(tmp_path):
     missing = run_here("token", "create", "anna", cwd=tmp_path)
     assert missing.returncode == 2
     assert (
@@ -89,9 +89,9 @@ def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
         for server in ("orchestrator", "policy")
     )
     assert orchestrator.authorize(GET, bearer(made.stdout.strip())).name == "anna"
-    with pytest.raises(PermissionRefused, match="this token's role is viewer"):
+    with pytest.raises(PermissionRefused, match="token's role"):
         orchestrator.authorize(CANCEL, bearer(made.stdout.strip()))
-    with pytest.raises(Unauthenticated, match="the token anna is for orchestrator only"):
+    with raises(Unauthenticated, "WRONG_AUDIENCE"):
         policy.authorize(
             "/podracer.policy.v1.PolicyService/ListPolicies", bearer(made.stdout.strip())
         )
@@ -113,14 +113,14 @@ def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:
         (["revoke", "anna"], "no token 'anna' was issued from runs"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_what_cannot_be_is_told(tmp_path, arguments, problem):
     (tmp_path / "runs" / "tokens").mkdir(parents=True)
     ended = run_here("token", *arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert problem in re.sub(r"\s+", " ", ended.stderr)
 
 
-def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path: Path) -> None:
+def test_a_cluster_gets_public_keys_and_revoked_ids_from_one_secret(tmp_path):
     api = Api(
         Store(),
         {

@@ -24,6 +24,7 @@ from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.storage import Manifest
 from podracer_platform.jobs import load_job_file
 from support.code import LINE, stored, write_files
+from support.errors import raises
 
 JOB = """
 name: line
@@ -46,9 +47,7 @@ def spec_of(client: Client, job_file: Path) -> job_pb2.JobSpec:
     return client.submit(job_file).message.spec
 
 
-def test_files_are_uploaded_once_and_named_in_the_job(
-    client: Client, control_plane: Any, job_file: Path
-) -> None:
+def test_files_are_uploaded_once_and_named_in_the_job(client, control_plane, job_file):
     spec = spec_of(client, job_file)
     code, table, *_ = control_plane.requests
     assert (code.kind, table.kind) == (
@@ -71,41 +70,31 @@ def test_files_are_uploaded_once_and_named_in_the_job(
     assert changed.data == spec.data
 
 
-def test_reading_a_job_file_needs_no_server(job_file: Path) -> None:
+def test_reading_a_job_file_needs_no_server(job_file):
     spec = load_job_file(job_file)
     assert spec.environment.code_path == str(job_file.parent / "my_pkg")
     assert spec.data == {"table": str(job_file.parent.parent / "prices of 2019.csv")}
 
 
-def test_what_is_no_file_is_refused_and_not_read(
-    client: Client, control_plane: Any, job_file: Path
-) -> None:
+def test_what_is_no_file_is_refused_and_not_read(client, control_plane, job_file):
     """A pipe without a writer, a device without end."""
     spec = load_job_file(job_file)
     os.mkfifo(job_file.parent / "pipe")
     for path in (str(job_file.parent / "pipe"), "/dev/zero", str(job_file.parent)):
-        with pytest.raises(
-            InvalidInput, match=rf"{path} is no file, expected a file of at most 1024.0 MiB"
-        ) as refused:
+        with raises(InvalidInput, field="data.table", match=str(path)):
             client.submit(replace(spec, data={"table": path}))
-        assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
 
 
-def test_a_file_that_is_gone_by_then_is_named(
-    client: Client, control_plane: Any, job_file: Path
-) -> None:
+def test_a_file_that_is_gone_by_then_is_named(client, control_plane, job_file):
     spec = load_job_file(job_file)
     (job_file.parent.parent / "prices of 2019.csv").unlink()
-    with pytest.raises(
-        InvalidInput, match=r"cannot read .*prices of 2019.csv: No such file"
-    ) as refused:
+    with raises(InvalidInput, field="data.table"):
         client.submit(spec)
-    assert [violation.field for violation in refused.value.violations] == ["data.table"]
     assert not control_plane.jobs
 
 
-def test_uploading_twice_changes_nothing(client: Client, job_file: Path) -> None:
+def test_uploading_twice_changes_nothing(client, job_file):
     uploaded = client.upload_files(load_job_file(job_file))
     assert client.upload_files(uploaded) == uploaded
     assert uploaded.environment.code_path == ""
@@ -137,7 +126,7 @@ class TestBringFiles:
     def trust(self, tmp_path: Path) -> Trust:
         return Trust(tmp_path, given=True)
 
-    def test_from_the_same_store(self, checkpoint: Path, evaluator: Any, tmp_path: Path) -> None:
+    def test_from_the_same_store(self, checkpoint, evaluator, tmp_path):
         write_files(tmp_path / "objects", {self.CODE.key: b"the code"})
         bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"), Trust())
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
@@ -163,47 +152,38 @@ class TestBringFiles:
 
         return connect
 
-    def test_from_a_server(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
+    def test_from_a_server(self, checkpoint, evaluator, trust):
         bring_files(evaluator, checkpoint, self.server({self.NAME: b"the code"}), trust)
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
 
-    def test_from_a_server_whose_name_is_another_files_now(
-        self, checkpoint: Path, evaluator: Any, trust: Trust
-    ) -> None:
+    def test_from_a_server_whose_name_is_another_files_now(self, checkpoint, evaluator, trust):
         earlier = f"{self.NAME}.{self.CODE.sha256[:16]}"
         bring_files(
             evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}), trust
         )
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
-        with pytest.raises(
-            NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"
-        ):
+        with raises(NotFound, "ENVIRONMENT_FILES_NOT_FOUND", match=f"SHA-256 {self.CODE.sha256}"):
             bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}), trust)
 
-    def test_from_nowhere(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
+    def test_from_nowhere(self, checkpoint, evaluator, trust):
         def connect() -> Any:
             raise NotFound("no server is known")
 
-        with pytest.raises(
-            NotFound,
-            match=r"needs projects/default/artifacts/x, which is neither in .* no server is known",
-        ):
+        with raises(NotFound, "ENVIRONMENT_FILES_NOT_FOUND"):
             bring_files(evaluator, checkpoint, connect, trust)
 
-    def test_an_environment_without_files_needs_nothing(
-        self, evaluator: Any, tmp_path: Path
-    ) -> None:
+    def test_an_environment_without_files_needs_nothing(self, evaluator, tmp_path):
         metadata = {"environment": EnvironmentSpec(id="CartPole-v1").to_metadata()}
         write_files(tmp_path, {"manifest.json": Manifest((), metadata, {}).to_json()})
         bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         assert evaluator.received == []
 
-    def test_what_is_no_policy_is_told(self, evaluator: Any, tmp_path: Path) -> None:
+    def test_what_is_no_policy_is_told(self, evaluator, tmp_path):
         write_files(
             tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()}
         )
-        with pytest.raises(Exception, match=r"manifest.json is not a manifest"):
+        with pytest.raises(Exception, match=r"manifest\.json"):
             bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         write_files(tmp_path, {"manifest.json": Manifest((), {}, {}).to_json()})
-        with pytest.raises(InvalidInput, match="is not an agent's checkpoint"):
+        with raises(InvalidInput, "NOT_A_POLICY"):
             bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())

@@ -90,16 +90,16 @@ def fail(deployment: Deployment) -> Attempt:
 
 
 @pytest.mark.parametrize("role", ["learner", "worker"])
-def test_a_gpu_that_is_not_there(role: str, fail: Attempt) -> None:
+def test_a_gpu_that_is_not_there(role, fail):
     assert "there is no device cuda:77 here: torch sees" in fail(role, device="cuda:77")
 
 
-def test_a_pod_with_somebody_elses_token(fail: Attempt, tmp_path: Path) -> None:
+def test_a_pod_with_somebody_elses_token(fail, tmp_path):
     create_tokens(tmp_path / "tokens")
     assert "token" in fail("learner", tokens=str(tmp_path / "tokens"))
 
 
-def test_a_pod_of_another_version(fail: Attempt, tmp_path: Path) -> None:
+def test_a_pod_of_another_version(fail, tmp_path):
     metadata = tmp_path / "podracer_core-7.8.9.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: podracer-core\nVersion: 7.8.9\n")
@@ -109,7 +109,7 @@ def test_a_pod_of_another_version(fail: Attempt, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["orchestrator", "learner"])
-def test_a_store_with_wrong_keys(role: str, fail: Attempt, s3: S3Server) -> None:
+def test_a_store_with_wrong_keys(role, fail, s3):
     settings = {
         "store": "s3://podracer",
         "s3_endpoint": s3.endpoint,
@@ -120,11 +120,11 @@ def test_a_store_with_wrong_keys(role: str, fail: Attempt, s3: S3Server) -> None
 
 
 @pytest.mark.parametrize("role", ["orchestrator", "leaderboard"])
-def test_a_database_that_is_not_there(role: str, fail: Attempt) -> None:
+def test_a_database_that_is_not_there(role, fail):
     assert "127.0.0.1" in fail(role, database="postgresql://podracer@127.0.0.1:9/orchestrator")
 
 
 @pytest.mark.parametrize("role", ["orchestrator", "leaderboard", "learner", "worker", "evaluator"])
-def test_secrets_that_are_not_there(role: str, fail: Attempt, tmp_path: Path) -> None:
+def test_secrets_that_are_not_there(role, fail, tmp_path):
     assert f"no token in {tmp_path}" in fail(role, tokens=str(tmp_path))
     assert str(tmp_path / "tls") in fail(role, tls=str(tmp_path / "tls"))

@@ -39,9 +39,7 @@ def minio(tmp_path: Path) -> Iterator[S3Server]:
     server.stop()
 
 
-def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(
-    minio: S3Server, tmp_path: Path
-) -> None:
+def test_the_user_has_one_bucket_and_can_give_keys_of_sessions(minio, tmp_path):
     ours, others = tmp_path / "tls" / "ca" / "ca.pem", tmp_path / "other" / "tls" / "ca" / "ca.pem"
     store = tmp_path / "store"
     (store / "root_user").write_text(ACCESS_KEY)

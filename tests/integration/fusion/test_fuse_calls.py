@@ -37,6 +37,7 @@ from podracer_learner.server import create_learner_server
 from podracer_platform.carriers import TensorEncoder
 from podracer_platform.rpc import FileToken, RpcServer, create_tokens, open_channel
 from podracer_platform.service import own_build
+from support.errors import raises
 from support.fusion import make_contribution, make_state, mean_of, same
 
 FENCE = 41
@@ -153,7 +154,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 5])
-def test_learners_start_fuse_and_stop(lab: Lab, learners: int) -> None:
+def test_learners_start_fuse_and_stop(lab, learners):
     lead = lab.lead(learners - 1)
     with lab.desk.serving(lead):
         followers = [
@@ -177,7 +178,7 @@ def test_learners_start_fuse_and_stop(lab: Lab, learners: int) -> None:
         assert results[-1].ranks == tuple(range(learners))
 
 
-def test_a_follower_killed_in_the_middle_of_a_fusion_is_left_out(lab: Lab) -> None:
+def test_a_follower_killed_in_the_middle_of_a_fusion_is_left_out(lab):
     """It has sent a header and part of its chunks; the lead goes on with the others at once, not
     after the deadline."""
     lead = lab.lead(2)
@@ -208,25 +209,7 @@ def test_a_follower_killed_in_the_middle_of_a_fusion_is_left_out(lab: Lab) -> No
     assert same(other.result(PATIENCE_S)[1].state, expected)
 
 
-def test_a_follower_that_joins_late_goes_on_where_the_others_stand(lab: Lab) -> None:
-    lead = lab.lead(1)
-    with lab.desk.serving(lead):
-        present = make_state()
-        for epoch in (1, 2):
-            lead.exchange(make_contribution(0, epoch))
-            present = mean_of(present, make_contribution(0, epoch))
-        results = lab.spawn(lambda: follow(lab.follower(1), 1, epochs=1))
-        until(lambda: lead.followers == 1)
-        fused = lead.exchange(make_contribution(0, 3))
-        joined, first = results.result(PATIENCE_S)
-    assert joined.epoch == 2
-    assert same(joined.state, present)
-    assert fused is not None
-    assert same(first.state, mean_of(present, make_contribution(0, 3), make_contribution(1, 3)))
-    assert same(fused.state, first.state)
-
-
-def test_a_slow_follower_costs_one_deadline_and_rejoins_with_the_fused_parameters(lab: Lab) -> None:
+def test_a_slow_follower_costs_one_deadline_and_rejoins_with_the_fused_parameters(lab):
     lead = lab.lead(2, quorum=2, deadline_s=0.3)
     slow = lab.follower(2)
     with lab.desk.serving(lead):
@@ -257,7 +240,7 @@ def test_a_slow_follower_costs_one_deadline_and_rejoins_with_the_fused_parameter
     assert fast.result(PATIENCE_S)[-1].epoch == 11
 
 
-def test_less_than_the_quorum_is_told_to_train_on(lab: Lab) -> None:
+def test_less_than_the_quorum_is_told_to_train_on(lab):
     lead = lab.lead(2, quorum=3, deadline_s=0.2)
     one, two = lab.follower(1), lab.follower(2)
     with lab.desk.serving(lead):
@@ -280,7 +263,7 @@ def test_less_than_the_quorum_is_told_to_train_on(lab: Lab) -> None:
         follower.close()
 
 
-def test_a_lost_connection_is_opened_again_and_nothing_counts_twice(lab: Lab) -> None:
+def test_a_lost_connection_is_opened_again_and_nothing_counts_twice(lab):
     lead = lab.lead(1)
     follower = lab.follower(1, lost_s=PATIENCE_S)
     with lab.desk.serving(lead):
@@ -303,7 +286,7 @@ def test_a_lost_connection_is_opened_again_and_nothing_counts_twice(lab: Lab) ->
     follower.close()
 
 
-def test_the_end_of_the_round_reaches_who_waits_and_who_trains(lab: Lab) -> None:
+def test_the_end_of_the_round_reaches_who_waits_and_who_trains(lab):
     lead, waiting, training = lab.lead(2), lab.follower(1), lab.follower(2)
     with lab.desk.serving(lead):
         for follower in (waiting, training):
@@ -312,13 +295,13 @@ def test_the_end_of_the_round_reaches_who_waits_and_who_trains(lab: Lab) -> None
         result = lab.spawn(lambda: waiting.exchange(make_contribution(1)))
         until(lambda: lead.brought == {1})
     assert isinstance(result.exception(PATIENCE_S), RoundOver)
-    with pytest.raises(RoundOver, match="the lead's round is over"):
+    with pytest.raises(RoundOver, match="lead's round"):
         until(lambda: training.poll() is not None)
     for follower in (waiting, training):
         follower.close()
 
 
-def test_when_the_round_is_over_no_follower_is_awaited_until_the_deadline(lab: Lab) -> None:
+def test_when_the_round_is_over_no_follower_is_awaited_until_the_deadline(lab):
     lead, slow = lab.lead(1, quorum=1, ends_at=time.monotonic()), lab.follower(1)
     with lab.desk.serving(lead):
         slow.join()
@@ -327,7 +310,7 @@ def test_when_the_round_is_over_no_follower_is_awaited_until_the_deadline(lab: L
         slow.close()
 
 
-def test_a_lead_that_has_trained_its_round_lets_its_followers_go(lab: Lab) -> None:
+def test_a_lead_that_has_trained_its_round_lets_its_followers_go(lab):
     """Its evaluations and checkpoints take a while; who comes meanwhile is told so too."""
     lead, waiting = lab.lead(2), lab.follower(1)
     with lab.desk.serving(lead):
@@ -336,24 +319,24 @@ def test_a_lead_that_has_trained_its_round_lets_its_followers_go(lab: Lab) -> No
         until(lambda: lead.brought == {1})
         lead.finish()
         assert isinstance(result.exception(PATIENCE_S), RoundOver)
-        with pytest.raises(RoundOver, match="the lead has finished its round"):
+        with pytest.raises(RoundOver, match="finished"):
             lab.follower(2).join()
     waiting.close()
 
 
-def test_a_lead_that_is_gone_is_looked_for_and_left(lab: Lab) -> None:
+def test_a_lead_that_is_gone_is_looked_for_and_left(lab):
     lead, follower = lab.lead(1), lab.follower(1, lost_s=0.5)
     with lab.desk.serving(lead):
         follower.join()
         # as if it were killed, without notice
         lab.server._loop.do(lab.server._server._server.stop(None))
-        with pytest.raises(Unavailable, match="the lead has not answered for 0 s") as raised:
+        with raises(Unavailable, "LEAD_LOST", match="answered for 0 s") as raised:
             follower.exchange(make_contribution(1))
     assert raised.value.reason == "LEAD_LOST"
     follower.close()
 
 
-def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
+def test_a_lead_is_waited_for_until_it_leads(lab):
     follower = lab.follower(1)
     joined = lab.spawn(follower.join)
     time.sleep(0.3)
@@ -361,9 +344,7 @@ def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
     with lab.desk.serving(lab.lead(1)):
         assert joined.result(PATIENCE_S).epoch == 0
     follower.close()
-    with pytest.raises(
-        Unavailable, match="the lead has not answered for 0 s: this learner leads no fusion now"
-    ):
+    with raises(Unavailable, "LEAD_LOST", match="learner leads"):
         lab.follower(1, coming_s=0.2).join()
 
 
@@ -375,9 +356,7 @@ def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
         (0, FENCE, InvalidInput, "with rank 0, expected 1 to 2"),
     ],
 )
-def test_who_does_not_belong_is_refused(
-    lab: Lab, rank: int, fence: int, error: type[Exception], text: str
-) -> None:
+def test_who_does_not_belong_is_refused(lab, rank, fence, error, text):
     with lab.desk.serving(lab.lead(2)) as lead:
         follower = lab.follower(rank, fence=fence)
         with pytest.raises(error, match=text):
@@ -386,54 +365,44 @@ def test_who_does_not_belong_is_refused(
         assert lead.followers == 0
 
 
-def test_another_build_is_refused_with_both_versions(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_build_is_refused_with_both_versions(lab, monkeypatch):
     other = cohort_pb2.BuildInfo(version="9.8.7", protocol=own_build().protocol)
     monkeypatch.setattr("podracer_learner.fusion.follower.own_build", lambda: other)
     with lab.desk.serving(lab.lead(1)):
         follower = lab.follower(1)
-        with pytest.raises(
-            PreconditionFailed, match=f"this is build {own_build().version} .* the peer is 9.8.7"
-        ):
+        with raises(PreconditionFailed, "BUILD_MISMATCH", match=f"{own_build().version} .* 9.8.7"):
             follower.join()
         follower.close()
 
 
-def test_another_cohort_is_refused(lab: Lab) -> None:
+def test_another_cohort_is_refused(lab):
     lead = lab.lead(1)
     with lab.desk.serving(lead):
         follower = lab.follower(1)
         follower.join()
         other = make_contribution(1)
         other.growth.parameters["log_std"] = torch.zeros(3, 3)  # type: ignore[index]
-        with pytest.raises(
-            InvalidInput, match=r"brings parameter log_std as torch.float32 \[3, 3\], expected"
-        ):
+        with raises(InvalidInput, "COHORT_MISMATCH"):
             follower.exchange(other)
         follower.close()
         until(lambda: lead.followers == 0)
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(-8, 4), (8, -4), (8, 1 << 62)])
-def test_a_contribution_of_numbers_that_cannot_be_is_refused(
-    lab: Lab, samples: int, steps: int
-) -> None:
+def test_a_contribution_of_numbers_that_cannot_be_is_refused(lab, samples, steps):
     lead = lab.lead(1)
     with lab.desk.serving(lead):
         follower = lab.follower(1)
         follower.join()
         growth = replace(make_contribution(1).growth, transitions=torch.full((2,), steps))
-        with pytest.raises(
-            InvalidInput, match=rf"samples came, of .*{steps}|sample_count: is {samples},"
-        ):
+        with raises(InvalidInput, match=f" .*{steps}|sample_count: is {samples},"):
             follower.exchange(Contribution(1, 1, samples, growth))
         follower.close()
         until(lambda: lead.followers == 0)
         assert not lead.brought
 
 
-def test_the_second_of_a_rank_takes_the_place_of_the_first(lab: Lab) -> None:
+def test_the_second_of_a_rank_takes_the_place_of_the_first(lab):
     lead = lab.lead(1)
     with lab.desk.serving(lead):
         first, second = lab.follower(1), lab.follower(1)

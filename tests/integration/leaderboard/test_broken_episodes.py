@@ -27,9 +27,7 @@ def broken(
     return request
 
 
-async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place(
-    driver: Any, server: Any
-) -> None:
+async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place(driver, server):
     await driver.create()
     first, second, third, fourth = [each.agent.name for each in (await driver.propose(4)).proposals]
     # Every intact episode is worth -20; one agent ends half of its episodes by a break, before they

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from importlib.metadata import EntryPoint, EntryPoints
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
 from podracer_core.evolution import Cohort, CohortRequest, Generator, Population, Tournament
 from podracer_leaderboard.competition import competition_of
+from support.errors import raises
 
 CONTINUE = pb.PROPOSAL_ACTION_CONTINUE
 EXPLOIT = pb.PROPOSAL_ACTION_EXPLOIT
@@ -80,7 +80,7 @@ def number(agent: agent_pb2.AgentSpec) -> float:
     return float(agent.name[-4:])
 
 
-async def test_generations_pass_a_barrier_and_end(driver: Any) -> None:
+async def test_generations_pass_a_barrier_and_end(driver):
     await driver.create(
         scheduler=evolution.SCHEDULER_GENERATIONAL,
         population=6,
@@ -109,9 +109,7 @@ async def test_generations_pass_a_barrier_and_end(driver: Any) -> None:
     assert not over.HasField("generator_problem")
 
 
-async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_older(
-    driver: Any,
-) -> None:
+async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_older(driver):
     await driver.create(population=8, exploration=0.0, crossover=1.0)
     first = await driver.propose(8)
     await driver.run_round(first, number)
@@ -136,7 +134,7 @@ async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_ol
     assert child.replaced == children[0].replaced != ""
 
 
-async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
+async def test_noise_has_a_scale_and_a_seed_of_its_own(driver):
     await driver.create(population=8, exploration=0.0, noise_scale=0.05)
     await driver.run_round(await driver.propose(8), number)
     starts = [
@@ -150,31 +148,7 @@ async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
     assert all(start.inherit_replay and len(start.parents) == 1 for start in starts)
 
 
-async def test_truncation_takes_one_of_the_best_quarter(driver: Any) -> None:
-    await driver.create(
-        population=8, exploration=0.0, selection=evolution.SELECTION_TRUNCATION, lineage_limit=4
-    )
-    await driver.run_round(await driver.propose(8), number)
-    children = [each for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
-    assert {
-        parent.agent[-4:] for each in children for parent in each.agent.initialization.parents
-    } <= {"0007", "0008"}
-
-
-async def test_random_search_goes_on_with_whom_it_began(driver: Any) -> None:
-    await driver.create(population=4, generator="random", replaced_fraction=1.0, exploration=1.0)
-    first = await driver.propose(8)
-    await driver.run_round(first, number)
-    for _ in range(3):
-        again = await driver.propose(8)
-        assert [each.agent.name for each in again.proposals] == [
-            each.agent.name for each in first.proposals
-        ]
-        assert {each.action for each in again.proposals} == {CONTINUE}
-        await driver.run_round(again, lambda agent: -number(agent))
-
-
-async def test_a_generator_that_raises_is_stood_in_for(driver: Any, installed: None) -> None:
+async def test_a_generator_that_raises_is_stood_in_for(driver, installed):
     await driver.create(population=4, generator="Raising")
     first = await driver.propose(4)
     assert not first.HasField("generator_problem")
@@ -191,9 +165,7 @@ async def test_a_generator_that_raises_is_stood_in_for(driver: Any, installed: N
     assert await driver.propose(4, request_id="again") == second
 
 
-async def test_a_generator_that_proposes_too_much_is_stood_in_for(
-    driver: Any, installed: None
-) -> None:
+async def test_a_generator_that_proposes_too_much_is_stood_in_for(driver, installed):
     await driver.create(population=8, generator="Greedy")
     answer = await driver.propose(3)
     assert len(answer.proposals) == 3
@@ -201,7 +173,7 @@ async def test_a_generator_that_proposes_too_much_is_stood_in_for(
     assert len(await driver.agents()) == 3
 
 
-async def test_the_schedulers_own_generator_stands_in(driver: Any, installed: None) -> None:
+async def test_the_schedulers_own_generator_stands_in(driver, installed):
     await driver.create(
         population=8, generator="Greedy", scheduler=evolution.SCHEDULER_GENERATIONAL
     )
@@ -210,17 +182,12 @@ async def test_the_schedulers_own_generator_stands_in(driver: Any, installed: No
     assert len(await driver.agents()) == 8
 
 
-async def test_a_generator_that_cannot_be_imported_is_refused(driver: Any, installed: None) -> None:
-    with pytest.raises(
-        InvalidInput,
-        match="a_package_that_is_not_there:Generator cannot be imported: ModuleNotFound",
-    ):
+async def test_a_generator_that_cannot_be_imported_is_refused(driver, installed):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION"):
         await driver.create(generator="Absent")
 
 
-async def test_a_generator_that_is_gone_since_is_stood_in_for(
-    driver: Any, installed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_generator_that_is_gone_since_is_stood_in_for(driver, installed, monkeypatch):
     """Its package was removed, or cannot be imported any more, and the leaderboard has been started
     again."""
     await driver.create(population=5, generator="Raising")
@@ -238,9 +205,7 @@ async def test_a_generator_that_is_gone_since_is_stood_in_for(
     assert len((await driver.board()).candidates) == 4
 
 
-async def test_a_generator_sees_the_board_and_where_it_asks_the_history(
-    driver: Any, installed: None
-) -> None:
+async def test_a_generator_sees_the_board_and_where_it_asks_the_history(driver, installed):
     Historian.seen.clear()
     await driver.create(population=6, leaderboard_size=2, generator="Historian", lineage_limit=1)
     await driver.run_round(await driver.propose(6), number)

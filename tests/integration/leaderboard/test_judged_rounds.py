@@ -72,9 +72,7 @@ def rising(level: float, slope: float) -> Curve:
     return lambda steps: level + slope * steps / STEPS
 
 
-async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_first_rung(
-    driver: Any,
-) -> None:
+async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_first_rung(driver):
     curves = {
         1: rising(10.0, 5.0),
         2: flat(9.0),
@@ -103,28 +101,26 @@ SLOW = {
 """Agent 5 is fifth of six at the first rung, second at the fourth, and best from the fifth on."""
 
 
-async def test_a_slow_starter_always_survives_without_adaptive_rounds(driver: Any) -> None:
+async def test_a_slow_starter_always_survives_without_adaptive_rounds(driver):
     lengths = await play(driver, SLOW, 8)
     assert 5 not in await replaced(driver)
     assert 6 in await replaced(driver)
     assert len(lengths[5]) >= 6
 
 
-async def test_a_slow_starter_survives_as_far_as_successive_halving_lets_it(driver: Any) -> None:
+async def test_a_slow_starter_survives_as_far_as_successive_halving_lets_it(driver):
     await play(driver, SLOW, 8, adaptive_rounds=True)
     assert (await replaced(driver))[5] == 1
 
 
-async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(
-    driver: Any,
-) -> None:
+async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(driver):
     curves = {**SLOW, 5: rising(30.0, 15.0)}  # third of six at the first rung
     await play(driver, curves, 8, adaptive_rounds=True)
     assert 5 not in await replaced(driver)
     assert (await driver.board()).candidates[0].agent.name.endswith("a0005")
 
 
-async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driver: Any) -> None:
+async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driver):
     """Four agents have had five rounds when a fifth comes; all of its scores are what they had at
     its age."""
     await driver.create(population=5, exploration=0.0, round_env_steps=STEPS)
@@ -151,13 +147,13 @@ async def explorers(driver: Any) -> int:
     return sum("no line improves" in each.reason for each in await driver.agents())
 
 
-async def test_where_no_line_improves_new_agents_begin_from_scratch(driver: Any) -> None:
+async def test_where_no_line_improves_new_agents_begin_from_scratch(driver):
     stuck = {number: flat(100.0 - number) for number in range(1, 7)}
     await play(driver, stuck, 8, adaptive_rounds=True)
     assert await explorers(driver) >= 1
 
 
-async def test_while_the_best_improves_they_do_not(driver: Any) -> None:
+async def test_while_the_best_improves_they_do_not(driver):
     better = {1: rising(0.0, 100.0), **{number: flat(10.0 - number) for number in range(2, 7)}}
     await play(driver, better, 8, adaptive_rounds=True)
     assert await explorers(driver) == 0
@@ -176,7 +172,7 @@ async def train(
         await driver.stub.SubmitCandidate(request)
 
 
-async def test_cohorts_become_smaller_where_that_is_faster_in_total(driver: Any) -> None:
+async def test_cohorts_become_smaller_where_that_is_faster_in_total(driver):
     await driver.create(population=8)
     sizes = []
     for _ in range(16):
@@ -188,9 +184,7 @@ async def test_cohorts_become_smaller_where_that_is_faster_in_total(driver: Any)
 
 
 @pytest.mark.parametrize("member_count", [0, 8])
-async def test_where_the_job_says_how_many_nothing_is_measured(
-    driver: Any, member_count: int
-) -> None:
+async def test_where_the_job_says_how_many_nothing_is_measured(driver, member_count):
     """The orchestrator then reports no size; and where packing is free, the size stays."""
     await driver.create(population=8)
     sizes = []
@@ -256,8 +250,8 @@ async def long_history(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(
-    long_history: Database,
-) -> None:
+    long_history,
+):
     """No more than the nearest rounds are read, and no table is scanned."""
     statements: list[tuple[str, Any]] = []
 
@@ -284,8 +278,8 @@ async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_th
 
 @pytest.mark.parametrize("window", [8192, 700, 10])
 async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
-    long_history: Database, monkeypatch: pytest.MonkeyPatch, window: int
-) -> None:
+    long_history, monkeypatch, window
+):
     monkeypatch.setattr("podracer_leaderboard.judged_rounds.MAX_WINDOW", window)
     several = [
         agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)
@@ -301,9 +295,7 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
             assert together[each.name] == alone[each.name]
 
 
-async def test_what_lines_had_had_is_stored_with_each_round(
-    server: Any, driver: Any, tmp_path: Path
-) -> None:
+async def test_what_lines_had_had_is_stored_with_each_round(server, driver, tmp_path):
     await driver.create(population=1, leaderboard_size=1)
     for _ in range(3):
         await driver.run_round(await driver.propose(1), lambda agent: 1.0)

@@ -19,7 +19,7 @@ from podracer_platform.database import newest_revision, open_database
 FOLDER = Path(podracer_leaderboard.migrations.__path__[0])
 
 
-async def test_an_upgraded_database_has_the_tables_of_the_code(tmp_path: Path) -> None:
+async def test_an_upgraded_database_has_the_tables_of_the_code(tmp_path):
     await open_database(f"sqlite:///{tmp_path}/a.sqlite", MIGRATIONS).close()
     engine = create_engine(f"sqlite:///{tmp_path}/a.sqlite")
     with engine.connect() as connection:
@@ -28,7 +28,7 @@ async def test_an_upgraded_database_has_the_tables_of_the_code(tmp_path: Path) -
     engine.dispose()
 
 
-async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_path: Path) -> None:
+async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_path):
     """Agent a1 had 30 s and 3,000 steps over three rounds; a2 began from 10 s and 1,000 of them."""
     engine = create_engine(f"sqlite:///{tmp_path}/a.sqlite")
     with engine.begin() as connection:
@@ -79,7 +79,7 @@ async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_pa
     assert rows == [(9.0, 1000, 1000), (20.0, 2000, 1000), (30.0, 3000, 1000), (18.0, 2000, 1000)]
 
 
-def test_the_last_file_is_the_newest_revision() -> None:
+def test_the_last_file_is_the_newest_revision():
     scripts = ScriptDirectory(str(FOLDER), version_locations=[str(FOLDER)])
     assert scripts.get_current_head() == newest_revision(FOLDER)
     for script in scripts.walk_revisions():
@@ -88,7 +88,7 @@ def test_the_last_file_is_the_newest_revision() -> None:
         )
 
 
-def test_deleting_a_board_needs_no_list_of_tables() -> None:
+def test_deleting_a_board_needs_no_list_of_tables():
     for table in Tables.metadata.tables.values():
         if table.name != "boards":
             (key,) = table.foreign_key_constraints
@@ -96,7 +96,7 @@ def test_deleting_a_board_needs_no_list_of_tables() -> None:
 
 
 @pytest.mark.parametrize("table", sorted(Tables.metadata.tables))
-def test_every_table_can_be_made_on_postgresql(table: str) -> None:
+def test_every_table_can_be_made_on_postgresql(table):
     from sqlalchemy.dialects import postgresql
     from sqlalchemy.schema import CreateTable
 

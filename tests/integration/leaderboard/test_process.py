@@ -67,7 +67,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
         each.communicate()
 
 
-def test_it_ends_cleanly_when_told_and_imports_no_torch(process: Process) -> None:
+def test_it_ends_cleanly_when_told_and_imports_no_torch(process):
     running = process.start()
     process.address(running)
     maps = Path(f"/proc/{running.pid}/maps")
@@ -77,7 +77,7 @@ def test_it_ends_cleanly_when_told_and_imports_no_torch(process: Process) -> Non
     assert running.wait(60) == 0
 
 
-def test_a_second_one_on_the_same_database_says_who_has_it(process: Process) -> None:
+def test_a_second_one_on_the_same_database_says_who_has_it(process):
     first = process.start()
     process.address(first)
     status, message = process.refusal()
@@ -85,7 +85,7 @@ def test_a_second_one_on_the_same_database_says_who_has_it(process: Process) -> 
     assert f"in use by process {first.pid}" in message
 
 
-def test_it_says_what_it_needs(process: Process, tmp_path: Path) -> None:
+def test_it_says_what_it_needs(process, tmp_path):
     assert process.refusal(PODRACER_DATABASE="")[0] == 2
     assert "PODRACER_DATABASE" in process.refusal(PODRACER_DATABASE="")[1]
     (tmp_path / "file").write_text("")
@@ -97,7 +97,7 @@ def test_it_says_what_it_needs(process: Process, tmp_path: Path) -> None:
     assert (status, "0.0.0.0" in message) == (2, True)
 
 
-async def test_acknowledged_is_durable_whenever_it_is_killed(process: Process, driver: Any) -> None:
+async def test_acknowledged_is_durable_whenever_it_is_killed(process, driver):
     """Killed again and again in mid-call: every call is repeated until it is answered, and counts
     once."""
     make_driver, score = type(driver), {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.catalogue import find_algorithm
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_platform.messages import hyperparameter_to_message
+from support.errors import raises
 
 
 def canonical(message: Any) -> bytes:
@@ -26,7 +26,7 @@ def learning_rate(agent: agent_pb2.AgentSpec) -> float:
     return agent.hyperparameters["learning_rate"].number
 
 
-async def test_first_agents_are_fresh_complete_and_their_own(driver: Any) -> None:
+async def test_first_agents_are_fresh_complete_and_their_own(driver):
     await driver.create()
     cohort = await driver.propose(8)
     assert [each.action for each in cohort.proposals] == [pb.PROPOSAL_ACTION_FRESH] * 8
@@ -48,7 +48,7 @@ async def test_first_agents_are_fresh_complete_and_their_own(driver: Any) -> Non
     assert not cohort.finished
 
 
-async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
+async def test_an_agent_trains_on_from_where_it_stood(driver):
     await driver.create(population=2)
     first = await driver.propose(2)
     await driver.run_round(first, lambda agent: 1.0)
@@ -66,8 +66,8 @@ async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
     ("limits", "replaced_first"), [({}, 3), ({"budget_used": 0.3}, None), ({"budget_used": 0.4}, 3)]
 )
 async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own_and_a_third_of_the_budget(
-    driver: Any, limits: dict[str, float], replaced_first: int | None
-) -> None:
+    driver, limits, replaced_first
+):
     """Eight share 15 s: a round of each has 5 s here."""
     await driver.create(population=8, round_time=duration_pb2.Duration(seconds=15))
     replaced = []
@@ -78,7 +78,7 @@ async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own_an
     assert replaced == [count == replaced_first for count in range(4)]
 
 
-async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) -> None:
+async def test_children_start_from_the_candidate_of_a_better_agent(driver):
     await driver.create(population=8, exploration=0.0)
     first = await driver.propose(8)
     order = {each.agent.name: float(place) for place, each in enumerate(first.proposals)}
@@ -119,31 +119,7 @@ async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) 
     )
 
 
-async def test_the_best_takes_over_and_the_worst_has_no_children(driver: Any) -> None:
-    """Planted: the return is the nearness of the learning rate to 4e-3, which children inherit up
-    to a fifth."""
-
-    def distance(agent: agent_pb2.AgentSpec) -> float:
-        return abs(math.log(learning_rate(agent) / 4e-3))
-
-    await driver.create(population=8, exploration=0.0, lineage_limit=4)
-    first = await driver.propose(8)
-    await driver.run_round(first, lambda agent: -distance(agent))
-    worst = max(first.proposals, key=lambda each: distance(each.agent)).agent.name
-    for _ in range(11):
-        await driver.run_round(await driver.propose(8), lambda agent: -distance(agent))
-    agents = await driver.agents()
-    assert all(worst not in agent.parents for agent in agents)
-    alive = [distance(agent.spec) for agent in agents if agent.state == pb.AGENT_STATE_WAITING]
-    assert len(alive) == 8
-    assert statistics.median(alive) < 0.5 * statistics.median(
-        distance(each.agent) for each in first.proposals
-    )
-    best = (await driver.board()).candidates[0]
-    assert distance(best.agent.spec) <= min(distance(agent.spec) for agent in agents)
-
-
-async def test_the_same_request_gets_the_same_answer(server: Any, driver: Any) -> None:
+async def test_the_same_request_gets_the_same_answer(server, driver):
     await driver.create()
     first = await driver.propose(4, request_id="w1")
     await driver.propose(4, request_id="w2")
@@ -156,36 +132,14 @@ async def test_the_same_request_gets_the_same_answer(server: Any, driver: Any) -
     assert len(await restarted.agents()) == 8
 
 
-async def test_the_same_request_at_once_makes_one_cohort(driver: Any) -> None:
+async def test_the_same_request_at_once_makes_one_cohort(driver):
     await driver.create()
     answers = await asyncio.gather(*(driver.propose(4, request_id="w1") for _ in range(20)))
     assert len({canonical(answer) for answer in answers}) == 1
     assert (await driver.board()).agent_count == 4
 
 
-async def test_the_same_seed_and_the_same_order_give_the_same_proposals(
-    server: Any, driver: Any, tmp_path: Any
-) -> None:
-    async def history(driver: Any) -> list[bytes]:
-        await driver.create(population=6, exploration=0.3)
-        answers = []
-        for _ in range(12):
-            cohort = await driver.propose(3)
-            await driver.run_round(
-                cohort, lambda agent: learning_rate(agent) * 1e3 + agent.env_steps * 1e-3
-            )
-            answers.append(canonical(cohort))
-        return answers
-
-    other = type(server)(tmp_path / "other")
-    await other.start()
-    try:
-        assert await history(driver) == await history(type(driver)(await other.stub()))
-    finally:
-        await other.stop()
-
-
-async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(driver: Any) -> None:
+async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(driver):
     await driver.create(population=2)
     first = await driver.propose(4)
     assert len(first.proposals) == 2
@@ -194,7 +148,7 @@ async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(dri
     assert len((await driver.propose(4, request_id="again")).proposals) == 1
 
 
-async def test_a_cohort_has_no_more_members_than_the_job_has_steps_left(driver: Any) -> None:
+async def test_a_cohort_has_no_more_members_than_the_job_has_steps_left(driver):
     await driver.create(round_env_steps=1000)
     plenty = await driver.propose(2, remaining_env_steps=10_000, remaining_cost={"seconds": 4})
     assert (len(plenty.proposals), plenty.round_env_steps, plenty.HasField("round_time")) == (
@@ -206,7 +160,7 @@ async def test_a_cohort_has_no_more_members_than_the_job_has_steps_left(driver: 
     assert not (await driver.propose(4, remaining_cost={})).proposals
 
 
-async def test_a_pod_gets_only_what_it_can_train(driver: Any) -> None:
+async def test_a_pod_gets_only_what_it_can_train(driver):
     await driver.create()
     assert not (await driver.propose(4, algorithms=["sac"])).proposals
     assert len((await driver.propose(4, algorithms=["ppo", "sac"])).proposals) == 4
@@ -221,18 +175,15 @@ async def test_a_pod_gets_only_what_it_can_train(driver: Any) -> None:
         ({"budget_used": math.nan}, "budget_used"),
     ],
 )
-async def test_bad_requests_name_their_field(
-    driver: Any, fields: dict[str, float], bad: str
-) -> None:
+async def test_bad_requests_name_their_field(driver, fields, bad):
     await driver.create()
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field=bad):
         await driver.propose(**fields)
-    assert [violation.field for violation in caught.value.violations] == [bad]
     assert (await driver.board()).agent_count == 0
 
 
-async def test_an_unknown_leaderboard_is_not_found(driver: Any) -> None:
-    with pytest.raises(NotFound, match="there is no leaderboard projects/p/leaderboards/j"):
+async def test_an_unknown_leaderboard_is_not_found(driver):
+    with raises(NotFound, "LEADERBOARD_NOT_FOUND"):
         await driver.propose(4)
 
 
@@ -249,9 +200,7 @@ def founder(number: int, **hyperparameters: Any) -> evolution_pb2.Founder:
 @pytest.mark.parametrize(
     "scheduler", [evolution_pb2.SCHEDULER_TOURNAMENT, evolution_pb2.SCHEDULER_GENERATIONAL]
 )
-async def test_founders_come_first_as_copies_of_another_jobs_agents(
-    driver: Any, scheduler: Any
-) -> None:
+async def test_founders_come_first_as_copies_of_another_jobs_agents(driver, scheduler):
     # Neither gamma nor the network is one that the search would give.
     founders = (
         founder(1, gamma=0.5, hidden_sizes=(32, 32)),
@@ -283,7 +232,7 @@ async def test_founders_come_first_as_copies_of_another_jobs_agents(
     assert (list(answer.agent.parents), list(answer.ancestors)) == ([founders[0].agent], [])
 
 
-async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -> None:
+async def test_more_founders_than_the_population_are_not_proposed(driver):
     await driver.create(
         [founder(number) for number in range(1, 5)], population=2, leaderboard_size=2
     )
@@ -302,9 +251,7 @@ async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -
         ),
     ],
 )
-async def test_founders_that_cannot_be_trained_here_are_refused(
-    driver: Any, change: Any, problem: str
-) -> None:
+async def test_founders_that_cannot_be_trained_here_are_refused(driver, change, problem):
     sound = founder(1)
     values = {field.name: value for field, value in sound.ListFields()} | change
     with pytest.raises(InvalidInput, match=problem) as caught:

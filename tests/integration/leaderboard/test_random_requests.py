@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("server", DATABASES, indirect=True)
-async def test_any_request_is_answered_or_refused(server: Any, driver: Any) -> None:
+async def test_any_request_is_answered_or_refused(server, driver):
     await driver.create(population=4, leaderboard_size=2)
     response = await driver.propose(2)
     await driver.run_round(response, lambda agent: 1.0)

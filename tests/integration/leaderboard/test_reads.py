@@ -11,6 +11,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
 
@@ -22,7 +23,7 @@ async def run_generations(driver: Any, count: int) -> None:
         await driver.run_round(await driver.propose(8), lambda agent: float(agent.name[-4:]))
 
 
-async def test_an_agent_knows_its_ancestors_and_its_children(driver: Any) -> None:
+async def test_an_agent_knows_its_ancestors_and_its_children(driver):
     await run_generations(driver, 4)
     agents = {agent.name: agent for agent in await driver.agents()}
     assert list(agents) == sorted(agents)
@@ -38,7 +39,7 @@ async def test_an_agent_knows_its_ancestors_and_its_children(driver: Any) -> Non
     assert grandchild.name in of_parent.children
 
 
-async def test_lists_come_in_pages_and_by_state(driver: Any) -> None:
+async def test_lists_come_in_pages_and_by_state(driver):
     await driver.create()
     names = [each.agent.name for each in (await driver.propose(5)).proposals]
     await driver.submit(names[1], 1.0)
@@ -60,14 +61,13 @@ async def test_lists_come_in_pages_and_by_state(driver: Any) -> None:
     ("field", "value"),
     [("page_size", -1), ("page_size", 1001), ("page_token", "?"), ("states", [9])],
 )
-async def test_bad_pages_name_their_field(driver: Any, field: str, value: Any) -> None:
+async def test_bad_pages_name_their_field(driver, field, value):
     await driver.create()
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field=field):
         await driver.stub.ListAgents(pb.ListAgentsRequest(leaderboard=BOARD, **{field: value}))
-    assert [violation.field for violation in caught.value.violations] == [field]
 
 
-async def test_statistics_of_the_elites_and_their_lineages(driver: Any) -> None:
+async def test_statistics_of_the_elites_and_their_lineages(driver):
     await run_generations(driver, 2)
     answer = await driver.stub.GetStatistics(pb.GetStatisticsRequest(leaderboard=BOARD))
     elites = [each.agent.spec.hyperparameters for each in (await driver.board()).candidates]
@@ -86,11 +86,11 @@ async def test_statistics_of_the_elites_and_their_lineages(driver: Any) -> None:
     assert set(lineages) == {agent.lineage for agent in agents}
     assert sum(each.agent_count for each in lineages.values()) == len(agents)
     assert sum(each.cost.seconds for each in lineages.values()) == 16 * 5
-    with pytest.raises(InvalidInput, match="'sac' is not searched"):
+    with raises(InvalidInput, field="algorithm"):
         await driver.stub.GetStatistics(pb.GetStatisticsRequest(leaderboard=BOARD, algorithm="sac"))
 
 
-async def test_an_empty_board_has_statistics_too(driver: Any) -> None:
+async def test_an_empty_board_has_statistics_too(driver):
     await driver.create()
     answer = await driver.stub.GetStatistics(pb.GetStatisticsRequest(leaderboard=BOARD))
     assert (answer.elite_count, len(answer.lineages)) == (0, 0)
@@ -106,7 +106,7 @@ async def set_alias(
     return answer.change
 
 
-async def test_an_alias_moves_and_its_history_stays(server: Any, driver: Any) -> None:
+async def test_an_alias_moves_and_its_history_stays(server, driver):
     await driver.create()
     names = [each.agent.name for each in (await driver.propose(2)).proposals]
     for score, name in enumerate(names):
@@ -131,7 +131,7 @@ async def test_an_alias_moves_and_its_history_stays(server: Any, driver: Any) ->
     assert (list(rest.changes), rest.next_page_token) == ([first], "")
 
 
-async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver: Any) -> None:
+async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver):
     await driver.create()
     agent = "projects/p/jobs/j-2/agents/a0001"
     prefix = "projects/p/jobs/u/agents/a0001/checkpoints/9-1/"
@@ -151,10 +151,10 @@ async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver: Any) ->
         await driver.stub.SetAlias(request)
 
 
-async def test_an_alias_needs_a_candidate(driver: Any) -> None:
+async def test_an_alias_needs_a_candidate(driver):
     await driver.create()
     (proposal,) = (await driver.propose(1)).proposals
-    with pytest.raises(PreconditionFailed, match="no snapshot of it was judged yet"):
+    with raises(PreconditionFailed, "NO_CANDIDATE"):
         await set_alias(driver, proposal.agent.name)
     with pytest.raises(NotFound):
         await set_alias(driver, "projects/p/jobs/j/agents/a9999")
@@ -172,12 +172,12 @@ READS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_what_is_not_there_is_not_found(driver: Any, read: Callable[[Any], Any]) -> None:
-    with pytest.raises(NotFound, match="there is no"):
+async def test_what_is_not_there_is_not_found(driver, read):
+    with pytest.raises(NotFound, match="there"):
         await read(driver.stub)
 
 
-async def test_hyperparameters_come_back_as_they_went(driver: Any) -> None:
+async def test_hyperparameters_come_back_as_they_went(driver):
     await driver.create()
     cohort = await driver.propose(3)
     agents = await driver.agents()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 
 BOARD = "projects/p/leaderboards/j"
-NewEvaluation = Callable[..., agent_pb2.Evaluation]
 
 
 async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
@@ -26,7 +25,7 @@ async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
     return [each.agent.name for each in (await driver.propose(count)).proposals]
 
 
-async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> None:
+async def test_the_board_fills_and_then_only_better_ones_enter(driver):
     a, b, c, d = await start(driver)
     assert [(await driver.submit(a, 1.0)).rank, (await driver.submit(b, 2.0)).rank] == [1, 1]
     refused = await driver.submit(c, 0.5)
@@ -45,7 +44,7 @@ async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> N
     assert (await driver.propose(1)).admission_score == 1.5
 
 
-async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
+async def test_a_round_moves_the_agent_and_its_state(driver):
     (a,) = await start(driver, 1, leaderboard_size=1)
     await driver.submit(a, 3.0)
     await driver.propose(1)
@@ -62,7 +61,7 @@ async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
     assert [each.evaluation.lower_bound for each in (await driver.board()).candidates] == [3.0]
 
 
-async def test_a_submission_counts_once_and_its_answer_is_kept(server: Any, driver: Any) -> None:
+async def test_a_submission_counts_once_and_its_answer_is_kept(server, driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0, request_id="w1/0")
     answers = await asyncio.gather(*(driver.stub.SubmitCandidate(request) for _ in range(10)))
@@ -76,7 +75,7 @@ async def test_a_submission_counts_once_and_its_answer_is_kept(server: Any, driv
     assert (agent.env_steps, agent.rung) == (1000, 1)
 
 
-async def test_a_failed_agent_is_out_but_its_candidate_counts(driver: Any) -> None:
+async def test_a_failed_agent_is_out_but_its_candidate_counts(driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 5.0)
     request.failure = "diverged"
@@ -87,7 +86,7 @@ async def test_a_failed_agent_is_out_but_its_candidate_counts(driver: Any) -> No
     assert [each.agent.name == a for each in replacement.proposals] == [False]
 
 
-async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> None:
+async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver):
     a, *_ = await start(driver)
     await driver.submit(a, None, steps=0)
     agent = next(agent for agent in await driver.agents() if agent.name == a)
@@ -98,7 +97,7 @@ async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> N
     assert again.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
 
 
-async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(driver: Any) -> None:
+async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(driver):
     """Else who is at the bottom of its rung would be spared by a pod that gives up."""
     worst, *others = await start(driver, exploration=0.0)
     await driver.submit(worst, 1.0)
@@ -110,16 +109,16 @@ async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(dr
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_a_score_that_is_not_finite_is_refused(driver: Any, number: float) -> None:
+async def test_a_score_that_is_not_finite_is_refused(driver, number):
     a, *_ = await start(driver)
     request = driver.submission(a, number)
     request.candidate.standard_deviation = number
-    with pytest.raises(InvalidInput, match="must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await driver.stub.SubmitCandidate(request)
     assert not (await driver.board()).candidates
 
 
-async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> None:
+async def test_a_candidate_without_a_checkpoint_cannot_enter(driver):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0)
     request.candidate.ClearField("checkpoint")
@@ -127,13 +126,12 @@ async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> Non
     assert (answer.admitted, answer.reason) == (False, "its evaluation names no checkpoint")
 
 
-async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
+async def test_only_an_agent_that_trains_can_end_a_round(driver):
     a, *_ = await start(driver)
     await driver.submit(a, 1.0)
-    with pytest.raises(PreconditionFailed, match="a0001 is waiting") as caught:
+    with raises(PreconditionFailed, "AGENT_NOT_TRAINING", match="a0001 is waiting"):
         await driver.submit(a, 2.0)
-    assert caught.value.reason == "AGENT_NOT_TRAINING"
-    with pytest.raises(NotFound, match="no agent projects/p/jobs/j/agents/a9999"):
+    with raises(NotFound, "AGENT_NOT_FOUND"):
         await driver.submit("projects/p/jobs/j/agents/a9999", 2.0)
     with pytest.raises(InvalidInput, match=r"candidate\.agent"):
         request = driver.submission(a, 2.0)
@@ -141,9 +139,7 @@ async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
         await driver.stub.SubmitCandidate(request)
 
 
-async def test_evaluations_are_stored_once_in_their_order(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_evaluations_are_stored_once_in_their_order(driver, new_evaluation):
     a, b, *_ = await start(driver)
     first = [
         new_evaluation(a, "e1", 1.0),
@@ -160,8 +156,8 @@ async def test_evaluations_are_stored_once_in_their_order(
 
 
 async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_candidate(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+    driver, new_evaluation
+):
     a, *_ = await start(driver)
     request = driver.submission(a, 1.0)
     early = new_evaluation(a, request.candidate.evaluation_id, 1.0)
@@ -173,18 +169,13 @@ async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_can
     assert list(listed.evaluations) == [request.candidate]
 
 
-async def test_bad_evaluations_are_refused_whole(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_bad_evaluations_are_refused_whole(driver, new_evaluation):
     a, *_ = await start(driver)
     nameless = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0), new_evaluation(a, "", 1.0)]
     )
-    with pytest.raises(InvalidInput) as caught:
+    with raises(InvalidInput, field="evaluations[1].evaluation_id"):
         await driver.stub.RecordEvaluations(nameless)
-    assert [violation.field for violation in caught.value.violations] == [
-        "evaluations[1].evaluation_id"
-    ]
     stranger = pb.RecordEvaluationsRequest(
         leaderboard=BOARD, evaluations=[new_evaluation("projects/p/jobs/j/agents/x", "e2", 1.0)]
     )
@@ -194,16 +185,14 @@ async def test_bad_evaluations_are_refused_whole(
         leaderboard=BOARD,
         evaluations=[new_evaluation(a, f"e{number}", 1.0) for number in range(1001)],
     )
-    with pytest.raises(InvalidInput, match="has 1001 items, but must contain no more than 1000"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await driver.stub.RecordEvaluations(many)
     assert not (
         await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
     ).evaluations
 
 
-async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
-    driver: Any, new_evaluation: NewEvaluation
-) -> None:
+async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(driver, new_evaluation):
     a, *_ = await start(driver)
     step = pb.ExchangeRequest.Step
     record = pb.RecordEvaluationsRequest(
@@ -229,13 +218,11 @@ async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
     again = await driver.stub.Exchange(request)
     assert again.answers[1:] == told.answers[1:], "known by their request ids"
     assert again.answers[0].evaluations.recorded_count == 0
-    with pytest.raises(
-        InvalidInput, match=r"steps\[0\].*expected evaluations, candidate or cohort"
-    ):
+    with raises(InvalidInput, field="steps[0]"):
         await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[step()]))
 
 
-async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: Any) -> None:
+async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver):
     """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and
     not of 32."""
     await driver.create(population=4, exploration=0.0)

@@ -20,6 +20,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import (
+    artifact_service_pb2,
     artifact_service_pb2_grpc,
     job_pb2,
     job_service_pb2,
@@ -244,6 +245,17 @@ class Client:
     pods: Any
 
 
+class Calls:
+    """A stub whose methods take the fields of their requests: `CancelJob(name="projects/…")`."""
+
+    def __init__(self, stub: Any, module: Any) -> None:
+        self._stub, self._module = stub, module
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        request = getattr(self._module, f"{method}Request")
+        return lambda **fields: getattr(self._stub, method)(request(**fields))
+
+
 class FakeLearner:
     """Plays a learner: leases, writes checkpoints, commits, completes."""
 
@@ -430,6 +442,14 @@ class Site:
     def store(self) -> ObjectStore:
         return open_store(f"file://{self.folder}/store")
 
+    @property
+    def jobs(self) -> Any:
+        return Calls(self.client.jobs, job_service_pb2)
+
+    @property
+    def artifacts(self) -> Any:
+        return Calls(self.client.artifacts, artifact_service_pb2)
+
     def make_settings(self, **changes: Any) -> OrchestratorConfig:
         values: dict[str, Any] = {
             "listen": "127.0.0.1:0",
@@ -459,6 +479,21 @@ class Site:
             pod_service_pb2_grpc.PodServiceStub(channels["pod"]),
         )
         return self.client
+
+    async def restart(self, **settings: Any) -> None:
+        """With these settings from now on."""
+        await self.stop()
+        self.settings |= settings
+        await self.start()
+
+    async def events(self, job: job_pb2.Job | str, *kinds: str) -> list[Any]:
+        """All of a job, or those of some kinds."""
+        name = job if isinstance(job, str) else job.name
+        found = (await self.jobs.ListEvents(job=name, page_size=1000)).events
+        return [event for event in found if not kinds or event.kind in kinds]
+
+    async def kinds(self, job: job_pb2.Job) -> list[str]:
+        return [event.kind for event in await self.events(job)]
 
     async def stop(self) -> None:
         if self.server is not None:

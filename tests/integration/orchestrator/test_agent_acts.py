@@ -10,6 +10,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed, Unavailable
+from support.errors import raises
 
 FAST = {"learning_rate": agent_pb2.HyperparameterValue(number=1e-2)}
 
@@ -24,15 +25,15 @@ async def a_round(site):
 
 
 async def told(site, job, kind="AGENT_"):
-    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
-    return [event for event in answer.events if event.kind.startswith(kind)]
+    return [event for event in await site.events(job) if event.kind.startswith(kind)]
 
 
 async def fork(site, agent, request_id="r", hyperparameters=FAST):
-    request = service_pb2.ForkAgentRequest(
-        name=agent, hyperparameters=hyperparameters, request_id=request_id
-    )
-    return (await site.client.jobs.ForkAgent(request)).agent
+    return (
+        await site.jobs.ForkAgent(
+            name=agent, hyperparameters=hyperparameters, request_id=request_id
+        )
+    ).agent
 
 
 async def test_a_fork_is_an_event_with_who_and_what_and_is_made_once(site):
@@ -59,7 +60,7 @@ async def test_what_cannot_be_forked_leaves_no_trace(site):
         await fork(site, f"{agent}9")
     with pytest.raises(NotFound):
         await fork(site, agent.replace("/jobs/", "/jobs/x"))
-    with pytest.raises(InvalidInput, match="not the name of a agent"):
+    with raises(InvalidInput, "INVALID_NAME", field="name"):
         await fork(site, job.name)
     with pytest.raises(InvalidInput, match="request_id"):
         await fork(site, agent, "r" * 65)
@@ -67,9 +68,9 @@ async def test_what_cannot_be_forked_leaves_no_trace(site):
     with pytest.raises(Unavailable):
         await fork(site, agent)
     site.board.is_away = False
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
-    for act in (fork(site, agent), pin(site, agent), stop(site, agent)):
-        with pytest.raises(PreconditionFailed, match="the job has ended"):
+    await site.jobs.CancelJob(name=job.name)
+    for act in (fork(site, agent), site.jobs.PinAgent(name=agent), site.jobs.StopAgent(name=agent)):
+        with raises(PreconditionFailed, "JOB_ENDED"):
             await act
     assert not site.board.forks and not await told(site, job)
 
@@ -90,9 +91,7 @@ async def test_a_fork_acknowledged_before_a_crash_is_made_after_it(site):
 
 
 async def test_what_a_fork_begins_from_stays(site):
-    site.settings |= {"collect_after": 0.0, "keep_best": 0, "keep_last": 1}
-    await site.stop()
-    await site.start()
+    await site.restart(collect_after=0.0, keep_best=0, keep_last=1)
     job, agents = await a_round(site)
     site.board.retired = set(agents)
     would_go = service_pb2.CollectCheckpointsRequest(validate_only=True)
@@ -109,36 +108,24 @@ async def test_what_a_fork_begins_from_stays(site):
 
 
 async def test_a_checkpoint_that_is_gone_cannot_be_forked(site):
-    site.settings |= {"collect_after": 0.0, "keep_best": 0, "keep_last": 1}
-    await site.stop()
-    await site.start()
+    await site.restart(collect_after=0.0, keep_best=0, keep_last=1)
     job, agents = await a_round(site)
     site.board.retired = set(agents)
-    gone = (
-        await site.client.jobs.CollectCheckpoints(service_pb2.CollectCheckpointsRequest())
-    ).prefixes
+    gone = (await site.jobs.CollectCheckpoints()).prefixes
     (other,) = [agent for agent in agents if f"/{agent.rpartition('/')[2]}/" in gone[0]]
-    with pytest.raises(PreconditionFailed, match="is not there any more"):
+    with raises(PreconditionFailed, "NO_CHECKPOINT"):
         await fork(site, other)
     assert not site.board.forks and not await told(site, job)
-
-
-async def pin(site, agent, **fields):
-    await site.client.jobs.PinAgent(service_pb2.PinAgentRequest(name=agent, **fields))
-
-
-async def stop(site, agent):
-    await site.client.jobs.StopAgent(service_pb2.StopAgentRequest(name=agent))
 
 
 async def test_pins_and_stops_are_told_once(site):
     job, (first, second) = await a_round(site)
     for fields in ({}, {}, {"unpin": True}, {"unpin": True}):
-        await pin(site, first, **fields)
-    await stop(site, second)
-    await stop(site, second)
-    with pytest.raises(PreconditionFailed, match="is stopped: it is trained no more"):
-        await pin(site, second)
+        await site.jobs.PinAgent(name=first, **fields)
+    await site.jobs.StopAgent(name=second)
+    await site.jobs.StopAgent(name=second)
+    with raises(PreconditionFailed, "AGENT_ENDED"):
+        await site.jobs.PinAgent(name=second)
     events = await told(site, job)
     assert [(event.kind, event.subject) for event in events] == [
         ("AGENT_PINNED", first),
@@ -148,9 +135,9 @@ async def test_pins_and_stops_are_told_once(site):
     assert {event.details["by"] for event in events} == {"client"}
     await site.stop()  # everything is delivered
     await site.start()
-    await stop(site, second)
+    await site.jobs.StopAgent(name=second)
     assert site.board.stopped == {second} and not site.board.pinned
     assert len(site.board.heard(leaderboard_pb2.StopAgentRequest)) == 1
     site.board.retired, site.board.stopped = {first}, set()
     with pytest.raises(PreconditionFailed, match="is retired"):
-        await stop(site, first)
+        await site.jobs.StopAgent(name=first)

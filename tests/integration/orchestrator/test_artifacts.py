@@ -33,9 +33,7 @@ def requests(content=CONTENT, announced=None, piece=1 << 20, **header):
 
 async def download(site, name, *paths):
     files, artifact = {}, None
-    async for response in site.client.artifacts.Download(
-        artifact_pb2.DownloadRequest(name=name, paths=paths)
-    ):
+    async for response in site.artifacts.Download(name=name, paths=paths):
         match response.WhichOneof("part"):
             case "artifact":
                 artifact = response.artifact
@@ -58,11 +56,9 @@ async def test_what_was_uploaded_comes_back(site):
     assert again == stored
     with pytest.raises(AlreadyExists):
         await site.client.artifacts.Upload(requests(content=b"other", artifact_id="my-code"))
-    listed = (
-        await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
-    ).artifacts
+    listed = (await site.artifacts.ListArtifacts()).artifacts
     assert [each.name for each in listed] == [stored.name]
-    await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=stored.name))
+    await site.artifacts.DeleteArtifact(name=stored.name)
     with pytest.raises(NotFound):
         await download(site, stored.name)
     assert not list(site.store.list("projects/default/artifacts/"))
@@ -101,16 +97,20 @@ async def test_checkpoints_are_downloaded_by_name_and_the_best_by_that_word(site
     assert hashlib.sha256(files["manifest.json"]).hexdigest() == artifact.sha256
     _, only = await download(site, artifact.name, "manifest.json")
     assert set(only) == {"manifest.json"}
-    request = artifact_pb2.ListArtifactsRequest(
-        parent=job.name, kind=artifact_pb2.ARTIFACT_KIND_CHECKPOINT
+    assert (
+        len(
+            (
+                await site.artifacts.ListArtifacts(
+                    parent=job.name, kind=artifact_pb2.ARTIFACT_KIND_CHECKPOINT
+                )
+            ).artifacts
+        )
+        == 2
     )
-    assert len((await site.client.artifacts.ListArtifacts(request)).artifacts) == 2
     with pytest.raises(NotFound):
         await download(site, artifact.name, "passwords")
     with pytest.raises(PreconditionFailed):
-        await site.client.artifacts.DeleteArtifact(
-            artifact_pb2.DeleteArtifactRequest(name=artifact.name)
-        )
+        await site.artifacts.DeleteArtifact(name=artifact.name)
     await learner.confirm(480.0)
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
     assert (await download(site, best_name))[0] == artifact

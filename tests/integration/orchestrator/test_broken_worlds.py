@@ -9,7 +9,7 @@ import pytest
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from tests.integration.orchestrator.test_challenges import events, until
+from support.processes import until
 
 TWO_AGENTS = job_pb2.PodShape(members=2, max_count=1)
 TARGET = evolution_pb2.Objective(target_return=-17.0, max_env_steps=1_000_000)
@@ -38,7 +38,7 @@ async def test_a_break_is_told_counts_with_the_lowest_return_and_bars_the_first_
     await learner.complete(train=result)
 
     async def is_excluded():
-        return bool(await events(site, job, "AGENT_EXCLUDED"))
+        return bool(await site.events(job, "AGENT_EXCLUDED"))
 
     await until(is_excluded)
 
@@ -49,7 +49,7 @@ async def test_a_break_is_told_counts_with_the_lowest_return_and_bars_the_first_
     found = await site.job(job.name)
     assert found.progress.best_score == -20.0
     assert not found.progress.HasField("time_to_target")
-    told = {event.details["what"]: event for event in await events(site, job, "WORLD_BROKE")}
+    told = {event.details["what"]: event for event in await site.events(job, "WORLD_BROKE")}
     assert told["numbers"].subject == crashing
     assert "CartPole-v1 broke with a0001: step 13: the reward was nan" in told["numbers"].message
     assert (told["code"].subject, told["code"].details["traceback"]) == (honest, "your own lines")
@@ -61,11 +61,11 @@ async def test_a_break_is_told_counts_with_the_lowest_return_and_bars_the_first_
     breaks(again.members[0].candidate, 32)
     again.members[1].ClearField("candidate")
     await learner.complete(train=again)
-    assert len(await events(site, job, "WORLD_BROKE")) == 2, "once for each kind"
+    assert len(await site.events(job, "WORLD_BROKE")) == 2, "once for each kind"
     assert (await site.job(job.name)).progress.best.agent == honest, (
         "the leaderboard's last word holds"
     )
-    first, *_ = await events(site, job, "NEW_BEST")
+    first, *_ = await site.events(job, "NEW_BEST")
     half = 1.99834 * math.sqrt(64 * 2.5**2 / 63) / math.sqrt(64)
     assert float(first.details["score"]) == pytest.approx(-17.5 - half, abs=1e-4), (
         "32 of -15, and 32 of -20, the lowest"
@@ -81,5 +81,5 @@ async def test_warnings_and_slow_algorithms_are_told_once(site):
         result = learner.train_result(steps=10)
         result.env_steps_per_second = speed
         await learner.complete(train=result)
-    (slow,) = await events(site, job, "ALGORITHM_SLOW")
+    (slow,) = await site.events(job, "ALGORITHM_SLOW")
     assert slow.message.startswith("a2c takes 70 steps/s, ppo 9,000: in rounds of ")

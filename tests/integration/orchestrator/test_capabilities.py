@@ -7,7 +7,7 @@ from google.protobuf import struct_pb2
 
 from podracer.common.v1 import environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.dispatch import capabilities
 from support.installed import install
 
@@ -17,9 +17,7 @@ GIB = 1 << 30
 
 
 async def passed_over(site, job):
-    request = job_service_pb2.ListEventsRequest(job=job.name)
-    events = (await site.client.jobs.ListEvents(request)).events
-    return [event.message for event in events if event.kind == capabilities.PASSED_OVER]
+    return [event.message for event in await site.events(job, capabilities.PASSED_OVER)]
 
 
 def proposal_requests(site):

@@ -10,31 +10,18 @@ from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput
 from podracer_orchestrator.dispatch import renewals
 from podracer_orchestrator.works import evaluation_works
+from support.errors import raises
+from support.processes import until
 
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS
 ONE_AGENT = job_pb2.PodShape(members=1, max_count=4)
 OPEN_END = evolution_pb2.Objective(target_return=475.0)
-
-
-async def until(condition, timeout_s=60):
-    for _ in range(int(timeout_s / 0.02)):
-        if await condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")
-
-
-async def events(site, job, *kinds):
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event for event in answer.events if event.kind in kinds]
 
 
 async def train(learner, score, steps=10, cost_s=1.0, duration_s=0.0, **changes):
@@ -86,11 +73,11 @@ async def test_a_claim_that_fails_is_no_end_and_is_not_heard_twice(site):
     lease = await learner.ask()
     assert lease.WhichOneof("work") == "train", "the next round begins at once"
     await until(lambda: _heard_of(site, CHALLENGE))
-    (failed,) = await events(site, job, "CHALLENGE_FAILED", "CHALLENGE_PASSED")
+    (failed,) = await site.events(job, "CHALLENGE_FAILED", "CHALLENGE_PASSED")
     assert failed.kind == "CHALLENGE_FAILED"
     assert (float(failed.details["claimed"]), float(failed.details["score"])) == (480.0, 300.0)
     assert "scores 300 after it claimed 480, target 475" in failed.message
-    assert len(await events(site, job, "CHALLENGE_STARTED")) == 1
+    assert len(await site.events(job, "CHALLENGE_STARTED")) == 1
 
 
 async def test_each_further_claim_of_the_target_has_to_be_surer(site):
@@ -109,7 +96,7 @@ async def test_each_further_claim_of_the_target_has_to_be_surer(site):
 
     assert not await claim(478.0)
     assert not await claim(480.7)
-    first, second = await events(site, job, "CHALLENGE_FAILED")
+    first, second = await site.events(job, "CHALLENGE_FAILED")
     assert "scores 473." in first.message and "claim 1, at the level 3.04%" in first.message
     assert "scores 474." in second.message and "claim 2, at the level 0.76%" in second.message
     assert await claim(484.0)
@@ -134,14 +121,14 @@ async def test_a_first_place_that_is_confirmed_above_the_target_claims_that_too(
 async def test_what_is_no_number_is_refused(site, number):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
-    with pytest.raises(InvalidInput, match=r"train.members\[0\].candidate.returns.*must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await train(learner, number)
     await learner.complete(train=learner.train_result(steps=10, score=480.0))
-    with pytest.raises(InvalidInput, match="must be finite"):
+    with raises(InvalidInput, "OUT_OF_BOUNDS"):
         await learner.confirm(number)
     found = await site.job(job.name)
     assert (found.state, found.progress.best.mean) == (job_pb2.JOB_STATE_RUNNING, 480.0)
-    assert not await events(site, job, "CHALLENGE_PASSED", "CHALLENGE_FAILED")
+    assert not await site.events(job, "CHALLENGE_PASSED", "CHALLENGE_FAILED")
 
 
 async def _heard_of(site, purpose):
@@ -185,7 +172,7 @@ async def test_a_claim_of_the_first_place_waits_until_it_can_be_paid_for(site):
     assert progress.best.purpose == CHALLENGE
     assert progress.cost.ToMilliseconds() == 3600
     assert progress.evaluation_cost.ToMilliseconds() == 600
-    passed = await events(site, job, "CHALLENGE_PASSED")
+    passed = await site.events(job, "CHALLENGE_PASSED")
     assert [float(event.details["score"]) for event in passed] == [140.0]
     await train(learner, 200.0, cost_s=0.1, duration_s=1.0)
     assert (await site.job(job.name)).progress.best.mean == 140.0, (
@@ -312,7 +299,7 @@ async def test_a_challenge_that_cannot_be_evaluated_does_not_hold_up_the_job(sit
         job_pb2.JOB_OUTCOME_BUDGET_USED,
     )
     assert done.progress.best.mean == 480.0
-    (failed,) = await events(site, job, "WORK_FAILED")
+    (failed,) = await site.events(job, "WORK_FAILED")
     assert "CHALLENGE failed: it breaks" in failed.message
 
 
@@ -324,7 +311,7 @@ async def test_a_checkpoint_that_no_pod_can_evaluate_fails_its_challenge_at_once
         await learner.ask()
         await learner.complete(problem={"reason": "DATA_CORRUPTED", "message": "a hash is wrong"})
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
-    assert len(await events(site, job, "WORK_FAILED")) == 4
+    assert len(await site.events(job, "WORK_FAILED")) == 4
 
 
 async def test_a_pod_that_hangs_in_an_evaluation_loses_it(site, monkeypatch):
@@ -335,7 +322,7 @@ async def test_a_pod_that_hangs_in_an_evaluation_loses_it(site, monkeypatch):
     await learner.renew()
     monkeypatch.setattr(evaluation_works, "TIMEOUT_S", -1000.0)
     monkeypatch.setattr(renewals, "FRESH_S", 0.0)
-    with pytest.raises(Fenced, match="its evaluation took too long"):
+    with pytest.raises(Fenced, match="took too"):
         await learner.renew()
 
 
@@ -343,13 +330,11 @@ async def test_an_open_challenge_survives_a_restart(site):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
     await train(learner, 480.0)
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner = site.learner()
     lease = await learner.ask()
     assert lease.WhichOneof("work") == "evaluate"
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner.pods = site.client.pods
     await learner.complete(evaluate=learner.evaluate_result(score=480.0))
     assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
@@ -389,7 +374,7 @@ async def test_only_an_answer_to_what_was_asked_is_taken(site, make_evaluation):
     other.evaluation.checkpoint.prefix += "x"
     await refused("another checkpoint", evaluate=other)
     await refused("CHALLENGE lease: its result cannot be TrainResult", train=pod_pb2.TrainResult())
-    with pytest.raises(InvalidInput, match="only an EVALUATE work can ask for"):
+    with raises(InvalidInput, "WRONG_EVALUATION"):
         await learner.renew(evaluations=[good.evaluation])
     await learner.complete(evaluate=good)
 
@@ -492,19 +477,18 @@ async def test_a_suspended_job_hears_its_claim_when_it_goes_on(site):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
     await train(learner, 480.0)
-    await site.client.jobs.UpdateJob(job_service_pb2.UpdateJobRequest(name=job.name, suspend=True))
+    await site.jobs.UpdateJob(name=job.name, suspend=True)
     assert await learner.ask(wait_s=0.2) is None
-    await site.client.jobs.UpdateJob(job_service_pb2.UpdateJobRequest(name=job.name, suspend=False))
+    await site.jobs.UpdateJob(name=job.name, suspend=False)
     assert (await learner.ask()).WhichOneof("work") == "evaluate"
 
 
 async def _aim_at(site, job, target_return):
-    request = job_service_pb2.UpdateJobRequest(
+    await site.jobs.UpdateJob(
         name=job.name,
         update_mask=field_mask_pb2.FieldMask(paths=["objective.target_return"]),
         spec=job_pb2.JobSpec(objective=evolution_pb2.Objective(target_return=target_return)),
     )
-    await site.client.jobs.UpdateJob(request)
 
 
 async def test_a_claim_that_waits_to_be_paid_for_claims_a_lowered_target_at_once(site):
@@ -521,7 +505,7 @@ async def test_a_claim_that_waits_to_be_paid_for_claims_a_lowered_target_at_once
     assert len(set(lease.evaluate.seeds)) == 100
     await learner.complete(evaluate=learner.evaluate_result(score=360.0))
     assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
-    (passed,) = await events(site, job, "CHALLENGE_PASSED")
+    (passed,) = await site.events(job, "CHALLENGE_PASSED")
     assert "target 350" in passed.message
 
 
@@ -549,7 +533,7 @@ async def test_a_challenge_that_would_end_the_job_late_is_not_heard(site):
     await until(lambda: _has_ended(site, job))
     found = await site.job(job.name)
     assert (found.outcome, found.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 480.0)
-    assert not await events(site, job, "CHALLENGE_STARTED")
+    assert not await site.events(job, "CHALLENGE_STARTED")
 
 
 async def test_a_challenge_of_a_job_of_limited_time_has_to_end_before_it_is_late(site):

@@ -10,12 +10,13 @@ import torch
 
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import Unavailable
 from podracer_core.storage import FILE_NAME, CheckpointPlace, ManifestFile
 from podracer_platform.rpc import bearer
+from support.processes import until
 
 ONE = job_pb2.PodShape(members=1, max_count=2)
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
@@ -24,9 +25,7 @@ LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
 @pytest.fixture
 async def site(site: Any) -> Any:
     """Nothing is too young to be deleted; only the newest of each agent stays by itself."""
-    await site.stop()
-    site.settings |= {"collect_after": 0.0, "keep_last": 1, "keep_best": 0}
-    await site.start()
+    await site.restart(collect_after=0.0, keep_last=1, keep_best=0)
     return site
 
 
@@ -43,40 +42,32 @@ async def trained(site: Any, learner: Any, *scores: float | None) -> list[str]:
     return finals
 
 
-async def collect(site: Any, **wanted: Any) -> job_service_pb2.CollectCheckpointsResponse:
-    return await site.client.jobs.CollectCheckpoints(
-        job_service_pb2.CollectCheckpointsRequest(**wanted)
-    )
-
-
 def stored(site: Any) -> set[str]:
     """The prefixes of all checkpoints of which anything is in the store."""
     places = (CheckpointPlace.of_object(info.key) for info in site.store.list())
     return {place.prefix for place in places if place is not None}
 
 
-async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
+async def test_what_nothing_needs_goes_and_the_rest_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     first, second, third = await trained(site, site.learner(), 10.0, None, 30.0)
     assert len(stored(site)) == 6
-    would = await collect(site, validate_only=True)
+    would = await site.jobs.CollectCheckpoints(validate_only=True)
     assert (would.checkpoint_count, len(stored(site))) == (3, 6)
-    found = await collect(site)
+    found = await site.jobs.CollectCheckpoints()
     assert (found.checkpoint_count, found.size_bytes) == (would.checkpoint_count, would.size_bytes)
     assert found.size_bytes > 0
     assert stored(site) == {first, second, third}, (
         "the newest of each agent; fresh agents are proposed each time"
     )
-    listed = await site.client.artifacts.ListArtifacts(
-        artifact_service_pb2.ListArtifactsRequest(parent=job.name)
-    )
+    listed = await site.artifacts.ListArtifacts(parent=job.name)
     assert {artifact.uri for artifact in listed.artifacts} == {first, second, third}
-    assert (await collect(site)).checkpoint_count == 0
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
 
 
 async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(
-    site: Any,
-) -> None:
+    site,
+):
     job = await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     finals = await trained(site, learner, 10.0, 20.0, 50.0, 40.0, 30.0)
@@ -90,24 +81,22 @@ async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or
     alias = leaderboard_pb2.AliasChange(alias="champion", agent=agents[0])
     alias.checkpoint.prefix = finals[0]
     site.board.alias_changes = [alias]
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert stored(site) == {finals[0], finals[1], finals[2]}
 
 
-async def test_the_best_few_of_a_job_stay(site: Any) -> None:
-    await site.stop()
-    site.settings["keep_best"] = 2
-    await site.start()
+async def test_the_best_few_of_a_job_stay(site):
+    await site.restart(keep_best=2)
     job = await site.create(pod=ONE, objective=LONG)
     finals = await trained(site, site.learner(), 10.0, 50.0, 20.0, 40.0)
     site.board.retired = {
         f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals
     }
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert stored(site) == {finals[1], finals[3]}
 
 
-async def test_what_was_challenged_stays(site: Any) -> None:
+async def test_what_was_challenged_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     learner, site.board.hears_claims = site.learner(), True
     (best,) = await trained(site, learner, 20.0)
@@ -119,13 +108,11 @@ async def test_what_was_challenged_stays(site: Any) -> None:
     site.board.retired = {
         f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in stored(site)
     }
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert stored(site) == {best, challenged}
 
 
-async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(
-    site: Any,
-) -> None:
+async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(site):
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     lease = await learner.ask()
@@ -136,39 +123,33 @@ async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_
         "default", lease.job_uid, agent.rpartition("/")[2], 170, lease.fence
     ).prefix
     site.store.put(f"{half}actor.safetensors", b"half a checkpoint")
-    assert (await collect(site)).checkpoint_count == 0
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
     await learner.release()
-    found = await collect(site)
+    found = await site.jobs.CollectCheckpoints()
     assert set(found.prefixes) == {uncommitted, half}
     after = await learner.ask()
     assert after.train.cohort.members[0].resume.prefix in stored(site), "its work begins there"
-    assert (await collect(site)).checkpoint_count == 0
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
 
 
-async def test_what_is_young_stays(site: Any) -> None:
-    await site.stop()
-    site.settings["collect_after"] = 3600.0
-    await site.start()
+async def test_what_is_young_stays(site):
+    await site.restart(collect_after=3600.0)
     await site.create(pod=ONE, objective=LONG)
     await trained(site, site.learner(), 10.0, 20.0)
-    assert (await collect(site)).checkpoint_count == 0
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
 
 
-async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site: Any) -> None:
+async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site):
     await site.create(pod=ONE, objective=LONG)
     await trained(site, site.learner(), 10.0, 20.0)
     site.board.is_away = True
-    assert (await collect(site)).checkpoint_count == 0
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0
     site.board.is_away = False
-    assert (await collect(site)).checkpoint_count == 2
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 2
 
 
-async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(
-    site: Any, monkeypatch: Any
-) -> None:
-    await site.stop()
-    site.settings["collect_every"] = 1.0
-    await site.start()
+async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site, monkeypatch):
+    await site.restart(collect_every=1.0)
     await site.create(pod=ONE, objective=LONG)
     collector = site.server.orchestrator.retention
 
@@ -180,15 +161,11 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(
     await asyncio.sleep(1.5)
     assert len(stored(site)) == 4, "forgotten, and still there"
     monkeypatch.undo()
-    for _ in range(3000):
-        if len(stored(site)) == 2:
-            break
-        await asyncio.sleep(0.05)
-    assert len(stored(site)) == 2
+    await until(lambda: len(stored(site)) == 2)
     assert all(site.store.exists(f"{prefix}{FILE_NAME}") for prefix in stored(site))
 
 
-async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> None:
+async def test_where_children_of_a_place_on_the_board_start_stays(site):
     job = await site.create(pod=ONE, objective=LONG)
     first, second = await trained(site, site.learner(), 10.0, 20.0)
     site.board.retired = {
@@ -198,11 +175,11 @@ async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> 
     placed.evaluation.checkpoint.prefix = second
     placed.agent.best_evaluation.checkpoint.prefix = first
     site.board.candidates = [placed]
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert stored(site) == {first, second}
 
 
-async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site: Any) -> None:
+async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site):
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     lease = await learner.ask()
@@ -229,8 +206,8 @@ async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site
         )
         await learner.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
     await learner.release()
-    would = await collect(site, validate_only=True)
-    found = await collect(site)
+    would = await site.jobs.CollectCheckpoints(validate_only=True)
+    found = await site.jobs.CollectCheckpoints()
     assert set(found.prefixes) == set(would.prefixes) == set(prefixes[:2])
     assert found.size_bytes == would.size_bytes
     left = {info.key for info in site.store.list() if info.key.startswith(tuple(prefixes[:2]))}
@@ -240,6 +217,8 @@ async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site
         "replay/c",
         "replay/d",
     }
-    assert (await collect(site)).checkpoint_count == 0, "nothing more to delete"
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0, "nothing more to delete"
     site.store.put(f"{prefixes[2]}{FILE_NAME}", b"damaged")
-    assert (await collect(site)).checkpoint_count == 0, "who knows what it has named"
+    assert (await site.jobs.CollectCheckpoints()).checkpoint_count == 0, (
+        "who knows what it has named"
+    )

@@ -10,10 +10,10 @@ import sqlite3
 import pytest
 
 from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from support.errors import raises
 from support.generations import (
     FAILED,
     KEPT,
@@ -77,20 +77,16 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert "16 against the champion's 16" in kept.reason
     assert (await site.job(TRADER)).continuous_status.champion_generation == 2
 
-    best = await site.client.artifacts.GetArtifact(
-        artifact_pb2.GetArtifactRequest(name=f"{TRADER}/checkpoints/best")
-    )
+    best = await site.artifacts.GetArtifact(name=f"{TRADER}/checkpoints/best")
     assert best.artifact.uri == newest.policy.checkpoint.prefix
 
-    back = (
-        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
-    ).promotion
+    back = (await site.jobs.RollbackPolicy(job=TRADER)).promotion
     assert (back.decision, back.policy) == (ROLLED_BACK, promotion.policy)
     assert [each.checkpoint.prefix for each in await aliases(site, 3)] == [
         each.policy.checkpoint.prefix for each in (promotion, newest, back)
     ]
-    with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
-        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    with raises(PreconditionFailed, "NO_FORMER_POLICY"):
+        await site.jobs.RollbackPolicy(job=TRADER)
     assert len(await children(site)) == 3, (
         "a rollback begins nothing, and what was rolled back from stays away"
     )
@@ -162,8 +158,7 @@ async def test_every_crash_point_neither_doubles_nor_loses_a_generation(site, de
     """The server dies after each step; what it had not heard of, another one does."""
 
     async def crash():
-        await site.stop()
-        await site.start()
+        await site.restart()
 
     await upload(site, b"1")
     await create(site)
@@ -202,13 +197,13 @@ async def test_cancelling_and_deleting_take_the_generations_along(site, descript
     await train(site, description, score=10.0)
     await history(site, 1)
     delete = site.client.jobs.DeleteJob
-    with pytest.raises(PreconditionFailed, match="RUNNING: cancel it"):
+    with raises(PreconditionFailed, "JOB_NOT_ENDED"):
         await delete(service_pb2.DeleteJobRequest(name=TRADER))
-    with pytest.raises(PreconditionFailed, match=f"{TRADER} needs the checkpoint"):
+    with raises(PreconditionFailed, "CHECKPOINT_IN_USE", match=f"^{TRADER} needs"):
         await delete(service_pb2.DeleteJobRequest(name=f"{TRADER}-1"))
     await upload(site, b"2")
     await begin(site, description)
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=TRADER))
+    await site.jobs.CancelJob(name=TRADER)
     assert {child.state for child in await children(site)} == {
         job_pb2.JOB_STATE_SUCCEEDED,
         job_pb2.JOB_STATE_CANCELLED,
@@ -228,9 +223,9 @@ async def test_suspending_holds_the_generation_and_the_next_one(site, descriptio
     await upload(site, b"1")
     await create(site)
     await begin(site, description)
-    await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=TRADER, suspend=True))
+    await site.jobs.UpdateJob(name=TRADER, suspend=True)
     assert (await site.job(f"{TRADER}-1")).state == job_pb2.JOB_STATE_SUSPENDED
-    await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=TRADER, suspend=False))
+    await site.jobs.UpdateJob(name=TRADER, suspend=False)
     assert (await site.job(f"{TRADER}-1")).state == job_pb2.JOB_STATE_RUNNING
     assert (await site.job(TRADER)).state == job_pb2.JOB_STATE_RUNNING
 
@@ -238,7 +233,7 @@ async def test_suspending_holds_the_generation_and_the_next_one(site, descriptio
 async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
     job = await site.create(objective=STEPS, evolution=ONE)
     promote = site.client.jobs.PromotePolicy
-    with pytest.raises(PreconditionFailed, match="no candidate yet"):
+    with raises(PreconditionFailed, "NO_CANDIDATE"):
         await promote(service_pb2.PromotePolicyRequest(job=job.name))
     learner = site.learner()
     lease = await learner.ask()
@@ -274,7 +269,7 @@ async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
 
 async def test_an_ordinary_job_gets_what_a_data_set_stands_for_when_it_is_created(site):
     environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
-    with pytest.raises(InvalidInput, match=r"projects/default has no data set 'china': upload it"):
+    with raises(InvalidInput, "NOT_UPLOADED"):
         await site.create(environment=environment, data_sets={"table": "china"})
     await upload(site, b"1")
     job = await site.create(environment=environment, data_sets={"table": "china"})
@@ -285,14 +280,12 @@ async def test_an_ordinary_job_gets_what_a_data_set_stands_for_when_it_is_create
 async def test_founders_have_to_be_committed_checkpoints(site):
     founder = evolution_pb2.Founder(agent=f"{TRADER}/agents/a1", algorithm="ppo")
     founder.checkpoint.prefix = "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
-    with pytest.raises(InvalidInput, match="no such checkpoint"):
+    with raises(InvalidInput, "INVALID_FOUNDER"):
         await site.create(founders=[founder])
 
 
 async def test_what_an_alias_points_at_is_not_collected(site):
-    site.settings["collect_after"] = 0.0
-    await site.stop()
-    await site.start()
+    await site.restart(collect_after=0.0)
     job = await site.create(objective=STEPS, evolution=ONE)
     learner = site.learner()
     lease = await learner.ask()
@@ -303,14 +296,12 @@ async def test_what_an_alias_points_at_is_not_collected(site):
     await learner.confirm(7.0)
     other = await site.create(display_name="other", objective=STEPS, evolution=ONE)
     early = f"{agent}/checkpoints/10-{lease.fence}"
-    await site.client.jobs.PromotePolicy(
-        service_pb2.PromotePolicyRequest(job=other.name, policy=early)
-    )
+    await site.jobs.PromotePolicy(job=other.name, policy=early)
     await aliases(site, 1)
     site.board.retired, site.board.alias_changes = {agent}, []
     collect = site.client.jobs.CollectCheckpoints
     collected = (await collect(service_pb2.CollectCheckpointsRequest())).prefixes
     assert [prefix.split("/")[-2] for prefix in collected] == [f"20-{lease.fence}"]
     delete = site.client.jobs.DeleteJob
-    with pytest.raises(PreconditionFailed, match=f"{other.name} needs the checkpoint"):
+    with raises(PreconditionFailed, "CHECKPOINT_IN_USE", match=f"^{other.name} needs"):
         await delete(service_pb2.DeleteJobRequest(name=job.name))

@@ -3,15 +3,12 @@ server."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import PreconditionFailed
 from podracer_orchestrator.jobs import submission
+from support.errors import raises
 from support.generations import (
     KEPT,
     ONE,
@@ -31,17 +28,11 @@ from support.generations import (
 from support.old_database import at_revision, insert
 
 
-async def restart(site: Any, database: str) -> None:
-    await site.stop()
-    site.settings["database"] = database
-    await site.start()
-
-
 async def test_generations_and_rollbacks_after_every_crash(site, description, postgresql):
     database = postgresql.create_database("generations")
 
     async def crash():
-        await restart(site, database)
+        await site.restart(database=database)
 
     await crash()
     await upload(site, b"1")
@@ -72,14 +63,14 @@ async def test_generations_and_rollbacks_after_every_crash(site, description, po
     assert (back.decision, back.policy) == (ROLLED_BACK, first.policy)
     same = (await site.client.jobs.RollbackPolicy(request)).promotion
     assert same == back, "the same request again changes nothing"
-    with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
-        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    with raises(PreconditionFailed, "NO_FORMER_POLICY"):
+        await site.jobs.RollbackPolicy(job=TRADER)
     told = [each.checkpoint.prefix for each in await aliases(site, 3)]
     assert told[-1] == first.policy.checkpoint.prefix
     assert [each.position for each in await history(site, 4)] == [4, 3, 2, 1]
     assert [child.generation for child in await children(site)] == [3, 2, 1]
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=TRADER))
-    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=TRADER))
+    await site.jobs.CancelJob(name=TRADER)
+    await site.jobs.DeleteJob(name=TRADER)
     assert await children(site) == []
 
 
@@ -93,16 +84,14 @@ async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(
     with at_revision(url, "r0009") as connection:
         job = {"uid": "u", "project": "default", "job_id": "old", "state": "RUNNING", "spec": spec}
         insert(connection, "jobs", **job, env_steps=0, cost_s=0.0, active_time_s=0.0)
-    await restart(site, url)
+    await site.restart(database=url)
     found = await site.job("projects/default/jobs/old")
     assert (found.state, found.parent, found.HasField("continuous_status")) == (
         job_pb2.JOB_STATE_RUNNING,
         "",
         False,
     )
-    answer = await site.client.jobs.ListPromotions(
-        service_pb2.ListPromotionsRequest(job=found.name)
-    )
+    answer = await site.jobs.ListPromotions(job=found.name)
     assert list(answer.promotions) == []
     assert site.board.heard(leaderboard_pb2.SetAliasRequest) == []
     job = await site.create(objective=STEPS, evolution=ONE)
@@ -112,7 +101,5 @@ async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(
     await learner.complete(train=learner.train_result(steps=30, score=7.0))
     await learner.confirm(7.0)
     await site.ended(job)
-    promoted = (
-        await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=job.name))
-    ).promotion
+    promoted = (await site.jobs.PromotePolicy(job=job.name)).promotion
     assert (promoted.decision, promoted.challenger.mean) == (PROMOTED, 7.0)

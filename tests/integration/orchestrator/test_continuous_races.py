@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from podracer.common.v1 import cohort_pb2, evolution_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PreconditionFailed
+from support.errors import raises
 from support.generations import (
     FAILED,
     KEPT,
@@ -40,39 +39,9 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def restart(site: Any, **settings: Any) -> None:
-    await site.stop()
-    site.settings |= settings
-    await site.start()
-
-
-async def collect(site: Any) -> None:
-    await site.client.jobs.CollectCheckpoints(service_pb2.CollectCheckpointsRequest())
-
-
 async def artifacts(site: Any) -> list[str]:
-    answer = await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
+    answer = await site.artifacts.ListArtifacts()
     return sorted(artifact.name for artifact in answer.artifacts)
-
-
-async def delete_job(site: Any, name: str) -> None:
-    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=name))
-
-
-async def cancel(site: Any, name: str) -> None:
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=name))
-
-
-async def update(site: Any, name: str, **changes: Any) -> job_pb2.Job:
-    return (
-        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=name, **changes))
-    ).job
-
-
-async def promote(site: Any, **changes: Any) -> service_pb2.Promotion:
-    return (
-        await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(**changes))
-    ).promotion
 
 
 async def ordinary(site: Any, score: float = 7.0) -> Any:
@@ -89,30 +58,28 @@ async def ordinary(site: Any, score: float = 7.0) -> Any:
 async def test_a_generation_keeps_the_data_that_it_was_given_while_they_are_replaced(
     site, description
 ):
-    await restart(site, collect_after=0.0)
+    await site.restart(collect_after=0.0)
     await upload(site, b"1")
     await create(site)
     learner = await begin(site, description)
     given = learner.lease.train.cohort.environment.data["table"]
     await upload(site, b"2")
     await upload(site, b"3")
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await artifacts(site) == [CHINA, f"{CHINA}.{sha256(b'1')[:16]}"], "no job got version 2"
     assert site.store.get(given.key) == b"1"
     await learner.release()
-    await restart(site)
+    await site.restart()
     again = await site.learner().ask(wait_s=10.0)
     assert again.train.cohort.environment.data["table"] == given
-    with pytest.raises(
-        PreconditionFailed, match=f"{CHINA} is needed by {TRADER}: delete the job first"
-    ):
-        await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=CHINA))
-    await cancel(site, f"{TRADER}-1")
+    with raises(PreconditionFailed, "ARTIFACT_IN_USE", match=f"{CHINA} .* {TRADER}"):
+        await site.artifacts.DeleteArtifact(name=CHINA)
+    await site.jobs.CancelJob(name=f"{TRADER}-1")
     assert (await history(site, 1))[0].decision == FAILED
     second = await begin(site, description)
     assert second.lease.train.cohort.environment.data["table"].sha256 == sha256(b"3")
-    await delete_job(site, f"{TRADER}-1")
-    await collect(site)
+    await site.jobs.DeleteJob(name=f"{TRADER}-1")
+    await site.jobs.CollectCheckpoints()
     assert await artifacts(site) == [CHINA]
 
 
@@ -125,7 +92,7 @@ async def test_content_that_is_back_before_anybody_has_looked_begins_nothing(sit
     await learner.complete(train=learner.train_result(steps=30, score=1.0))
     await learner.confirm(1.0)
     await history(site, 1)
-    await restart(site)
+    await site.restart()
     await asyncio.sleep(0.2)
     assert [child.generation for child in await children(site)] == [1]
 
@@ -149,7 +116,7 @@ async def work(site: Any, description: Any) -> list[Any]:
 async def test_two_jobs_watch_one_data_set(site, description):
     """Each makes its own generations; what one of them leaves, or has deleted, is the other's no
     less."""
-    await restart(site, collect_after=0.0)
+    await site.restart(collect_after=0.0)
     other = "projects/default/jobs/other"
     await upload(site, b"1")
     await create(site)
@@ -163,9 +130,9 @@ async def test_two_jobs_watch_one_data_set(site, description):
     assert {lease.train.cohort.environment.data["table"].sha256 for lease in leases} == {
         sha256(b"2")
     }
-    await cancel(site, other)
-    await delete_job(site, other)
-    await collect(site)
+    await site.jobs.CancelJob(name=other)
+    await site.jobs.DeleteJob(name=other)
+    await site.jobs.CollectCheckpoints()
     assert await artifacts(site) == [CHINA, f"{CHINA}.{sha256(b'1')[:16]}"]
     won = (await history(site, 2))[0]
     assert (won.decision, won.champion.mean, won.challenger.mean) == (PROMOTED, 1.0, 2.0)
@@ -181,7 +148,7 @@ async def test_a_generation_that_is_cancelled_in_its_contest_leaves_the_champion
     await train(site, description, score=20.0)
     learner = site.learner()
     assert (await learner.ask(wait_s=10.0)).HasField("evaluate")
-    await cancel(site, f"{TRADER}-2")
+    await site.jobs.CancelJob(name=f"{TRADER}-2")
     failed, promoted = await history(site, 2)
     assert (failed.decision, failed.policy) == (FAILED, promoted.policy)
     assert failed.reason == f"{TRADER}-2 is CANCELLED"
@@ -221,11 +188,11 @@ async def test_a_contest_waits_while_its_job_is_suspended(site, description):
     await history(site, 1)
     await upload(site, b"2")
     await train(site, description, score=20.0)
-    await update(site, TRADER, suspend=True)
+    await site.jobs.UpdateJob(name=TRADER, suspend=True)
     assert await site.learner().ask(wait_s=0.5) is None
-    await restart(site)
+    await site.restart()
     assert len(await history(site, 1)) == 1, "nothing was decided"
-    await update(site, TRADER, suspend=False)
+    await site.jobs.UpdateJob(name=TRADER, suspend=False)
     await contest(site, f"{TRADER}-2", champion=1.0, challenger=2.0)
     assert (await history(site, 2))[0].decision == PROMOTED
 
@@ -243,11 +210,13 @@ async def test_after_its_contest_a_generation_trains_no_more(site, description):
     await first.ask(wait_s=10.0)
     await first.complete(evaluate=first.evaluate_result(1.0))
     assert (await second.ask(wait_s=10.0)).HasField("evaluate")
-    await update(site, TRADER, suspend=True)
+    await site.jobs.UpdateJob(name=TRADER, suspend=True)
     await second.complete(evaluate=second.evaluate_result(1.0))
     more = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=1000))
-    await update(site, f"{TRADER}-2", spec=more, update_mask={"paths": ["objective.max_env_steps"]})
-    await update(site, TRADER, suspend=False)
+    await site.jobs.UpdateJob(
+        name=f"{TRADER}-2", spec=more, update_mask={"paths": ["objective.max_env_steps"]}
+    )
+    await site.jobs.UpdateJob(name=TRADER, suspend=False)
     assert (await history(site, 2))[0].decision == KEPT
     assert (await site.job(f"{TRADER}-2")).state == job_pb2.JOB_STATE_SUCCEEDED
 
@@ -261,15 +230,13 @@ async def test_who_was_promoted_by_hand_during_the_contest_stays(site, descripti
     await train(site, description, score=20.0)
     while "CONTEST_STARTED" not in await kinds(site, f"{TRADER}-2"):
         await asyncio.sleep(0.02)
-    by_hand = await promote(site, job=TRADER, reason="by hand")
+    by_hand = (await site.jobs.PromotePolicy(job=TRADER, reason="by hand")).promotion
     assert by_hand.policy.agent.startswith(f"{TRADER}-2/")
     await contest(site, f"{TRADER}-2", champion=1.0, challenger=2.0)
     newest = (await history(site, 3))[0]
     assert (newest.decision, newest.policy) == (KEPT, by_hand.policy)
     assert newest.reason == "the champion has been changed by hand meanwhile"
-    back = (
-        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
-    ).promotion
+    back = (await site.jobs.RollbackPolicy(job=TRADER)).promotion
     assert back.policy.agent == first.train.cohort.members[0].name
 
 
@@ -281,7 +248,7 @@ async def test_who_was_promoted_by_hand_before_its_contest_needs_none(site, desc
     await upload(site, b"2")
     learner = await begin(site, description)
     await learner.complete(train=learner.train_result(steps=30, score=20.0))
-    by_hand = await promote(site, job=TRADER, reason="by hand")
+    by_hand = (await site.jobs.PromotePolicy(job=TRADER, reason="by hand")).promotion
     await learner.confirm(20.0)
     newest = (await history(site, 3))[0]
     assert (newest.decision, newest.policy) == (KEPT, by_hand.policy)
@@ -301,7 +268,7 @@ async def test_a_generation_can_be_changed_while_its_environment_is_inspected(si
     learner = site.learner()
     assert (await learner.ask(wait_s=10.0)).HasField("inspect")
     spec = job_pb2.JobSpec(weight=2.0)
-    await update(site, f"{TRADER}-2", spec=spec, update_mask={"paths": ["weight"]})
+    await site.jobs.UpdateJob(name=f"{TRADER}-2", spec=spec, update_mask={"paths": ["weight"]})
     description.observation_origin[:] = [1.8e9]
     await learner.complete(inspect=pod_pb2.InspectResult(description=description))
     assert (await learner.ask(wait_s=10.0)).HasField("train")
@@ -343,13 +310,12 @@ async def test_what_is_being_deleted_cannot_be_promoted_meanwhile(site, monkeypa
         delete_prefix(prefix)
 
     monkeypatch.setattr(store, "delete_prefix", slowly)
-    deletion = asyncio.create_task(delete_job(site, lease.job))
+    deletion = asyncio.ensure_future(site.jobs.DeleteJob(name=lease.job))
     assert await asyncio.to_thread(deleting.wait, 10)
-    with pytest.raises(PreconditionFailed, match="is not there any more"):
-        await promote(site, job=other.name, policy=agent)
+    with raises(PreconditionFailed, "NO_CANDIDATE"):
+        await site.jobs.PromotePolicy(job=other.name, policy=agent)
     with pytest.raises(NotFound):
-        best = artifact_pb2.GetArtifactRequest(name=f"{lease.job}/checkpoints/best")
-        await site.client.artifacts.GetArtifact(best)
+        await site.artifacts.GetArtifact(name=f"{lease.job}/checkpoints/best")
     may_go_on.set()
     await deletion
     with pytest.raises(NotFound):

@@ -11,7 +11,6 @@ from sqlalchemy import select
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
-from podracer.orchestrator.v1 import job_service_pb2
 from podracer_core.errors import (
     AlreadyExists,
     Fenced,
@@ -21,6 +20,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_orchestrator.tables import JobFileRow, JobRow
+from support.errors import raises
 
 NAME = "projects/default/artifacts/prices"
 FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
@@ -29,9 +29,7 @@ FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
 @pytest.fixture
 async def site(site: Any) -> Any:
     """Nothing is too young to be deleted."""
-    await site.stop()
-    site.settings |= {"collect_after": 0.0}
-    await site.start()
+    await site.restart(collect_after=0.0)
     return site
 
 
@@ -53,8 +51,7 @@ async def upload(site: Any, content: bytes, **changes: Any) -> artifact_pb2.Arti
 
 
 async def download(site: Any, name: str) -> bytes:
-    request = artifact_pb2.DownloadRequest(name=name)
-    return b"".join([response.data async for response in site.client.artifacts.Download(request)])
+    return b"".join([response.data async for response in site.artifacts.Download(name=name)])
 
 
 async def create_job(site: Any, artifact: artifact_pb2.Artifact) -> Any:
@@ -66,12 +63,8 @@ async def create_job(site: Any, artifact: artifact_pb2.Artifact) -> Any:
 
 
 async def names(site: Any) -> list[str]:
-    response = await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
+    response = await site.artifacts.ListArtifacts()
     return sorted(artifact.name for artifact in response.artifacts)
-
-
-async def collect(site: Any) -> None:
-    await site.client.jobs.CollectCheckpoints(job_service_pb2.CollectCheckpointsRequest())
 
 
 def objects(site: Any) -> list[str]:
@@ -82,32 +75,28 @@ def earlier(content: bytes) -> str:
     return f"{NAME}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-async def delete(site: Any, name: str) -> None:
-    await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=name))
-
-
-async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> None:
+async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site):
     first = await upload(site, FIRST)
     job = await create_job(site, first)
     second = await upload(site, SECOND)
     assert second.name == first.name == NAME
     assert await download(site, NAME) == SECOND
     assert await names(site) == [NAME, earlier(FIRST)]
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, earlier(FIRST)) == FIRST
     lease = await site.learner(environments=["StockTrading-v0"]).ask()
     assert lease.inspect.environment.data["table"].key == first.uri
     assert site.store.get(first.uri) == FIRST
-    with pytest.raises(PreconditionFailed, match="is needed by"):
-        await delete(site, earlier(FIRST))
-    await delete(site, NAME)
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
-    await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=job.name))
-    await collect(site)
+    with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
+        await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+    await site.artifacts.DeleteArtifact(name=NAME)
+    await site.jobs.CancelJob(name=job.name)
+    await site.jobs.DeleteJob(name=job.name)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([], [])
 
 
-async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: Any) -> None:
+async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site):
     await upload(site, FIRST)
     watcher = await site.create()
 
@@ -119,45 +108,45 @@ async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: 
 
     await site.server.orchestrator.transactions.write(watch)
     second = await upload(site, SECOND)
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([NAME], [second.uri])
-    with pytest.raises(PreconditionFailed, match="is needed by"):
-        await delete(site, NAME)
+    with raises(PreconditionFailed, "ARTIFACT_IN_USE"):
+        await site.artifacts.DeleteArtifact(name=NAME)
 
 
-async def test_what_no_job_needs_is_collected(site: Any) -> None:
+async def test_what_no_job_needs_is_collected(site):
     await upload(site, FIRST)
     second = await upload(site, SECOND)
     assert len(objects(site)) == 2
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert (await names(site), objects(site)) == ([NAME], [second.uri])
     with pytest.raises(NotFound):
         await download(site, earlier(FIRST))
 
 
-async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site: Any) -> None:
+async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site):
     job = await create_job(site, await upload(site, FIRST))
     await upload(site, SECOND)
     again = await upload(site, FIRST)
     assert await names(site) == sorted([NAME, earlier(FIRST), earlier(SECOND)])
     other = await create_job(site, again)
     await upload(site, SECOND)
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, earlier(FIRST)) == FIRST
     for each in (job, other):
-        await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=each.name))
+        await site.jobs.CancelJob(name=each.name)
         with pytest.raises(PreconditionFailed):
-            await delete(site, earlier(FIRST))
-        await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=each.name))
-    await delete(site, earlier(FIRST))
-    await collect(site)
+            await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+        await site.jobs.DeleteJob(name=each.name)
+    await site.artifacts.DeleteArtifact(name=earlier(FIRST))
+    await site.jobs.CollectCheckpoints()
     assert len(objects(site)) == 1
     assert await download(site, NAME) == SECOND
 
 
-async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> None:
+async def test_without_replace_and_of_another_kind_it_is_refused(site):
     await upload(site, FIRST)
-    with pytest.raises(AlreadyExists, match="exists with kind DATA_SET"):
+    with pytest.raises(AlreadyExists, match="kind DATA_SET"):
         await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
     header = {
         "artifact_id": "prices",
@@ -165,16 +154,16 @@ async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> N
         "size_bytes": len(SECOND),
     }
     plain = artifact_pb2.UploadHeader(**header, sha256=hashlib.sha256(SECOND).hexdigest())
-    with pytest.raises(AlreadyExists, match="with different content"):
+    with pytest.raises(AlreadyExists, match="different content"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     plain.artifact_id, plain.replace = "", True
-    with pytest.raises(InvalidInput, match="without one its name is its SHA-256"):
+    with raises(InvalidInput, "INVALID_UPLOAD"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     assert await download(site, NAME) == FIRST
     assert await names(site) == [NAME]
 
 
-async def test_the_same_request_again_changes_nothing(site: Any) -> None:
+async def test_the_same_request_again_changes_nothing(site):
     await upload(site, FIRST, request_id="one")
     second = await upload(site, SECOND, request_id="two")
     assert (await upload(site, SECOND, request_id="two")) == second
@@ -182,9 +171,7 @@ async def test_the_same_request_again_changes_nothing(site: Any) -> None:
     assert await download(site, NAME) == SECOND
 
 
-async def test_killed_between_the_store_and_the_database(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_killed_between_the_store_and_the_database(site, monkeypatch):
     """The name keeps its content; the unrecorded object is collected, also after a restart."""
     await upload(site, FIRST)
 
@@ -196,24 +183,23 @@ async def test_killed_between_the_store_and_the_database(
         with pytest.raises(Unavailable):
             await upload(site, SECOND)
     assert len(objects(site)) == 2
-    await site.stop()
-    await site.start()
+    await site.restart()
     assert await download(site, NAME) == FIRST
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert len(objects(site)) == 1
     await upload(site, SECOND)
     assert await download(site, NAME) == SECOND
 
 
-async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) -> None:
+async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site):
     contents = [b"%d" % number * 1000 for number in range(6)]
     await asyncio.gather(*(upload(site, content) for content in contents))
-    await collect(site)
+    await site.jobs.CollectCheckpoints()
     assert await download(site, NAME) in contents
     assert len(objects(site)) == 1
 
 
-async def test_only_what_was_read_is_replaced(site: Any) -> None:
+async def test_only_what_was_read_is_replaced(site):
     """Two have read the first content and add to it: the second is told, and nothing that was
     stored is lost."""
     first = await upload(site, FIRST)
@@ -221,26 +207,26 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
         artifact_id="other", kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256=first.sha256
     )
     plain.replaced_sha256 = first.sha256
-    with pytest.raises(InvalidInput, match="is for an upload with `replace`"):
+    with raises(InvalidInput, "INVALID_UPLOAD"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     second = await upload(site, SECOND, replaced_sha256=first.sha256)
     assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, (
         "the same once more"
     )
     for content in (b"another", FIRST):
-        with pytest.raises(
-            Fenced, match=f"now has SHA-256 {second.sha256[:16]}…, expected {first.sha256[:16]}"
+        with raises(
+            Fenced, "ARTIFACT_CHANGED", match=f"{second.sha256[:16]}….* {first.sha256[:16]}"
         ):
             await upload(site, content, replaced_sha256=first.sha256)
     assert await download(site, NAME) == SECOND
     assert len(objects(site)) == 2, "what was refused is not kept"
-    await delete(site, NAME)
-    with pytest.raises(Fenced, match="no longer exists, expected"):
+    await site.artifacts.DeleteArtifact(name=NAME)
+    with raises(Fenced, "ARTIFACT_CHANGED"):
         await upload(site, b"another", replaced_sha256=second.sha256)
     assert NAME not in await names(site)
 
 
-async def test_one_of_those_who_replace_the_same_at_once_succeeds(site: Any) -> None:
+async def test_one_of_those_who_replace_the_same_at_once_succeeds(site):
     first = await upload(site, FIRST)
     contents = [b"%d" % number * 1000 for number in range(6)]
     wishes = (upload(site, content, replaced_sha256=first.sha256) for content in contents)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, Unavailable
 from podracer_orchestrator import outbox
@@ -19,13 +19,6 @@ from podracer_orchestrator.tables import JobRow
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3, ensemble_size=3)
 STEPS = evolution_pb2.Objective(max_env_steps=30)
-
-
-async def kinds(site, job):
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event.kind for event in answer.events]
 
 
 async def run_out(site, learner, scores=(30.0, 20.0, 10.0)):
@@ -70,7 +63,7 @@ async def test_the_best_candidates_act_together_before_the_job_ends(site):
     assert (done.ensemble.rule, done.ensemble.evaluation.mean) == ("vote", 35.0)
     assert not done.ensemble.evaluation.agent
     assert done.progress.evaluation_cost.ToMilliseconds() == 2500
-    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_EVALUATED", "JOB_SUCCEEDED"]
+    assert (await site.kinds(job))[-2:] == ["ENSEMBLE_EVALUATED", "JOB_SUCCEEDED"]
     assert all(each.purpose != REQUESTED for each in site.board.evaluations.values()), (
         "it is no agent's"
     )
@@ -93,7 +86,7 @@ async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site)
     assert not await site.server.orchestrator.transactions.write(hear)
     await learner.complete(evaluate=learner.evaluate_result(score=35.0, cost_s=2.0))
     await site.ended(job)
-    assert (await kinds(site, job)).count("CHALLENGE_STARTED") == 1
+    assert (await site.kinds(job)).count("CHALLENGE_STARTED") == 1
 
 
 async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(site):
@@ -152,7 +145,7 @@ async def test_one_candidate_is_no_ensemble(site):
     await run_out(site, site.learner(), scores=(30.0,))
     done = await site.ended(job)
     assert not done.HasField("ensemble")
-    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
+    assert (await site.kinds(job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
 
 
 async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(site):
@@ -164,10 +157,7 @@ async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(sit
         await learner.release(reason="INTERNAL", message="the members do not fit")
     done = await site.ended(job)
     assert (done.outcome, done.HasField("ensemble")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    (skipped,) = [event for event in answer.events if event.kind == "ENSEMBLE_SKIPPED"]
+    (skipped,) = await site.events(job, "ENSEMBLE_SKIPPED")
     assert "the members do not fit" in skipped.message
 
 
@@ -181,7 +171,7 @@ async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_giv
     site.board.is_away = True
     await learner.complete(lease=lease, train=learner.train_result(steps=10))
     await site.ended(job, job_pb2.JOB_STATE_FAILED)
-    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_FAILED"]  # nothing was judged
+    assert (await site.kinds(job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_FAILED"]  # nothing was judged
 
 
 async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site):
@@ -191,7 +181,7 @@ async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site)
     site.board.refusal = NotFound("no such leaderboard")
     await learner.complete(train=learner.train_result(steps=10))
     await site.ended(job, job_pb2.JOB_STATE_FAILED)
-    assert "ENSEMBLE_SKIPPED" in await kinds(site, job)
+    assert "ENSEMBLE_SKIPPED" in await site.kinds(job)
 
 
 async def test_the_ensemble_survives_restarts(site):
@@ -211,8 +201,7 @@ async def test_the_ensemble_survives_restarts(site):
     learner = site.learner()
     await learner.confirm(1.0)
     seeds = list((await learner.ask()).evaluate.seeds)
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner.pods = site.client.pods
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
     assert list((await learner.ask()).evaluate.seeds) == seeds
@@ -252,7 +241,7 @@ async def test_a_cancelled_job_evaluates_no_ensemble(site):
     learner = site.learner()
     await run_out(site, learner)
     await learner.ask()
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await learner.complete(evaluate=learner.evaluate_result(score=35.0))  # still welcome
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_CANCELLED
     assert await learner.ask(wait_s=0.2) is None

@@ -118,7 +118,7 @@ class Leases(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(3600)
-def test_every_order_of_what_may_happen_counts_everything_once() -> None:
+def test_every_order_of_what_may_happen_counts_everything_once():
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     chosen = settings(max_examples=EXAMPLES, stateful_step_count=40, suppress_health_check=slow)
     run_state_machine_as_test(Leases, settings=chosen)

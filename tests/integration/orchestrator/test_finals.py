@@ -7,20 +7,13 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 FINAL = agent_pb2.EVALUATION_PURPOSE_FINAL
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3)
 STEPS = evolution_pb2.Objective(target_return=475.0, max_env_steps=30)
-
-
-async def messages(site, job, kind):
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event.message for event in answer.events if event.kind == kind]
 
 
 async def run_out(site, learner, episode_ms=1, on_board=3):
@@ -71,8 +64,7 @@ async def test_fresh_episodes_choose_among_the_three_best_and_further_ones_are_r
     work = (await learner.ask()).evaluate
     assert (work.policies[0].agent, work.purpose, len(work.seeds)) == (agents[1], CHALLENGE, 100)
     assert len(seeds) == 96 and seeds.isdisjoint(work.seeds)
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner.pods = site.client.pods
     await learner.complete(evaluate=learner.evaluate_result(score=25.0))
     done = await site.ended(job)
@@ -84,7 +76,7 @@ async def test_fresh_episodes_choose_among_the_three_best_and_further_ones_are_r
     )
     assert (best.mean, len(best.returns)) == (25.0, 100), "less than the first challenge's 30"
     assert best in site.board.evaluations.values(), "the leaderboard knows it before the job ends"
-    assert (await messages(site, job, "FINAL_EVALUATED"))[-1].endswith(
+    assert ([each.message for each in await site.events(job, "FINAL_EVALUATED")])[-1].endswith(
         "over 100 fresh episodes, the job's result"
     )
 
@@ -110,7 +102,7 @@ async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_ep
     agents = await run_out(site, learner, episode_ms)
     if count is None:
         assert (await site.ended(job)).progress.best.purpose == CHALLENGE
-        assert await messages(site, job, "FINAL_SKIPPED") == [
+        assert [each.message for each in await site.events(job, "FINAL_SKIPPED")] == [
             "no final: 32 episodes would take 3.07 s, 3.05 s are left"
         ]
         return
@@ -124,8 +116,8 @@ async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_ep
     await learner.complete(evaluate=learner.evaluate_result(score=28.0))
     assert (await site.ended(job)).progress.best.mean == 28.0
     less = "2 instead of 3" if count else "35 instead of 100"
-    (message,) = await messages(site, job, "FINAL_STARTED" if count else "FINAL_EVALUATED")
-    assert message.endswith(f", {less}: time and cost allow no more")
+    (event,) = await site.events(job, "FINAL_STARTED" if count else "FINAL_EVALUATED")
+    assert event.message.endswith(f", {less}: time and cost allow no more")
 
 
 async def test_without_candidates_on_the_leaderboard_the_jobs_best_is_evaluated(site):
@@ -137,14 +129,14 @@ async def test_without_candidates_on_the_leaderboard_the_jobs_best_is_evaluated(
         await learner.release(reason="INTERNAL", message="it breaks")
         await learner.ask(wait_s=1.0)
     assert (await site.ended(job)).progress.best.mean == 30.0, "what was known before"
-    assert "it breaks" in (await messages(site, job, "FINAL_SKIPPED"))[0]
+    assert "it breaks" in (await site.events(job, "FINAL_SKIPPED"))[0].message
 
 
 async def test_a_cancelled_job_has_no_further_part_of_its_final(site):
     job, learner = await site.create(evolution=THREE, objective=STEPS), site.learner()
     await run_out(site, learner, on_board=2)
     await learner.ask()
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await learner.complete(evaluate=learner.evaluate_result(score=35.0))  # still welcome
     found = await site.job(job.name)
     assert (found.state, found.progress.best.mean) == (job_pb2.JOB_STATE_CANCELLED, 30.0)

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import cohort_pb2, evolution_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
@@ -41,13 +41,6 @@ async def known(learners):
     return learners
 
 
-async def events_of(site, job, kind):
-    response = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event for event in response.events if event.kind == kind]
-
-
 async def report_follower(learner, lease, **result):
     """A follower's CompleteWork; its lease has no cohort of its own to make a result from."""
     request = pod_pb2.CompleteWorkRequest(lease=lease.name, fence=lease.fence, **result)
@@ -74,7 +67,7 @@ async def test_one_pod_leads_and_the_others_follow_it_with_ranks_of_their_own(si
     assert await more.ask(wait_s=0.2) is None
     found = await site.job(job.name)
     assert (found.state, found.progress.pod_count) == (job_pb2.JOB_STATE_RUNNING, 3)
-    states = (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest(job=job.name))).pods
+    states = (await site.jobs.ListPods(job=job.name)).pods
     assert {
         pod.name[-1]: pod.state for pod in states if pod.state == job_pb2.POD_STATE_WORKING
     }.keys() == set("abc")
@@ -118,7 +111,7 @@ async def test_a_pod_that_cannot_fuse_is_offered_nothing_and_the_job_says_why(si
     plain = site.learner("projects/default/pods/plain")
     for _ in range(2):
         assert await plain.ask(wait_s=0.1) is None
-    (event,) = await events_of(site, job, "PODS_CANNOT_FUSE")
+    (event,) = await site.events(job, "PODS_CANNOT_FUSE")
     assert "pods/plain cannot work for a job with several learners" in event.message
     (able,) = learners_of(site, "a")
     assert (await able.ask()).HasField("train")
@@ -142,7 +135,7 @@ async def test_who_vanishes_leaves_its_rank_to_another_and_the_lead_goes_on(site
     await lead.complete(train=lead.train_result(steps=10))
     done = await site.job(job.name)
     assert (done.progress.env_steps, done.progress.completed_rounds) == (20, 1)
-    assert [event.subject[-1] for event in await events_of(site, job, "LEASE_EXPIRED")] == ["b"]
+    assert [event.subject[-1] for event in await site.events(job, "LEASE_EXPIRED")] == ["b"]
 
 
 async def test_when_the_lead_dies_all_lease_again_and_go_on_from_its_last_commit(site):
@@ -189,7 +182,7 @@ async def test_the_end_of_the_round_ends_every_lease_of_the_team(site):
             await learner.renew()
         # what it says after the end of the fusion is acknowledged all the same
         await learner.release()
-    assert [event.subject[-1] for event in await events_of(site, job, "FOLLOW_ENDED")] == ["b", "c"]
+    assert [event.subject[-1] for event in await site.events(job, "FOLLOW_ENDED")] == ["b", "c"]
     found = await site.job(job.name)
     assert (
         found.progress.env_steps,
@@ -247,7 +240,7 @@ async def test_a_follower_in_trouble_leaves_its_team_alone_and_comes_back_later(
     problem = cohort_pb2.Problem(reason="USER_CODE_FAILED", message="it raised")
     await report_follower(troubled, lease, problem=problem)
     await report_follower(troubled, lease, problem=problem)
-    assert not await events_of(site, job, "WORK_FAILED")
+    assert not await site.events(job, "WORK_FAILED")
     await lead.complete(train=lead.train_result(steps=10))
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
 
@@ -265,8 +258,8 @@ async def test_once_a_follower_has_heard_that_the_round_is_over_no_pod_joins_it(
     await lead.complete(train=lead.train_result(steps=10))
     assert (await waiting).HasField("train"), "who waited leads the next one"
     assert (await more.ask()).follow.rank == 1
-    assert [event.subject[-1] for event in await events_of(site, job, "FOLLOW_ENDED")] == ["b", "c"]
-    assert not await events_of(site, job, "LEASE_RELEASED")
+    assert [event.subject[-1] for event in await site.events(job, "FOLLOW_ENDED")] == ["b", "c"]
+    assert not await site.events(job, "LEASE_RELEASED")
 
 
 async def test_a_follower_that_is_started_again_rejoins_at_once(site):
@@ -289,8 +282,7 @@ async def test_a_team_survives_a_restart_of_the_orchestrator(site):
     await lead.ask()
     lease = await follower.ask()
     await lead.commit(steps=10)
-    await site.stop()
-    await site.start()
+    await site.restart()
     for learner in (lead, follower, more):
         learner.pods = site.client.pods
     assert await lead.renew(steps=20) == pod_pb2.LEASE_ACTION_CONTINUE
@@ -307,12 +299,11 @@ async def test_a_job_that_wants_fewer_teams_gives_up_the_newest_with_its_followe
     job = await site.create(**team_of(2, members=1, max_count=2))
     for learner in learners:
         await learner.ask()
-    request = job_service_pb2.UpdateJobRequest(
+    await site.jobs.UpdateJob(
         name=job.name,
         spec=job_pb2.JobSpec(pod=job_pb2.PodShape(max_count=1)),
         update_mask=field_mask_pb2.FieldMask(paths=["pod.max_count"]),
     )
-    await site.client.jobs.UpdateJob(request)
     first, second = sorted(each.lease.fence for each in learners if each.lease.HasField("train"))
     for learner in learners:
         stays = first in (learner.lease.fence, learner.lease.follow.lead_fence)

@@ -28,6 +28,7 @@ from podracer_platform.database import open_database
 from podracer_platform.rpc import bearer, open_aio_channel
 from podracer_policy.policies import Batcher, ServedPolicies, ServedPolicy
 from podracer_policy.server import PolicyConfig, create_policy_server
+from support.errors import raises
 from support.new_database import new_database
 from support.policies import random_policy
 from support.random_messages import RandomMessages
@@ -63,8 +64,7 @@ async def board(site: Any) -> AsyncIterator[str]:
 
 async def create(site: Any, project: str, name: str, make_spec: Any) -> job_pb2.Job:
     spec = make_spec(display_name=name, objective=LONG)
-    request = job_service_pb2.CreateJobRequest(parent=f"projects/{project}", job_id=name, spec=spec)
-    return (await site.client.jobs.CreateJob(request)).job
+    return (await site.jobs.CreateJob(parent=f"projects/{project}", job_id=name, spec=spec)).job
 
 
 async def trained(site: Any, project: str, name: str, make_spec: Any, make_evaluation: Any) -> Any:
@@ -130,9 +130,7 @@ def requests(method: Any, messages: RandomMessages) -> Iterator[Any]:
                 yield named
 
 
-async def test_no_answer_names_another_project(
-    site: Any, board: str, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_no_answer_names_another_project(site, board, make_spec, make_evaluation):
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     for project, name in ((SECRET, "rival-data"), ("a", "a-data")):
@@ -214,25 +212,26 @@ async def test_no_answer_names_another_project(
     await batcher.close()
 
 
-async def test_a_checkpoint_of_another_job_is_never_ones_best(
-    site: Any, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_a_checkpoint_of_another_job_is_never_ones_best(site, make_spec, make_evaluation):
     """A lease's holder that knows the other's checkpoint names it in an evaluation, to have it
     served as its own."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
     own = await trained(site, "a", "a-job", make_spec, make_evaluation)
     beside = await trained(site, "a", "a-second-job", make_spec, make_evaluation)
     stolen = make_evaluation(own.best.agent, 1000.0, checkpoint=other.best.checkpoint)
-    with pytest.raises(PermissionRefused, match="projects/rival") as caught:
+    with raises(PermissionRefused, "OTHER_PROJECT", match="projects/rival"):
         await own.renew(10, [stolen])
-    assert caught.value.reason == "OTHER_PROJECT"
     await own.renew(
         10, [make_evaluation(own.best.agent, 1000.0, checkpoint=beside.best.checkpoint)]
     )
     job = await site.job(own.lease.job)
     assert job.progress.best.checkpoint.prefix == own.best.checkpoint.prefix
-    request = artifact_service_pb2.DownloadRequest(name=f"{job.name}/checkpoints/best")
-    data = b"".join([answer.data async for answer in site.client.artifacts.Download(request)])
+    data = b"".join(
+        [
+            answer.data
+            async for answer in site.artifacts.Download(name=f"{job.name}/checkpoints/best")
+        ]
+    )
     assert b"rival" not in data and b"a-second-job" not in data
     wrong = pod_service_pb2.RenewLeaseRequest(
         lease=own.lease.name.replace("/a/", "/rival/"), fence=own.lease.fence
@@ -241,9 +240,7 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(
         await site.client.pods.RenewLease(wrong, metadata=bearer(own.lease.token))
 
 
-async def test_the_end_of_a_log_is_for_the_job_that_ran(
-    site: Any, make_spec: Any, make_evaluation: Any
-) -> None:
+async def test_the_end_of_a_log_is_for_the_job_that_ran(site, make_spec, make_evaluation):
     """Any job that a pod may serve hears that the pod crashes, and only the one that it worked for
     what it has said."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)

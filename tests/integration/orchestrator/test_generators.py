@@ -7,18 +7,12 @@ import asyncio
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.board import requests
 from podracer_orchestrator.works import works
+from support.processes import until
 
 TWO_PODS = job_pb2.PodShape(members=1, min_count=1, max_count=2)
-
-
-async def events_of(site, job, kind):
-    response = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event for event in response.events if event.kind == kind]
 
 
 async def test_a_generators_problem_is_an_event_once_for_each_message(site):
@@ -36,7 +30,7 @@ async def test_a_generators_problem_is_an_event_once_for_each_message(site):
         )
         await learner.ask()
         await learner.complete(train=learner.train_result(100))
-    found = await events_of(site, job, "GENERATOR_FAILED")
+    found = await site.events(job, "GENERATOR_FAILED")
     assert [event.message for event in found] == ["it raised KeyError", "it raised OSError"]
     assert found[0].details["traceback"] == "Traceback…"
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
@@ -55,7 +49,7 @@ async def test_a_generator_that_says_something_else_each_time_does_not_fill_the_
         )
         await learner.ask()
         await learner.complete(train=learner.train_result(100))
-    assert len(await events_of(site, job, "GENERATOR_FAILED")) == 2
+    assert len(await site.events(job, "GENERATOR_FAILED")) == 2
 
 
 async def test_the_job_ends_when_the_last_generation_is_over(site):
@@ -86,11 +80,7 @@ async def test_a_round_that_ends_opens_a_barrier_at_once(site, monkeypatch):
     await first.ask()
     site.board.has_nothing = True
     waiting = asyncio.create_task(second.ask(wait_s=20.0))
-    for _ in range(3000):
-        asked = len(site.board.heard(leaderboard_pb2.ProposeCohortRequest))
-        if asked == 2:
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: len(site.board.heard(leaderboard_pb2.ProposeCohortRequest)) == 2)
     await asyncio.sleep(0.2)
     assert len(site.board.heard(leaderboard_pb2.ProposeCohortRequest)) == 2
     site.board.has_nothing = False

@@ -23,7 +23,6 @@ import pytest
 from cluster.kubectl import Kubectl
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_platform.kubernetes import ClusterApi
 from support.pod_template import template_object
 
@@ -126,7 +125,7 @@ async def site(site: Any, nodes: Nodes, tmp_path: Path) -> Any:
     await site.stop()
 
 
-async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> None:
+async def test_sixty_four_nodes_come_in_one_wave(site, nodes):
     """A played node autoscaler orders a node for each pod that has no place, once; it comes NODE_S
     later."""
     await site.create(pod=job_pb2.PodShape(min_count=1, max_count=64, profile="late"))
@@ -156,9 +155,7 @@ async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> Non
 @pytest.mark.skipif(
     "PODRACER_GROWTH_PODS" not in os.environ, reason="PODRACER_GROWTH_PODS is not set"
 )
-async def test_what_many_pods_cost(
-    site: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_many_pods_cost(site, nodes, monkeypatch):
     """Makes them, holds them for a minute, deletes them; tells rates, calls, memory and processor
     time."""
     count = int(os.environ["PODRACER_GROWTH_PODS"])
@@ -207,7 +204,7 @@ async def costs(site: Any, count: int, profile: str, monkeypatch: pytest.MonkeyP
     await phase("placed", lambda: placed() >= count)
     held_until = time.monotonic() + 60.0
     await phase("held", lambda: time.monotonic() >= held_until)
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await phase("deleted", lambda: not copy.jobs)
     return "\n".join(lines)
 

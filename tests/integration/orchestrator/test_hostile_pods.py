@@ -58,7 +58,7 @@ def claimed(request: Any) -> dict[str, int]:
 
 
 @pytest.mark.timeout(7200)
-async def test_a_pod_that_lies_changes_only_its_own_work(site: Any) -> None:
+async def test_a_pod_that_lies_changes_only_its_own_work(site):
     requests = Requests(random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "4"))), ())
     chance = requests.chance
     site.board.round_env_steps = 10_000

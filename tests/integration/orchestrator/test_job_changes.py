@@ -7,24 +7,23 @@ from google.protobuf import duration_pb2, field_mask_pb2
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import PreconditionFailed
 
 ONE_AGENT = job_pb2.PodShape(members=1)
 
 
 async def _set_objective(site, job, path, **objective):
-    request = service_pb2.UpdateJobRequest(
-        name=job.name,
-        update_mask=field_mask_pb2.FieldMask(paths=[f"objective.{path}"]),
-        spec=job_pb2.JobSpec(objective=evolution_pb2.Objective(**objective)),
-    )
-    return (await site.client.jobs.UpdateJob(request)).job
+    return (
+        await site.jobs.UpdateJob(
+            name=job.name,
+            update_mask=field_mask_pb2.FieldMask(paths=[f"objective.{path}"]),
+            spec=job_pb2.JobSpec(objective=evolution_pb2.Objective(**objective)),
+        )
+    ).job
 
 
 async def _events(site, job):
-    response = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
-    return {event.kind: event.message for event in response.events}
+    return {event.kind: event.message for event in await site.events(job)}
 
 
 async def _round(learner, score):
@@ -37,7 +36,7 @@ async def test_a_budget_of_less_than_a_round_is_said_in_an_event(site, make_spec
     spec.objective.max_duration.CopyFrom(duration_pb2.Duration(seconds=2))
     spec.evolution.ClearField("round_env_steps")
     spec.evolution.round_time.CopyFrom(duration_pb2.Duration(seconds=15))
-    job = (await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=spec))).job
+    job = (await site.jobs.CreateJob(spec=spec)).job
     message = (await _events(site, job))["ROUND_SHORTENED"]
     assert message.startswith(
         "max_duration (2 s) is less than one round takes (15 s): the round is shortened"
@@ -45,7 +44,7 @@ async def test_a_budget_of_less_than_a_round_is_said_in_an_event(site, make_spec
 
 
 async def test_a_job_whose_rounds_fit_its_budget_has_no_such_event(site, make_spec):
-    job = (await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec()))).job
+    job = (await site.jobs.CreateJob(spec=make_spec())).job
     assert "ROUND_SHORTENED" not in await _events(site, job)
 
 

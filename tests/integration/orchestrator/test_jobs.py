@@ -10,7 +10,6 @@ from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS
@@ -19,10 +18,11 @@ from podracer_core.errors import (
     Fenced,
     InvalidInput,
     NotFound,
-    PermissionRefused,
     PreconditionFailed,
 )
 from podracer_platform.messages import space_to_message
+from support.errors import raises
+from support.processes import until
 
 USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEnv")
 
@@ -39,40 +39,32 @@ def description(name: str = "CartPole-v1") -> environment_pb2.EnvironmentDescrip
 async def test_a_bad_job_is_refused_with_every_bad_field_and_nothing_is_created(site, make_spec):
     bad = make_spec(display_name="No Label", evolution=evolution_pb2.Evolution(population=-3))
     with pytest.raises(InvalidInput) as caught:
-        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=bad))
+        await site.jobs.CreateJob(spec=bad)
     assert len(caught.value.violations) >= 2
     unknown = make_spec(environment=environment_pb2.EnvironmentSpec(id="CartPole-v11"))
     with pytest.raises(InvalidInput, match="CartPole"):
-        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=unknown))
-    assert not (await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs
+        await site.jobs.CreateJob(spec=unknown)
+    assert not (await site.jobs.ListJobs()).jobs
 
 
 async def test_create_is_idempotent_by_request_and_refuses_a_taken_name(site, make_spec):
-    request = service_pb2.CreateJobRequest(spec=make_spec(), job_id="one", request_id="r1")
-    first, again = [(await site.client.jobs.CreateJob(request)).job for _ in range(2)]
+    first, again = [
+        (await site.jobs.CreateJob(spec=make_spec(), job_id="one", request_id="r1")).job
+        for _ in range(2)
+    ]
     assert first.uid == again.uid
     with pytest.raises(AlreadyExists):
-        await site.client.jobs.CreateJob(
-            service_pb2.CreateJobRequest(spec=make_spec(), job_id="one")
-        )
-    checked = await site.client.jobs.CreateJob(
-        service_pb2.CreateJobRequest(spec=make_spec(), validate_only=True)
-    )
+        await site.jobs.CreateJob(spec=make_spec(), job_id="one")
+    checked = await site.jobs.CreateJob(spec=make_spec(), validate_only=True)
     assert checked.job.name == ""
     assert checked.job.spec.evaluation.episodes == 32
-    assert len((await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs) == 1
+    assert len((await site.jobs.ListJobs()).jobs) == 1
 
 
 async def test_who_gives_the_name_in_their_file_is_told_the_jobs_own(site, make_spec):
     for _ in range(2):
-        job = (
-            await site.client.jobs.CreateJob(
-                service_pb2.CreateJobRequest(spec=make_spec(display_name="walker"))
-            )
-        ).job
-    with pytest.raises(
-        NotFound, match=f"the newest whose file says walker is {job.name.rpartition('/')[2]}"
-    ):
+        job = (await site.jobs.CreateJob(spec=make_spec(display_name="walker"))).job
+    with raises(NotFound, match=f"is {job.name.rpartition('/')[2]}"):
         await site.job("projects/default/jobs/walker")
     with pytest.raises(NotFound, match=r"jobs/walk$"):
         await site.job("projects/default/jobs/walk")
@@ -85,32 +77,21 @@ async def test_unknown_names_are_not_found_and_malformed_ones_invalid(site):
         await site.job("none")
 
 
-async def test_a_pods_token_opens_no_client_method(site):
-    site.client.jobs = type(site.client.jobs)(site.pod_channel)
-    with pytest.raises(PermissionRefused):
-        await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
-
-
 async def test_jobs_are_listed_newest_first_in_pages(site, make_spec):
     for index in range(5):
-        await site.client.jobs.CreateJob(
-            service_pb2.CreateJobRequest(spec=make_spec(), job_id=f"j{index}")
-        )
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j2"))
+        await site.jobs.CreateJob(spec=make_spec(), job_id=f"j{index}")
+    await site.jobs.CancelJob(name="projects/default/jobs/j2")
     seen, token = [], ""
     while True:
-        page = await site.client.jobs.ListJobs(
-            service_pb2.ListJobsRequest(page_size=2, page_token=token)
-        )
+        page = await site.jobs.ListJobs(page_size=2, page_token=token)
         seen += [job.name.rpartition("/")[2] for job in page.jobs]
         token = page.next_page_token
         if not token:
             break
     assert seen == ["j4", "j3", "j2", "j1", "j0"]
-    request = service_pb2.ListJobsRequest(states=[job_pb2.JOB_STATE_CANCELLED])
-    assert [job.name for job in (await site.client.jobs.ListJobs(request)).jobs] == [
-        "projects/default/jobs/j2"
-    ]
+    assert [
+        job.name for job in (await site.jobs.ListJobs(states=[job_pb2.JOB_STATE_CANCELLED])).jobs
+    ] == ["projects/default/jobs/j2"]
 
 
 async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_wrong(
@@ -119,10 +100,7 @@ async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_
     async def listed(text: str, **fields) -> list[str]:
         names, token = [], ""
         while True:
-            request = service_pb2.ListJobsRequest(
-                filter=text, page_size=1, page_token=token, **fields
-            )
-            page = await site.client.jobs.ListJobs(request)
+            page = await site.jobs.ListJobs(filter=text, page_size=1, page_token=token, **fields)
             names += [job.name.rpartition("/")[2] for job in page.jobs]
             if not (token := page.next_page_token):
                 return names
@@ -130,10 +108,8 @@ async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_
     for index, team in enumerate(["vision", "night shift", ""]):
         labels = {"team": team, "axis of search": str(index)} if team else {}
         spec = make_spec(display_name=f"name{index}", labels=labels)
-        await site.client.jobs.CreateJob(
-            service_pb2.CreateJobRequest(spec=spec, job_id=f"j{index}")
-        )
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j1"))
+        await site.jobs.CreateJob(spec=spec, job_id=f"j{index}")
+    await site.jobs.CancelJob(name="projects/default/jobs/j1")
     created = (await site.job("projects/default/jobs/j1")).create_time.ToJsonString()
     assert await listed("") == ["j2", "j1", "j0"]
     assert await listed('environment="CartPole-v1" AND state!=CANCELLED') == ["j2", "j0"]
@@ -156,9 +132,8 @@ async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_
         "labels=x": f"at character 1: expected {fields}, not 'labels'",
         "state=RUNNING" * 100: "at character 1001: expected at most 1,000 characters",
     }.items():
-        with pytest.raises(InvalidInput, match=re.escape(problem)) as refused:
+        with raises(InvalidInput, field="filter", match=re.escape(problem)):
             await listed(text)
-        assert [violation.field for violation in refused.value.violations] == ["filter"]
 
 
 async def test_a_users_environment_is_inspected_before_any_agent_exists(site):
@@ -189,9 +164,8 @@ async def test_a_users_environment_that_cannot_start_fails_its_job_with_the_user
     await learner.complete(problem=problem)
     failed = await site.job(job.name)
     assert (failed.state, failed.problem) == (job_pb2.JOB_STATE_FAILED, problem)
-    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
-    told = [event.details["traceback"] for event in answer.events if event.kind == "WORK_FAILED"]
-    assert told == ["Traceback: my own error"]
+    (told,) = await site.events(job, "WORK_FAILED")
+    assert told.details["traceback"] == "Traceback: my own error"
     assert not site.board.calls
 
 
@@ -231,16 +205,12 @@ async def test_suspend_and_resume_keep_what_is_committed(site):
     learner = site.learner()
     await learner.ask()
     await learner.commit(steps=30)
-    suspended = (
-        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=True))
-    ).job
+    suspended = (await site.jobs.UpdateJob(name=job.name, suspend=True)).job
     assert suspended.state == job_pb2.JOB_STATE_SUSPENDED
     await learner.commit(steps=35)  # a pod that stops still commits
     await learner.release(reason="DRAINING")
     assert await learner.ask(wait_s=0.2) is None
-    resumed = (
-        await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=False))
-    ).job
+    resumed = (await site.jobs.UpdateJob(name=job.name, suspend=False)).job
     assert resumed.state == job_pb2.JOB_STATE_RUNNING
     lease = await learner.ask()
     assert [member.resume.env_steps for member in lease.train.cohort.members] == [35, 35]
@@ -252,10 +222,11 @@ async def test_update_changes_what_may_change_and_refuses_the_rest(site):
 
     async def update(path, etag="", **parts):
         mask = field_mask_pb2.FieldMask(paths=[path])
-        request = service_pb2.UpdateJobRequest(
-            name=job.name, update_mask=mask, spec=job_pb2.JobSpec(**parts), etag=etag
-        )
-        return (await site.client.jobs.UpdateJob(request)).job
+        return (
+            await site.jobs.UpdateJob(
+                name=job.name, update_mask=mask, spec=job_pb2.JobSpec(**parts), etag=etag
+            )
+        ).job
 
     changed = await update("pod.max_count", pod=job_pb2.PodShape(max_count=3))
     assert (changed.spec.pod.max_count, changed.spec.pod.min_count) == (3, 1)
@@ -268,7 +239,7 @@ async def test_update_changes_what_may_change_and_refuses_the_rest(site):
     with pytest.raises(Fenced, match="etag"):
         await update("weight", etag=job.etag, weight=2.0)
     assert (await update("weight", etag=changed.etag, weight=2.0)).spec.weight == 2.0
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     with pytest.raises(PreconditionFailed, match="ended"):
         await update("weight", weight=3.0)
 
@@ -280,18 +251,16 @@ async def test_a_lowered_budget_ends_a_job_at_once_and_without_a_judged_agent_it
     await learner.complete(train=learner.train_result(steps=100))
     mask = field_mask_pb2.FieldMask(paths=["objective.max_env_steps"])
     spec = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=150))
-    request = service_pb2.UpdateJobRequest(name=job.name, update_mask=mask, spec=spec)
-    done = (await site.client.jobs.UpdateJob(request)).job
+    done = (await site.jobs.UpdateJob(name=job.name, update_mask=mask, spec=spec)).job
     assert (done.state, done.outcome) == (
         job_pb2.JOB_STATE_FAILED,
         job_pb2.JOB_OUTCOME_NOTHING_JUDGED,
     )
     assert done.problem.reason == "NOTHING_JUDGED"
     assert done.unjudged.checkpoint.env_steps == 100
-    best = artifact_pb2.GetArtifactRequest(name=f"{job.name}/checkpoints/best")
-    assert (await site.client.artifacts.GetArtifact(best)).artifact.name.startswith(
-        done.unjudged.agent
-    )
+    assert (
+        await site.artifacts.GetArtifact(name=f"{job.name}/checkpoints/best")
+    ).artifact.name.startswith(done.unjudged.agent)
 
 
 async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(site):
@@ -299,18 +268,15 @@ async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(sit
     learner = site.learner()
     await learner.ask()
     with pytest.raises(PreconditionFailed):
-        await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+        await site.jobs.DeleteJob(name=job.name)
     await learner.complete(train=learner.train_result(steps=100, score=500.0))
     await learner.confirm(500.0)
     assert list(site.store.list(f"projects/default/jobs/{job.uid}/"))
-    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+    await site.jobs.DeleteJob(name=job.name)
     with pytest.raises(NotFound):
         await site.job(job.name)
     assert not list(site.store.list(f"projects/default/jobs/{job.uid}/"))
-    for _ in range(3000):
-        if not site.board.boards:
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: not site.board.boards)
     assert len(site.board.heard(leaderboard_pb2.DeleteLeaderboardRequest)) == 1
 
 
@@ -319,9 +285,9 @@ async def test_a_new_job_may_have_the_name_of_one_deleted_while_the_leaderboard_
 ):
     request = service_pb2.CreateJobRequest(spec=make_spec(), job_id="twice")
     job = (await site.client.jobs.CreateJob(request)).job
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     site.board.is_away = True
-    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+    await site.jobs.DeleteJob(name=job.name)
     again = (await site.client.jobs.CreateJob(request)).job
     assert again.uid != job.uid
     site.board.is_away = False
@@ -349,8 +315,7 @@ async def test_a_watcher_misses_nothing_across_reconnections_and_restarts(site):
     await learner.ask()
     await watch(limit=2)
     await learner.complete(train=learner.train_result(steps=1))
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner = site.learner()
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=1, score=480.0))
@@ -367,7 +332,7 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
     messages = []
 
     async def watch():
-        stream = site.client.jobs.WatchJob(service_pb2.WatchJobRequest(name=job.name))
+        stream = site.jobs.WatchJob(name=job.name)
         async for news in stream:
             messages.append(news)  # noqa: PERF401 - the test looks at it meanwhile
 
@@ -390,7 +355,7 @@ async def test_watchers_that_never_read_hold_up_nobody(site):
     await learner.ask()
     request = service_pb2.WatchJobRequest(name=job.name)
     request.min_interval.FromMilliseconds(100)
-    projects = [site.client.jobs.WatchJobs(service_pb2.WatchJobsRequest()) for _ in range(50)]
+    projects = [site.jobs.WatchJobs() for _ in range(50)]
     watchers = [site.client.jobs.WatchJob(request) for _ in range(100)] + projects
     for steps in range(1, 100):
         await learner.renew(steps=steps)
@@ -408,7 +373,7 @@ async def test_a_job_that_has_ended_counts_committed_steps_alone(site):
     await learner.ask()
     await learner.renew(steps=77)
     assert (await site.job(job.name)).progress.live_env_steps == 154
-    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     assert (await site.job(job.name)).progress.live_env_steps == 0
 
 
@@ -420,9 +385,7 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
     async def watch(until) -> None:
         positions = {uid: job.event_position for uid, job in mirror.items()}
         async with asyncio.timeout(60):
-            stream = site.client.jobs.WatchJobs(
-                service_pb2.WatchJobsRequest(after_positions=positions)
-            )
+            stream = site.jobs.WatchJobs(after_positions=positions)
             async for news in stream:
                 if news.deleted:
                     del mirror[news.deleted]
@@ -436,22 +399,20 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
             stream.cancel()
 
     async def cancel(job: job_pb2.Job) -> None:
-        await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+        await site.jobs.CancelJob(name=job.name)
 
     old, gone = await site.create(), await site.create()
-    other = service_pb2.CreateJobRequest(parent="projects/other", spec=make_spec())
-    other_uid = (await site.client.jobs.CreateJob(other)).job.uid
+    other_uid = (await site.jobs.CreateJob(parent="projects/other", spec=make_spec())).job.uid
     await watch(lambda news: len(mirror) == 2)
     assert list(mirror) == [old.uid, gone.uid]
     known = mirror[old.uid].event_position
     assert heard == {old.uid: [], gone.uid: []}
 
     await cancel(gone)
-    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=gone.name))
+    await site.jobs.DeleteJob(name=gone.name)
     await cancel(old)
     new = await site.create()
-    await site.stop()
-    await site.start()
+    await site.restart()
     await watch(
         lambda news: (
             set(mirror) == {old.uid, new.uid}
@@ -476,12 +437,8 @@ async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, 
 async def test_events_are_listed_in_pages(site):
     job = await site.create()
     await site.learner().ask()
-    first = await site.client.jobs.ListEvents(
-        service_pb2.ListEventsRequest(job=job.name, page_size=2)
-    )
+    first = await site.jobs.ListEvents(job=job.name, page_size=2)
     assert first.more
-    rest = await site.client.jobs.ListEvents(
-        service_pb2.ListEventsRequest(job=job.name, after_position=2)
-    )
+    rest = await site.jobs.ListEvents(job=job.name, after_position=2)
     positions = [event.position for event in (*first.events, *rest.events)]
     assert positions == list(range(1, len(positions) + 1))

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import evolution_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Unavailable
 from podracer_orchestrator.dispatch import Ask
 from podracer_orchestrator.pool import PodReport
@@ -43,7 +43,7 @@ def fail_at_commit(history, call, monkeypatch) -> None:
         return write(operate)
 
     write = history.database._write
-    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="the disk is full"):
+    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="disk"):
         patch.setattr(history.database, "_write", failing)
         call()
 
@@ -100,7 +100,7 @@ async def test_the_call_of_a_learner_that_was_restarted_takes_no_lease(site):
     old = asyncio.create_task(gone.ask(wait_s=20))
     await all_wait(site, 1)
     # until it has been heard
-    while not (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest())).pods:
+    while not (await site.jobs.ListPods()).pods:
         await asyncio.sleep(0.01)
     new = asyncio.create_task(restarted.ask(wait_s=20))
     await all_wait(site, 2)

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
 from podracer_orchestrator.pool import machine, reconciler
 from podracer_platform.service import warm_start
+from support.processes import until
 
 pytestmark = pytest.mark.processes
 
@@ -91,14 +91,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)
-    return found
-
-
 async def test_a_fused_pod_is_one_process_that_is_told_what_it_needs(pool, fakes):
     await pool.create()
     (text,) = (await until(lambda: started(fakes))).values()
@@ -128,34 +120,28 @@ async def test_split_pods_have_workers_and_an_evaluator(pool, fakes):
     assert len(addresses) == 2
     assert set(addresses) <= listening
     assert len(listening) == 8
-    pods = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
+    pods = (await pool.jobs.ListPods()).pods
     assert [pod.layout for pod in pods] == [job_pb2.POD_LAYOUT_SPLIT] * 2
-    capacity = await pool.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())
+    capacity = await pool.jobs.GetCapacity()
     assert (capacity.backend, capacity.pod_count) == ("local", 2)
 
 
 async def test_a_killed_learner_is_started_again_and_its_lease_is_free_at_once(pool, fakes):
     job = await pool.create()
     (pid,) = await until(lambda: started(fakes))
-    (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest(job=job.name))).pods
+    (pod,) = (await pool.jobs.ListPods(job=job.name)).pods
     learner = pool.learner(pod.name)
     lease = await learner.ask()
     await learner.commit(steps=10)
     os.kill(pid, signal.SIGKILL)
     await until(lambda: len(started(fakes)) == 2)
-    (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest(job=job.name))).pods
+    (pod,) = (await pool.jobs.ListPods(job=job.name)).pods
     assert pod.restart_count == 1
     again = pool.learner(pod.name)
     taken = await again.ask(wait_s=5)  # though its term is a minute
     assert taken.fence > lease.fence
     assert taken.train.cohort.members[0].resume.env_steps == 10
-    kinds = [
-        e.kind
-        for e in (
-            await pool.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
-        ).events
-    ]
-    assert {"POD_RESTARTED", "LEASE_EXPIRED"} <= set(kinds)
+    assert {"POD_RESTARTED", "LEASE_EXPIRED"} <= set(await pool.kinds(job))
 
 
 async def test_only_the_process_that_died_is_started_again(pool, fakes):
@@ -173,11 +159,7 @@ async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(
     monkeypatch.setattr(reconciler, "MAX_DEATHS", 3)
     (fakes / "mode").write_text("crash")
     job = await pool.create()
-    for _ in range(3000):
-        found = await pool.job(job.name)
-        if found.state == job_pb2.JOB_STATE_FAILED:
-            break
-        await asyncio.sleep(0.05)
+    found = await pool.ended(job, job_pb2.JOB_STATE_FAILED)
     assert found.problem.reason == "POD_KEEPS_DYING"
     assert "3 times in a row" in found.problem.message
     assert "the fake pod crashes on purpose" in found.problem.detail
@@ -192,7 +174,7 @@ async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_
     await pool.start(lease_term=0.5)
     await pool.create()
     (pid,) = await until(lambda: started(fakes))
-    (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
+    (pod,) = (await pool.jobs.ListPods()).pods
     assert await pool.learner(pod.name).ask()
     os.kill(pid, signal.SIGSTOP)  # it renews nothing any more
     await until(lambda: len(started(fakes)) > 1)
@@ -202,19 +184,15 @@ async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_
 async def test_suspending_stops_the_pods_and_resuming_starts_them_again(pool, fakes):
     job = await pool.create()
     first = await until(lambda: started(fakes))
-    await pool.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=True))
+    await pool.jobs.UpdateJob(name=job.name, suspend=True)
     await until(lambda: not alive(first))
-    await pool.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=False))
+    await pool.jobs.UpdateJob(name=job.name, suspend=False)
     second = await until(lambda: alive(started(fakes)))
     assert second.isdisjoint(first)
-    await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await pool.jobs.CancelJob(name=job.name)
     await until(lambda: not alive(started(fakes)))
-    for _ in range(3000):
-        if not (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods:
-            break
+    while (await pool.jobs.ListPods()).pods:
         await asyncio.sleep(0.02)
-    else:
-        raise AssertionError("the stopped pod is still listed")
 
 
 def pods_of(fakes: Path) -> dict[str, int]:
@@ -270,8 +248,7 @@ async def test_killed_while_scaling_the_next_orchestrator_has_the_new_count(pool
     job = await pool.create(pod=job_pb2.PodShape(resources=SMALL))
     await until(lambda: pods_of(fakes))
     await scale(pool, job, max_count=3)
-    await pool.stop()
-    await pool.start()
+    await pool.restart()
     await until(lambda: len(pods_of(fakes)) == 3)
 
 
@@ -293,7 +270,7 @@ async def test_a_count_that_cannot_be_is_refused_and_changes_nothing(pool, fakes
 
 async def test_an_ended_job_is_not_scaled(pool, fakes):
     job = await pool.create()
-    await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await pool.jobs.CancelJob(name=job.name)
     with pytest.raises(PreconditionFailed, match="ended"):
         await scale(pool, job, max_count=2)
 
@@ -304,15 +281,15 @@ async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes, monkeyp
     (pid,) = (await until(lambda: pods_of(fakes))).values()
     learner = pool.learner("projects/default/pods/fused-0")
     assert (await learner.ask()).job == first.name
-    (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
+    (pod,) = (await pool.jobs.ListPods()).pods
     assert (pod.job, pod.state) == (first.name, job_pb2.POD_STATE_WORKING)
     second = await pool.create()
-    await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=first.name))
+    await pool.jobs.CancelJob(name=first.name)
     assert await learner.renew() == pod_pb2.LEASE_ACTION_RELEASE
     await learner.release()
     assert (await learner.ask()).job == second.name
     await learner.release()
-    await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=second.name))
+    await pool.jobs.CancelJob(name=second.name)
     asking = asyncio.create_task(learner.ask(wait_s=30))
     await asyncio.sleep(0.3)
     third = await pool.create()  # the pod was not needed, but was kept for a while
@@ -327,7 +304,7 @@ async def test_a_suspended_jobs_pod_works_for_another(pool, fakes):
     await learner.ask()
     second = await pool.create(pod=job_pb2.PodShape(max_count=2))
     await until(lambda: len(pods_of(fakes)) == 2)
-    await pool.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=first.name, suspend=True))
+    await pool.jobs.UpdateJob(name=first.name, suspend=True)
     assert await learner.renew() == pod_pb2.LEASE_ACTION_RELEASE
     await learner.release()
     assert (await learner.ask()).job == second.name
@@ -339,7 +316,7 @@ async def test_a_spare_pod_that_dies_is_there_for_the_next_job(pool, fakes):
     learner = pool.learner("projects/default/pods/fused-0")
     await learner.ask()
     await learner.release()
-    await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await pool.jobs.CancelJob(name=job.name)
     asking = asyncio.create_task(learner.ask(wait_s=1))
     await asyncio.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
@@ -353,9 +330,7 @@ async def test_gpu_pods_get_gpus_of_their_own(pool, fakes, monkeypatch):
     gpus = tuple(machine.Gpu(f"GPU-{letter}", is_in_use=letter == "b") for letter in "abc")
     monkeypatch.setattr(machine.Gpus, "read", lambda self: gpus)
     monkeypatch.setattr(reconciler, "_TICK_S", 0.05)
-    for _ in range(3000):
-        if (await pool.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())).total.gpu:
-            break
+    while not (await pool.jobs.GetCapacity()).total.gpu:
         await asyncio.sleep(0.02)
     await pool.create(pod=job_pb2.PodShape(max_count=3, resources={"cpu": 0.1, "gpu": 1}))
     found = await until(lambda: (all_ := started(fakes)) and len(all_) == 2 and all_)
@@ -364,7 +339,7 @@ async def test_gpu_pods_get_gpus_of_their_own(pool, fakes, monkeypatch):
         "CUDA_VISIBLE_DEVICES=GPU-a",
         "CUDA_VISIBLE_DEVICES=GPU-c",
     ]
-    capacity = await pool.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())
+    capacity = await pool.jobs.GetCapacity()
     assert (capacity.total.gpu, capacity.reserved.gpu, capacity.used.gpu) == (3, 2, 3)
     assert capacity.limit == "GPUs: 0 of 2 free, a pod needs 1"
 
@@ -373,13 +348,8 @@ async def test_what_a_pod_uses_is_told(pool, fakes, monkeypatch):
     monkeypatch.setattr(reconciler, "_TICK_S", 0.05)
     await pool.create()
     await until(lambda: pods_of(fakes))
-    for _ in range(3000):
-        (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
-        if pod.used.memory_bytes > 1 << 20:
-            break
+    while (await pool.jobs.ListPods()).pods[0].used.memory_bytes <= 1 << 20:
         await asyncio.sleep(0.05)
-    else:
-        raise AssertionError("the pod was not watched")
 
 
 async def test_stopping_leaves_nothing_however_stubborn_a_pod_is(pool, fakes):

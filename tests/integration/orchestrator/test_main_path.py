@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 
 
 async def test_a_job_runs_to_its_target(site):
@@ -43,12 +43,7 @@ async def test_a_job_runs_to_its_target(site):
         <= job.progress.train_time.ToTimedelta().total_seconds()
     )
 
-    news = [
-        message
-        async for message in site.client.jobs.WatchJob(
-            job_service_pb2.WatchJobRequest(name=job.name)
-        )
-    ]
+    news = [message async for message in site.jobs.WatchJob(name=job.name)]
     kinds = [event.kind for message in news for event in message.events]
     assert kinds[:3] == ["JOB_CREATED", "COHORT_PROPOSED", "LEASE_GRANTED"]
     # whenever the leaderboard has answered

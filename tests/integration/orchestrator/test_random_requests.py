@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2
@@ -36,13 +35,9 @@ SERVICES = (
 @pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)]
 )
-async def test_any_request_is_answered_or_refused(
-    site: Any, database: str, request: pytest.FixtureRequest
-) -> None:
+async def test_any_request_is_answered_or_refused(site, database, request):
     if database == "postgresql":
-        await site.stop()
-        site.settings["database"] = request.getfixturevalue("postgresql").create_database("random")
-        await site.start()
+        await site.restart(database=request.getfixturevalue("postgresql").create_database("random"))
     requests = Requests(random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "1"))), WAITS)
     chance = requests.chance
     job = await site.create(**SHAPE)

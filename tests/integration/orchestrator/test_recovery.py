@@ -13,14 +13,8 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_orchestrator.server import create_server
-
-
-async def until(condition, timeout_s=60):
-    for _ in range(int(timeout_s / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen in time")
+from support.errors import raises
+from support.processes import until
 
 
 async def test_a_lease_survives_a_restart_of_the_orchestrator(site):
@@ -28,8 +22,7 @@ async def test_a_lease_survives_a_restart_of_the_orchestrator(site):
     learner = site.learner()
     lease = await learner.ask()
     await learner.commit(steps=10)
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner.pods = site.client.pods
     assert await learner.renew(steps=20) == pod_pb2.LEASE_ACTION_CONTINUE
     await learner.complete(train=learner.train_result(steps=30, score=1.0))
@@ -56,8 +49,7 @@ async def test_work_proposed_before_a_crash_is_proposed_again_with_the_same_requ
     with pytest.raises(Unavailable):
         await site.learner().ask(wait_s=0.5)
     assert len(site.board.proposals) == 1
-    await site.stop()
-    await site.start()
+    await site.restart()
     lease = await site.learner().ask()
     assert len(site.board.proposals) == 1
     assert len(site.board.heard(leaderboard_pb2.ProposeCohortRequest)) == 2
@@ -77,8 +69,7 @@ async def test_results_reach_a_leaderboard_that_was_away(site):
     await learner.complete(train=learner.train_result(steps=10, score=20.0))
     assert await learner.ask(wait_s=0.5) is None  # but no new cohort is proposed on old news
     assert not site.board.submissions
-    await site.stop()
-    await site.start()
+    await site.restart()
     site.board.is_away = False
     lease = await site.learner().ask(wait_s=10)
     assert lease.WhichOneof("work") == "train"
@@ -113,11 +104,7 @@ async def test_a_delivery_that_is_forgotten_before_it_is_noted_is_made_again_wit
 async def test_a_leaderboard_that_refuses_the_job_fails_it_with_its_reason(site):
     site.board.refusal = InvalidInput("no such generator", reason="UNKNOWN_GENERATOR")
     job = await site.create()
-    for _ in range(3000):
-        found = await site.job(job.name)
-        if found.state == job_pb2.JOB_STATE_FAILED:
-            break
-        await asyncio.sleep(0.02)
+    found = await site.ended(job, job_pb2.JOB_STATE_FAILED)
     assert found.problem.reason == "UNKNOWN_GENERATOR"
     assert "no such generator" in found.problem.message
 
@@ -219,7 +206,7 @@ async def test_a_target_needs_a_full_evaluation_with_a_committed_checkpoint(site
 
 
 async def test_a_second_orchestrator_on_the_same_database_is_refused(site):
-    with pytest.raises(InvalidInput, match="in use by process"):
+    with raises(InvalidInput, "DATABASE_IN_USE"):
         await create_server(site.make_settings())
 
 

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.storage import checkpoint_prefix
 from podracer_orchestrator.tables import Base, CheckpointRow
 from podracer_orchestrator.works import begin_soundly
@@ -25,10 +24,6 @@ def problem(prefix: str, file: str = "actor.safetensors") -> cohort_pb2.Problem:
     return cohort_pb2.Problem(
         reason="DATA_CORRUPTED", message=f"{key} has been altered", subject=key
     )
-
-
-async def events_of(site, job):
-    return (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))).events
 
 
 async def test_a_pod_that_cannot_read_a_checkpoint_begins_from_the_one_before_it(site):
@@ -47,7 +42,7 @@ async def test_a_pod_that_cannot_read_a_checkpoint_begins_from_the_one_before_it
     lease = await learner.ask()
     (agent,) = lease.train.cohort.members
     assert agent.resume.env_steps == 10
-    found = [event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]
+    found = await site.events(job, "CHECKPOINT_REFUSED")
     assert len(found) == 1
     assert "has been altered" in found[0].message
     assert "goes on from its checkpoint 10-" in found[0].message
@@ -72,8 +67,8 @@ async def test_a_pod_that_cannot_read_what_is_sound_is_believed_nothing(site):
         (agent,) = (await learner.ask()).train.cohort.members
         assert agent.resume.env_steps == 10
         await learner.complete(problem=problem(agent.resume.prefix))
-    assert not [event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]
-    released = [event for event in await events_of(site, job) if event.kind == "LEASE_RELEASED"]
+    assert not await site.events(job, "CHECKPOINT_REFUSED")
+    released = await site.events(job, "LEASE_RELEASED")
     assert "cannot read an object that is intact" in released[-1].message
 
 
@@ -88,11 +83,8 @@ async def test_what_two_pods_find_bad_costs_neither_its_work(site):
     await two.ask()
     await two.complete(problem=problem(prefix))
     await one.complete(problem=problem(prefix))
-    assert (
-        len([event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"])
-        == 1
-    )
-    assert not [event for event in await events_of(site, job) if event.kind == "WORK_FAILED"]
+    assert len(await site.events(job, "CHECKPOINT_REFUSED")) == 1
+    assert not await site.events(job, "WORK_FAILED")
 
 
 async def test_what_is_no_checkpoint_of_the_job_or_was_refused_already_fails_the_work(site):
@@ -110,7 +102,7 @@ async def test_what_is_no_checkpoint_of_the_job_or_was_refused_already_fails_the
     found = await site.job(job.name)
     assert found.state == job_pb2.JOB_STATE_FAILED
     assert found.problem.reason == "DATA_CORRUPTED"
-    assert not [event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]
+    assert not await site.events(job, "CHECKPOINT_REFUSED")
 
 
 @pytest.fixture

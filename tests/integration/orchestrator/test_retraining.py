@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.jobs import known_description
@@ -23,19 +23,6 @@ def retrain(**fields):
     message = job_pb2.Retrain(**fields)
     message.kwargs.update({"sutton_barto_reward": True})
     return message
-
-
-async def kinds(site, job):
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event.kind for event in answer.events]
-
-
-async def suspend(site, job, suspended):
-    await site.client.jobs.UpdateJob(
-        job_service_pb2.UpdateJobRequest(name=job.name, suspend=suspended)
-    )
 
 
 async def run_out(learner):
@@ -77,15 +64,11 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
     assert done.outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
     assert (done.retrained.agent, done.retrained.checkpoint.env_steps) == (member.name, 20)
     assert done.progress.env_steps == 20
-    assert (await kinds(site, job))[-2:] == ["RETRAINED", "JOB_SUCCEEDED"]
+    assert (await site.kinds(job))[-2:] == ["RETRAINED", "JOB_SUCCEEDED"]
     assert all(call.agent != member.name for call in site.board.submissions.values()), (
         "it is not evaluated"
     )
-    found = site.client.artifacts.Download(
-        artifact_service_pb2.DownloadRequest(
-            name=f"{job.name}/checkpoints/best", paths=["manifest.json"]
-        )
-    )
+    found = site.artifacts.Download(name=f"{job.name}/checkpoints/best", paths=["manifest.json"])
     manifest = b"".join([each.data async for each in found])
     assert member.name.encode() in manifest
 
@@ -119,14 +102,13 @@ async def test_who_takes_it_over_goes_on_from_the_last_checkpoint(site):
 async def test_it_outlives_a_restart_and_a_pause(site):
     job, learner, _ = await last(site)
     await learner.commit(4)
-    await suspend(site, job, True)
+    await site.jobs.UpdateJob(name=job.name, suspend=True)
     assert await learner.renew(5) == pod_pb2.LEASE_ACTION_RELEASE
     await learner.release(reason="SUSPENDED")
-    await site.stop()
-    await site.start()
+    await site.restart()
     learner.pods = site.client.pods
     assert await learner.ask(wait_s=0.2) is None
-    await suspend(site, job, False)
+    await site.jobs.UpdateJob(name=job.name, suspend=False)
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=6))
     assert (await site.ended(job)).retrained.checkpoint.env_steps == 20
@@ -148,7 +130,7 @@ async def test_where_it_fails_the_job_ends_with_its_candidate(site, how):
         await learner.complete(train=result)
     done = await site.ended(job)
     assert (done.outcome, done.HasField("retrained")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
-    assert "RETRAINING_FAILED" in await kinds(site, job)
+    assert "RETRAINING_FAILED" in await site.kinds(job)
     assert all("retrained" not in call.agent for call in site.board.submissions.values())
 
 
@@ -164,16 +146,16 @@ async def test_other_weights_than_those_that_were_selected_are_not_trained(site)
     await learner.complete(problem=problem)
     done = await site.ended(job)
     assert not done.HasField("retrained")
-    assert "RETRAINING_FAILED" in await kinds(site, job)
+    assert "RETRAINING_FAILED" in await site.kinds(job)
 
 
 async def test_what_comes_after_a_cancellation_changes_nothing(site):
     job, learner, _ = await last(site)
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.jobs.CancelJob(name=job.name)
     await learner.complete(train=learner.train_result(steps=10))
     found = await site.job(job.name)
     assert (found.state, found.HasField("retrained")) == (job_pb2.JOB_STATE_CANCELLED, False)
-    assert (await kinds(site, job))[-1] == "JOB_CANCELLED"
+    assert (await site.kinds(job))[-1] == "JOB_CANCELLED"
 
 
 async def test_it_can_be_promoted_by_its_name_and_by_the_jobs(site):
@@ -181,8 +163,7 @@ async def test_it_can_be_promoted_by_its_name_and_by_the_jobs(site):
     await learner.complete(train=learner.train_result(steps=10))
     retrained = (await site.ended(job)).retrained
     for policy in ("", work.cohort.members[0].name):
-        request = job_service_pb2.PromotePolicyRequest(job=job.name, policy=policy)
-        promotion = (await site.client.jobs.PromotePolicy(request)).promotion
+        promotion = (await site.jobs.PromotePolicy(job=job.name, policy=policy)).promotion
         assert promotion.policy.checkpoint.prefix == retrained.checkpoint.prefix
 
 

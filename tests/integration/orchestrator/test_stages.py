@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.stored_messages import best_of
@@ -52,18 +52,14 @@ async def rehearsing(site, monkeypatch):
 
 async def ending(site, job):
     await site.ended(job)
-    answer = await site.client.jobs.ListEvents(
-        job_service_pb2.ListEventsRequest(job=job.name, page_size=1000)
-    )
-    return [event.kind for event in answer.events][-2:]
+    return (await site.kinds(job))[-2:]
 
 
 async def test_a_stage_is_a_class_and_its_place_in_the_list(site, rehearsing):
     job, learner = rehearsing
     lease = await learner.ask()
     assert lease.evaluate.purpose == agent_pb2.EVALUATION_PURPOSE_REQUESTED
-    await site.stop()
-    await site.start()
+    await site.restart()
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
     learner.pods = site.client.pods
     await learner.complete(evaluate=learner.evaluate_result(score=35.0))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer.orchestrator.v1 import job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, PermissionRefused, PodracerError
 from podracer_core.storage import ObjectStore, StoreAccess, StoreKeys, job_prefix, verify
@@ -109,9 +108,7 @@ async def refused(call: Callable[[], Any]) -> str:
     return caught.value.reason
 
 
-async def test_checkpoints_are_written_committed_and_resumed(
-    site: Any, store_url: str, s3: S3Server
-) -> None:
+async def test_checkpoints_are_written_committed_and_resumed(site, store_url, s3):
     pod = await leased(site, store_url, s3)
     reference = await pod.commit(100)
     gives_keys = s3.program is PROGRAMS["minio"]
@@ -139,7 +136,7 @@ async def test_checkpoints_are_written_committed_and_resumed(
     assert not await again.do(again.store.exists, f"{prefix}absent")
 
 
-async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_a_lease_reaches_nothing_else(site, store_url, s3):
     pod = await leased(site, store_url, s3)
     reference = await pod.commit(100)
     root = open_store(store_url, s3.settings)
@@ -168,9 +165,7 @@ async def test_a_lease_reaches_nothing_else(site: Any, store_url: str, s3: S3Ser
     assert root.exists(f"{reference.prefix}manifest.json")
 
 
-async def test_keys_of_a_session_are_as_narrow_as_the_lease(
-    site: Any, store_url: str, s3: S3Server
-) -> None:
+async def test_keys_of_a_session_are_as_narrow_as_the_lease(site, store_url, s3):
     """Whoever has got hold of the keys asks the store itself, past all of our code."""
     if s3.program is not PROGRAMS["minio"]:
         pytest.skip("it gives no keys of a session")
@@ -215,7 +210,7 @@ async def test_keys_of_a_session_are_as_narrow_as_the_lease(
         assert caught.value.code == "AccessDenied"
 
 
-async def test_what_the_work_names_is_read_by_url(site: Any, store_url: str, s3: S3Server) -> None:
+async def test_what_the_work_names_is_read_by_url(site, store_url, s3):
     """A checkpoint of another job that the agent starts from, and nothing beside it."""
     first = await leased(site, store_url, s3)
     reference = await first.commit(100)
@@ -224,7 +219,7 @@ async def test_what_the_work_names_is_read_by_url(site: Any, store_url: str, s3:
     beside = f"{first.own}agents/another/checkpoints/1-1/actor.safetensors"
     root.put(beside, b"of an agent that is not named")
     await first.learner.release()
-    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=first.learner.lease.job))
+    await site.jobs.CancelJob(name=first.learner.lease.job)
     site.board.parent = agent_pb2.Parent(agent=agent.name, checkpoint=reference)
     second = await leased(site, store_url, s3)
     await second.do(verify, second.store, reference.prefix, reference.manifest_sha256)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from support.s3_server import S3Server
 
 
 @pytest.mark.processes
-def test_it_says_what_it_waits_for_and_goes_on_once_that_is_there(tmp_path: Path) -> None:
+def test_it_says_what_it_waits_for_and_goes_on_once_that_is_there(tmp_path):
     create_tokens(tmp_path / "tokens")
     s3, log = S3Server(tmp_path / "buckets"), tmp_path / "log"
     environment = {

@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -50,6 +49,8 @@ from podracer_platform.rpc import (
 from podracer_platform.service import own_build
 from podracer_platform.shared_folder import SharedFolder
 from podracer_platform.training_messages import cohort_from_message
+from support.errors import raises
+from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -61,13 +62,6 @@ ENVS, HORIZON = 128, 16
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -174,9 +168,7 @@ def assert_same(one: Arrival, other: Arrival) -> None:
     )
 
 
-def test_shared_memory_brings_what_inline_brings_bit_for_bit(
-    workers: Any, link: Callable[..., WorkerLink], weights: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shared_memory_brings_what_inline_brings_bit_for_bit(workers, link, weights, caplog):
     caplog.set_level(logging.INFO)
     links = {name: link(workers, name) for name in ("shared", "apart")}
     for one in links.values():
@@ -198,8 +190,8 @@ def segment_is_mapped(pid: int) -> bool:
 
 
 def test_a_killed_worker_leaves_nothing_and_its_successor_gets_a_segment_of_its_own(
-    lab: Any, link: Callable[..., WorkerLink], weights: Any
-) -> None:
+    lab, link, weights
+):
     process = lab.start("worker")
     one = link(lab)
     open_session(one)
@@ -245,9 +237,7 @@ with open_channel(address, FileToken(Path(token))) as channel:
 
 
 @pytest.mark.parametrize("attached", ["yes", "no"], ids=["in the middle", "before it has attached"])
-def test_a_killed_learner_leaves_nothing_once_the_worker_notices(
-    lab: Any, cohort: cohort_pb2.CohortSpec, attached: str
-) -> None:
+def test_a_killed_learner_leaves_nothing_once_the_worker_notices(lab, cohort, attached):
     """Its nonce, where it has not got beyond that, goes when the next one comes."""
     lab.start("worker")
     opening = worker_service_pb2.OpenCollect(
@@ -278,9 +268,7 @@ def test_a_killed_learner_leaves_nothing_once_the_worker_notices(
     assert not names(lab.shm)
 
 
-def test_a_worker_killed_before_anybody_attached_is_swept_up_after_by_the_next(
-    lab: Any, cohort: cohort_pb2.CohortSpec
-) -> None:
+def test_a_worker_killed_before_anybody_attached_is_swept_up_after_by_the_next(lab, cohort):
     process = lab.start("worker")
     session = Session(lab, cohort)
     assert session.choice.kind == SHARED
@@ -292,9 +280,7 @@ def test_a_worker_killed_before_anybody_attached_is_swept_up_after_by_the_next(
     assert not names(lab.shm)
 
 
-def test_a_worker_without_room_falls_back_to_inline_and_says_so_once(
-    lab: Any, link: Callable[..., WorkerLink], weights: Any
-) -> None:
+def test_a_worker_without_room_falls_back_to_inline_and_says_so_once(lab, link, weights):
     process = lab.start("worker")
     # as good as a full tmpfs
     psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (65_536, 65_536))
@@ -311,13 +297,7 @@ def refuse(*_: object, **__: object) -> int:
     raise InvalidInput("it cannot be opened")
 
 
-def test_a_link_whose_carrier_fails_goes_on_inline(
-    workers: Any,
-    link: Callable[..., WorkerLink],
-    weights: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: Any,
-) -> None:
+def test_a_link_whose_carrier_fails_goes_on_inline(workers, link, weights, monkeypatch, caplog):
     monkeypatch.setattr(SharedFolder, "open", refuse)
     one = link(workers, "shared")
     open_session(one)
@@ -367,17 +347,14 @@ class Session:
     ],
     ids=["another segment", "no such slot", "never handed over"],
 )
-def test_a_slot_that_was_never_handed_over_ends_the_session(
-    workers: Any, cohort: cohort_pb2.CohortSpec, returned: tensor_pb2.SlotReturn
-) -> None:
+def test_a_slot_that_was_never_handed_over_ends_the_session(workers, cohort, returned):
     session = Session(workers, cohort, "shared")
     session.offering.settle(session.choice)
     message = CollectRequest(slot_return=returned)
     message.slot_return.segment = returned.segment or session.choice.segment
     session.outgoing.put(message)
-    with pytest.raises(InvalidInput) as refused:
+    with raises(InvalidInput, "BAD_SLOT_RETURN"):
         next(session.call)
-    assert refused.value.reason == "BAD_SLOT_RETURN"
     session.close()
 
 
@@ -392,8 +369,8 @@ def evaluators(shared_lab: Any) -> Any:
 
 @pytest.mark.parametrize("case", ["shared", "apart", "refused"])
 def test_policies_reach_an_evaluator_by_whatever_works(
-    evaluators: Any, train_work: MakeWork, case: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    evaluators, train_work, case, caplog, monkeypatch
+):
     caplog.set_level(logging.INFO)
     torch.set_num_threads(1)
     lab, name = evaluators, "apart_evaluator" if case == "apart" else "shared_evaluator"
@@ -464,9 +441,7 @@ class PickyEvaluator(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
             pass
 
 
-def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(
-    tmp_path: Path, cohort: cohort_pb2.CohortSpec
-) -> None:
+def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(tmp_path, cohort):
     evaluator, endpoint = PickyEvaluator(), Endpoint(SharedFolder(tmp_path), sends=True)
     create_tokens(tmp_path)
     roles = {"/podracer.evaluator.v1.EvaluatorService/Evaluate": (Role.POD,)}
@@ -485,9 +460,7 @@ def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(
     assert evaluator.offers == [[SHARED, INLINE], [INLINE]]
 
 
-def test_a_split_pod_works_over_shared_memory_and_leaves_nothing(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_a_split_pod_works_over_shared_memory_and_leaves_nothing(lab, train_work):
     lab.start_split(workers=2)
     granted = lab.orchestrator.offer(train=train_work(envs=128, steps=128 * 16 * 3, episodes=2))
     assert granted.over.wait(60), lab.log("learner")

@@ -4,15 +4,9 @@ anything is trained."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from podracer.orchestrator.v1 import pod_service_pb2
-
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 
 def truncate(file: Path, _: Path) -> None:
@@ -45,9 +39,7 @@ def exchange(file: Path, other: Path) -> None:
         (flip_a_bit, "random.safetensors"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused_by_name(
-    fused: Any, train_work: MakeWork, damage: Callable[[Path, Path], None], file: str
-) -> None:
+def test_a_damaged_checkpoint_is_refused_by_name(fused, train_work, damage, file):
     first = fused.orchestrator.offer(train=train_work(steps=128))
     assert first.over.wait(60)
     references = [member.final.checkpoint for member in first.completed.train.members]

@@ -77,9 +77,7 @@ def either_pod(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def test_a_candidate_is_judged_again_with_fresh_seeds(
-    either_pod: Any, train_work: MakeWork
-) -> None:
+def test_a_candidate_is_judged_again_with_fresh_seeds(either_pod, train_work):
     (policy,) = trained(either_pod, train_work("Pendulum-v1", members=1, steps=300))
     before = len(either_pod.orchestrator.grants)
     granted = either_pod.orchestrator.offer(evaluate=evaluate_work([policy]))
@@ -103,20 +101,7 @@ def test_a_candidate_is_judged_again_with_fresh_seeds(
     assert again.evaluation_id != evaluation.evaluation_id
 
 
-def test_the_seeds_of_training_give_the_returns_of_training(
-    either_pod: Any, train_work: MakeWork
-) -> None:
-    result = finished(
-        either_pod.orchestrator.offer(train=train_work("Pendulum-v1", members=1, steps=300))
-    ).train
-    candidate = result.members[0].candidate
-    policy = agent_pb2.Parent(agent=candidate.agent, checkpoint=candidate.checkpoint)
-    work = evaluate_work([policy], seeds=list(candidate.seeds))
-    again = finished(either_pod.orchestrator.offer(evaluate=work)).evaluate.evaluation
-    assert again.returns == candidate.returns
-
-
-def test_several_act_together(either_pod: Any, train_work: MakeWork) -> None:
+def test_several_act_together(either_pod, train_work):
     policies = trained(either_pod, train_work("Pendulum-v1", members=3, steps=300))
     result = finished(either_pod.orchestrator.offer(evaluate=evaluate_work(policies))).evaluate
     assert result.ensemble == "mean"
@@ -125,7 +110,7 @@ def test_several_act_together(either_pod: Any, train_work: MakeWork) -> None:
     assert not result.evaluation.HasField("checkpoint")
 
 
-def test_what_cannot_be_is_a_problem(either_pod: Any, train_work: MakeWork) -> None:
+def test_what_cannot_be_is_a_problem(either_pod, train_work):
     (policy,) = trained(either_pod, train_work("Pendulum-v1", members=1, steps=300))
 
     def reason(work: pod_service_pb2.EvaluateWork) -> str:
@@ -199,9 +184,7 @@ class TestUserCode:
         return make
 
     @pytest.mark.parametrize("layout", ["fused", "split"])
-    def test_failing_taking_too_long_and_being_told_to_stop(
-        self, lab: Any, policy: Callable[..., Any], layout: str
-    ) -> None:
+    def test_failing_taking_too_long_and_being_told_to_stop(self, lab, policy, layout):
         if layout == "split":
             lab.start("worker")
             lab.start("evaluator", store="")
@@ -235,7 +218,7 @@ class TestUserCode:
         assert process.wait(60) == 0
 
     @pytest.mark.thorough
-    def test_a_lost_evaluator_is_waited_for(self, lab: Any, policy: Callable[..., Any]) -> None:
+    def test_a_lost_evaluator_is_waited_for(self, lab, policy):
         lab.start("worker")
         lab.start("evaluator", store="")
         lab.start_learner("split")
@@ -251,7 +234,7 @@ class TestUserCode:
         assert granted.refused == 0
 
 
-def test_a_fused_pod_runs_no_user_code_unless_it_may(lab: Any) -> None:
+def test_a_fused_pod_runs_no_user_code_unless_it_may(lab):
     lab.start_learner()
     work = evaluate_work([agent_pb2.Parent(agent="projects/p/jobs/j/agents/a")])
     work.environment.CopyFrom(environment_pb2.EnvironmentSpec(entry_point="mine:Own"))

@@ -35,7 +35,6 @@ from podracer_core.errors import (
     DataCorrupted,
     InvalidInput,
     NotFound,
-    PodracerError,
     PreconditionFailed,
     Unavailable,
     UserCodeFailed,
@@ -48,6 +47,7 @@ from podracer_platform.service import own_build
 from podracer_platform.storage import open_store
 from podracer_platform.training_messages import cohort_from_message
 from support.code import bring_file
+from support.errors import raises
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 JOB = "projects/p/jobs/j"
@@ -136,9 +136,7 @@ def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
     ).evaluate(actor, seeds)
 
 
-def test_a_session_answers_with_what_an_evaluation_in_process_gives(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_a_session_answers_with_what_an_evaluation_in_process_gives(converse, train_work):
     cohort = train_work("Pendulum-v1", members=2).cohort
     algorithm = trained(cohort)
     agents = [member.name for member in cohort.members]
@@ -159,9 +157,7 @@ def test_a_session_answers_with_what_an_evaluation_in_process_gives(
         assert evaluation.policy_version == 2
 
 
-def test_policies_above_a_mebibyte_come_in_chunks(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_policies_above_a_mebibyte_come_in_chunks(converse, train_work):
     cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
     algorithm = trained(cohort, updates=0)
     conversation = converse()
@@ -173,9 +169,7 @@ def test_policies_above_a_mebibyte_come_in_chunks(
     assert returns == [result.returns for result in expected]
 
 
-def test_one_member_of_the_cohort_alone(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_one_member_of_the_cohort_alone(converse, train_work):
     cohort = train_work(members=3).cohort
     algorithm = trained(cohort)
     conversation = converse()
@@ -189,8 +183,8 @@ def test_one_member_of_the_cohort_alone(
 
 
 def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+    converse, train_work
+):
     cohort = train_work("Pendulum-v1", members=1).cohort
     state = trained(cohort).actor_state()
     agents = [cohort.members[0].name]
@@ -212,9 +206,7 @@ def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate
     assert sum(answers.values()) >= 3
 
 
-def test_evaluation_goes_on_only_while_admission_is_possible(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_evaluation_goes_on_only_while_admission_is_possible(converse, train_work):
     cohort = train_work(members=1).cohort
     state, agents = trained(cohort).actor_state(), [cohort.members[0].name]
     conversation = converse()
@@ -251,9 +243,7 @@ def test_evaluation_goes_on_only_while_admission_is_possible(
         "a purpose that is none", "no number",
     ],
 )  # fmt: skip
-def test_an_order_that_cannot_be_right_ends_the_session(
-    converse: Callable[[], Conversation], train_work: MakeWork, bad: dict[str, Any]
-) -> None:
+def test_an_order_that_cannot_be_right_ends_the_session(converse, train_work, bad):
     cohort = train_work(members=1).cohort
     state = trained(cohort, updates=0).actor_state()
     conversation = converse()
@@ -264,35 +254,19 @@ def test_an_order_that_cannot_be_right_ends_the_session(
         conversation.read()
 
 
-def test_an_evaluator_that_is_not_installed_ends_the_session_with_those_that_are(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
-    conversation = converse()
-    conversation.open(train_work().cohort, evaluator="greedy")
-    with pytest.raises(
-        InvalidInput,
-        match="no evaluator 'greedy' is installed; there are: backtest, greedy_episodes",
-    ):
-        conversation.read()
-
-
 @pytest.mark.parametrize(
     "message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"]
 )
-def test_a_message_that_says_nothing_here_ends_the_session(
-    converse: Callable[[], Conversation], train_work: MakeWork, message: dict[str, Any]
-) -> None:
+def test_a_message_that_says_nothing_here_ends_the_session(converse, train_work, message):
     conversation = converse()
     conversation.open(train_work(members=1).cohort)
     conversation.read()
     conversation.send(**message)
-    with pytest.raises(InvalidInput, match="expected an order or a chunk"):
+    with raises(InvalidInput, "BAD_SESSION"):
         conversation.read()
 
 
-def test_a_device_is_one_that_is_here(
-    converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_a_device_is_one_that_is_here(converse, train_work):
     for device, error in (("'; DROP", InvalidInput), ("cuda:99", PreconditionFailed)):
         conversation = converse()
         conversation.open(train_work(members=1).cohort, device=device)
@@ -301,11 +275,7 @@ def test_a_device_is_one_that_is_here(
         conversation.close()
 
 
-def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
-    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-    converse: Callable[[], Conversation],
-    train_work: MakeWork,
-) -> None:
+def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(stub, converse, train_work):
     cohort = train_work("Pendulum-v1", members=1).cohort
     state = trained(cohort, updates=0).actor_state()
     cohort.environment.max_episode_steps = 1 << 62
@@ -321,7 +291,7 @@ def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
         time.sleep(0.05)
 
 
-def test_sigterm_tells_open_sessions_and_ends(lab: Any, train_work: MakeWork) -> None:
+def test_sigterm_tells_open_sessions_and_ends(lab, train_work):
     process = lab.start("evaluator")
     conversation = Conversation(
         evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
@@ -363,9 +333,7 @@ class TestCheckpoints:
         )
         return message, result, algorithm
 
-    def test_the_stored_seeds_give_the_stored_returns_again(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_the_stored_seeds_give_the_stored_returns_again(self, stub, stored):
         message, result, _ = stored
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=message)]
@@ -383,18 +351,14 @@ class TestCheckpoints:
             64,
         ]
 
-    def test_from_a_folder(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_from_a_folder(self, evaluator, stub, stored):
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
         response = stub.EvaluateCheckpoint(
             pb.EvaluateCheckpointRequest(checkpoints=[source]), timeout=30
         )
         assert response.largest_difference == 0.0
 
-    def test_fresh_episodes_are_fresh(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_fresh_episodes_are_fresh(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])], episodes=12
         )
@@ -403,9 +367,7 @@ class TestCheckpoints:
         assert not set(first.seeds) & set(second.seeds)
         assert not stub.EvaluateCheckpoint(request, timeout=30).HasField("largest_difference")
 
-    def test_in_another_environment(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_in_another_environment(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])],
             environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1", max_episode_steps=10),
@@ -413,29 +375,25 @@ class TestCheckpoints:
         )
         assert list(stub.EvaluateCheckpoint(request, timeout=30).evaluation.lengths) == [10, 10]
 
-    def test_by_another_evaluator(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_by_another_evaluator(self, stub, stored):
         request = pb.EvaluateCheckpointRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=stored[0])]
         )
         request.evaluator = "greedy_episodes"
         assert stub.EvaluateCheckpoint(request, timeout=30).largest_difference == 0.0
         request.evaluator = "backtest"
-        with pytest.raises(
-            InvalidInput, match="only policies of StockTrading-v0 can be back-tested"
-        ):
+        with raises(InvalidInput, "NOT_A_MARKET"):
             stub.EvaluateCheckpoint(request, timeout=30)
         request.evaluator = "greedy"
-        with pytest.raises(
+        with raises(
             InvalidInput,
-            match="no evaluator 'greedy' is installed; there are: backtest, greedy_epis",
+            "UNKNOWN_EXTENSION",
+            field="evaluation.evaluator",
+            match="backtest, greedy_epis",
         ):
             stub.EvaluateCheckpoint(request, timeout=30)
 
-    def test_a_damaged_file_is_named(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_a_damaged_file_is_named(self, evaluator, stub, stored):
         path = evaluator.store_folder / PREFIX / "actor.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"!")
         request = pb.EvaluateCheckpointRequest(
@@ -454,14 +412,7 @@ class TestCheckpoints:
             (pb.EXPORT_FORMAT_ONNX, ".onnx"),
         ],
     )
-    def test_an_exported_policy_acts_without_podracer(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        stored: Any,
-        number: Any,
-        suffix: str,
-        tmp_path: Path,
-    ) -> None:
+    def test_an_exported_policy_acts_without_podracer(self, stub, stored, number, suffix, tmp_path):
         message, _, algorithm = stored
         request = pb.ExportPolicyRequest(
             checkpoints=[pb.CheckpointSource(checkpoint=message)], format=number
@@ -486,9 +437,7 @@ class TestCheckpoints:
         expected = algorithm.actor.greedy(observation.unsqueeze(0))[0]
         assert torch.allclose(policy(observation), expected, atol=1e-5)
 
-    def test_several_act_together(
-        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
+    def test_several_act_together(self, evaluator, stub, stored):
         """By reference, by folder, and by the hash of a packed one, which has to be brought
         first."""
         message, result, _ = stored
@@ -502,9 +451,8 @@ class TestCheckpoints:
             pb.CheckpointSource(file_sha256=hashlib.sha256(packed).hexdigest()),
         ]
         request = pb.EvaluateCheckpointRequest(checkpoints=sources)
-        with pytest.raises(PreconditionFailed) as missing:
+        with raises(PreconditionFailed, "FILES_MISSING"):
             stub.EvaluateCheckpoint(request, timeout=30)
-        assert missing.value.reason == "FILES_MISSING"
         bring_file(stub.PutFile, pb.PutFileRequest, packed, "")
         response = stub.EvaluateCheckpoint(request, timeout=30)
         expected = evaluate_checkpoints(
@@ -519,28 +467,19 @@ class TestCheckpoints:
         header = next(iter(stub.ExportPolicy(export, timeout=60))).header
         assert header.largest_difference <= 1e-5
         request.ensemble = export.ensemble = "vote"
-        with pytest.raises(InvalidInput, match="use mean, not vote"):
+        with raises(InvalidInput, "ENSEMBLE_RULE"):
             stub.EvaluateCheckpoint(request, timeout=30)
-        with pytest.raises(InvalidInput, match="use mean, not vote"):
+        with raises(InvalidInput, "ENSEMBLE_RULE"):
             list(stub.ExportPolicy(export, timeout=30))
 
-    def test_a_file_that_is_no_policy(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub
-    ) -> None:
+    def test_a_file_that_is_no_policy(self, stub):
         bring_file(stub.PutFile, pb.PutFileRequest, b"not a policy", "")
         source = pb.CheckpointSource(file_sha256=hashlib.sha256(b"not a policy").hexdigest())
-        with pytest.raises(DataCorrupted, match="not a packed policy"):
+        with pytest.raises(DataCorrupted, match="a packed policy"):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
         with pytest.raises(InvalidInput, match="64 lower-case"):
             source = pb.CheckpointSource(file_sha256="../../etc/passwd")
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
-
-    def test_a_format_that_is_none_is_refused(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
-    ) -> None:
-        source = pb.CheckpointSource(checkpoint=stored[0])
-        with pytest.raises(InvalidInput, match=r"format: is 99, .*defined"):
-            list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=99)))
 
     @pytest.mark.parametrize(
         ("fields", "complaint"),
@@ -550,13 +489,7 @@ class TestCheckpoints:
             ({"seeds": [1], "purpose": 99}, "purpose: is 99, .*defined"),
         ],
     )
-    def test_a_request_that_cannot_be_right_is_refused(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        stored: Any,
-        fields: dict[str, Any],
-        complaint: str,
-    ) -> None:
+    def test_a_request_that_cannot_be_right_is_refused(self, stub, stored, fields, complaint):
         source = pb.CheckpointSource(checkpoint=stored[0])
         with pytest.raises(InvalidInput, match=complaint):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source], **fields))
@@ -580,18 +513,11 @@ class TestCheckpoints:
         ],
         ids=["none", "empty", "no folder", "no name of a folder", "a byte of none", "no object"],
     )
-    def test_a_checkpoint_that_is_not_there(
-        self,
-        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
-        sources: list[pb.CheckpointSource],
-        error: type[PodracerError],
-    ) -> None:
+    def test_a_checkpoint_that_is_not_there(self, stub, sources, error):
         with pytest.raises(error):
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=sources))
 
-    def test_a_shared_evaluator_reads_no_folders(
-        self, lab: Any, evaluator: Any, stored: Any
-    ) -> None:
+    def test_a_shared_evaluator_reads_no_folders(self, lab, evaluator, stored):
         lab.start("evaluator")
         stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
         source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
@@ -608,32 +534,15 @@ def user_environment(
 
 
 class TestInspect:
-    def test_a_built_in(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
-        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
-        description = stub.Inspect(request, timeout=30).description
-        assert description.action_space.discrete.n == 2
-        assert description.max_episode_steps == 500
-        assert description.backend == "torch"
-
     @pytest.mark.parametrize("seconds", [-1, 3601, (1 << 63) - 1])
-    def test_a_limit_that_is_none(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int
-    ) -> None:
+    def test_a_limit_that_is_none(self, stub, seconds):
         request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
         request.timeout.seconds = seconds
-        with pytest.raises(InvalidInput, match="timeout: expected 0 to 3600 s") as refused:
+        with raises(InvalidInput, field="timeout") as refused:
             stub.Inspect(request, timeout=30)
         assert refused.value.violations[0].field == "timeout"
 
-    def test_one_of_gymnasium(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
-        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1"))
-        description = stub.Inspect(request, timeout=30).description
-        assert description.action_space.discrete.n == 4
-        assert description.backend == "gymnasium"
-
-    def test_a_users_own_that_raises(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
-    ) -> None:
+    def test_a_users_own_that_raises(self, stub, tmp_path):
         (tmp_path / "maze.py").write_text(
             "class Maze:\n    def __init__(self, size):\n        raise KeyError('walls')\n"
         )
@@ -643,9 +552,7 @@ class TestInspect:
             stub.Inspect(pb.InspectRequest(environment=spec), timeout=30)
         assert "KeyError: 'walls'" in failed.value.user_traceback
 
-    def test_one_that_never_starts_is_given_up_in_time(
-        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
-    ) -> None:
+    def test_one_that_never_starts_is_given_up_in_time(self, stub, tmp_path):
         (tmp_path / "slow.py").write_text(
             "import time\nclass Slow:\n    def __init__(self):\n        time.sleep(600)\n"
         )

@@ -115,12 +115,12 @@ def _quick(quick: str, thorough: tuple[str, ...]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", _quick("ppo", thorough=("a2c", "dqn", "sac")))
-def test_fused(lab: Any, train_work: MakeWork, name: str) -> None:
+def test_fused(lab, train_work, name):
     lab.start_learner()
     check_exact(lab, train_work, name, "fused")
 
 
 @pytest.mark.parametrize("name", _quick("sac", thorough=("ppo",)))
-def test_split_in_lock_step(lab: Any, train_work: MakeWork, name: str) -> None:
+def test_split_in_lock_step(lab, train_work, name):
     lab.start_split()
     check_exact(lab, train_work, name, "split")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import Unavailable
 from podracer_platform.storage import open_store
+from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
-
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 
 def progress(granted: Any) -> int:
@@ -27,13 +25,6 @@ def progress(granted: Any) -> int:
         if granted.renewals and granted.renewals[-1].members
         else 0
     )
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
 
 
 def restart(lab: Any, role: str, name: str) -> None:
@@ -49,9 +40,7 @@ def restart(lab: Any, role: str, name: str) -> None:
         pytest.param(True, id="lock-step"),
     ],
 )
-def test_a_killed_worker_comes_back_and_no_step_counts_twice(
-    lab: Any, train_work: MakeWork, lock_step: bool
-) -> None:
+def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab, train_work, lock_step):
     lab.start_split()
     granted = lab.orchestrator.offer(
         train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0
@@ -69,9 +58,7 @@ def test_a_killed_worker_comes_back_and_no_step_counts_twice(
     assert steps == sorted(steps)
 
 
-def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab, train_work):
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -86,9 +73,7 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(
 
 
 @pytest.mark.thorough
-def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab, train_work):
     """A round of limited steps: one of limited seconds would give up half its length after its
     end."""
     steps = 16 * 8 * 500
@@ -105,9 +90,7 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(lab, train_work):
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -118,9 +101,7 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(
 
 
 @pytest.mark.thorough
-def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab, train_work):
     lab.start_split()
     granted = lab.orchestrator.offer(
         train=train_work("Pendulum-v1", steps=16 * 8 * 500, episodes=200), term_s=5.0
@@ -138,9 +119,7 @@ def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(
     assert all(len(member.candidate.returns) > 0 for member in granted.completed.train.members)
 
 
-def test_training_goes_on_while_a_commit_finds_no_orchestrator(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_training_goes_on_while_a_commit_finds_no_orchestrator(lab, train_work):
     def refuse() -> None:
         raise Unavailable("the orchestrator is away")
 
@@ -163,34 +142,7 @@ def test_training_goes_on_while_a_commit_finds_no_orchestrator(
     )
 
 
-def test_a_killed_learner_starts_again_from_what_was_committed(
-    lab: Any, train_work: MakeWork
-) -> None:
-    lab.start_split()
-    work = train_work(seconds=300)
-    work.checkpoint_interval.FromMilliseconds(300)
-    granted = lab.orchestrator.offer(train=work, term_s=5.0)
-    wait_until(lambda: len(granted.commits) >= 2)
-    lab.kill("learner")
-    lab.processes["learner"].wait(60)
-    committed = {
-        member.progress.agent: member for commit in granted.commits for member in commit.members
-    }
-    rest = train_work(steps=128)
-    for agent in rest.cohort.members:
-        agent.resume.CopyFrom(committed[agent.name].checkpoint)
-    after = lab.orchestrator.offer(train=rest)
-    lab.start_learner("split")
-    assert after.over.wait(60)
-    for member in after.completed.train.members:
-        base = committed[member.final.progress.agent].checkpoint.env_steps
-        assert member.final.progress.env_steps == 128
-        assert member.final.checkpoint.env_steps == base + 128
-
-
-def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab, train_work):
     """SIGSTOP in the middle of training, with checkpoints and evaluations as often as they can
     be."""
     lab.start_learner()
@@ -223,7 +175,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(
 
 
 @pytest.mark.thorough
-def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
+def test_a_learner_frozen_at_the_very_end_cannot_complete(lab, train_work):
     lab.start_learner()
     completing = threading.Event()
     frozen = threading.Event()
@@ -247,7 +199,7 @@ def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: 
 
 
 @pytest.mark.parametrize("layout", ["fused", "split"])
-def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layout: str) -> None:
+def test_sigterm_commits_releases_and_ends(lab, train_work, layout):
     process = lab.start_learner() if layout == "fused" else lab.start_split()
     granted = lab.orchestrator.offer(train=train_work(members=8, envs=32, seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -262,14 +214,14 @@ def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layou
         assert load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
 
 
-def test_sigterm_while_idle_ends_it(lab: Any) -> None:
+def test_sigterm_while_idle_ends_it(lab):
     process = lab.start_learner()
     wait_until(lambda: bool(lab.orchestrator.requests))
     lab.kill("learner", signal.SIGTERM)
     assert process.wait(60) == 0
 
 
-def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: MakeWork) -> None:
+def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab, train_work):
     process = lab.start_split(peer_patience="600")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
@@ -280,9 +232,7 @@ def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: M
     assert granted.commits
 
 
-def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab, train_work):
     lab.start_learner()
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)
@@ -299,19 +249,3 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(
     assert granted.completed is not None
     steps = [commit.members[0].progress.env_steps for commit in granted.commits]
     assert steps == sorted(steps)
-
-
-@pytest.mark.thorough
-def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(
-    lab: Any, train_work: MakeWork
-) -> None:
-    lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
-    wait_until(lambda: progress(granted) > 0)
-    lab.stop_orchestrator()
-    wait_until(lambda: time.monotonic() > granted.deadline + 1.0)
-    lab.start_orchestrator()
-    after = lab.orchestrator.offer(train=train_work(steps=128))
-    assert after.over.wait(60)
-    assert after.completed is not None
-    assert granted.completed is None

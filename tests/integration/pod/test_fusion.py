@@ -89,9 +89,7 @@ def told_steps(granted: Any) -> int:
     return told[-1] if told else 0
 
 
-def test_learners_fuse_lose_one_take_one_in_and_stop(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_learners_fuse_lose_one_take_one_in_and_stop(lab, work):
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)
     until(lambda: bool(lead.renewals), "the lead has no lease")
@@ -123,9 +121,7 @@ def test_learners_fuse_lose_one_take_one_in_and_stop(
         assert lab.processes[name].wait(60) == 0, lab.log(name)
 
 
-def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(lab, work):
     work.fusion.deadline.FromMilliseconds(500)
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)
@@ -140,9 +136,7 @@ def test_a_follower_whose_lead_is_killed_leaves_and_leases_again(
     assert lab.processes["follower"].wait(60) == 0
 
 
-def test_a_fusion_that_is_not_installed_is_the_works_problem(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_a_fusion_that_is_not_installed_is_the_works_problem(lab, work):
     work.fusion.fusion = "median"
     start(lab, "lead")
     lead = lab.orchestrator.offer(train=work)

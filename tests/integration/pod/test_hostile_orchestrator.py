@@ -155,9 +155,7 @@ def wait_for_the_end(process: Any, lies: Orchestrator) -> None:
 
 
 @pytest.mark.parametrize("layout", ["fused", "split"])
-def test_a_learner_survives_whatever_it_is_told(
-    lab: Any, train_work: Callable[..., Any], layout: str
-) -> None:
+def test_a_learner_survives_whatever_it_is_told(lab, train_work, layout):
     def works(chance: random.Random) -> dict[str, Any]:
         train = train_work(members=chance.choice((1, 2)), envs=4, steps=256, episodes=2)
         environment = train.cohort.environment

@@ -186,9 +186,7 @@ def untouched(algorithm: Algorithm, work: Work, set_up: Callable[[Work], RoundSe
     return True
 
 
-def test_a_copy_is_the_parent_bit_for_bit(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+def test_a_copy_is_the_parent_bit_for_bit(algorithm, train_work, store, set_up):
     """Actor, critic, their targets, the optimizer, the normalizer, and what was learned besides."""
     work = make_work(algorithm, train_work)
     parent, marked, _ = plant(work, store, 3)
@@ -213,9 +211,7 @@ def test_a_copy_is_the_parent_bit_for_bit(
     assert untouched(found, work, set_up)
 
 
-def test_without_the_optimizer_it_is_fresh(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+def test_without_the_optimizer_it_is_fresh(algorithm, train_work, store, set_up):
     work = make_work(algorithm, train_work)
     parent, marked, _ = plant(work, store, 3)
     fresh = set_up(work).algorithm.member_state(CHILD)
@@ -225,9 +221,7 @@ def test_without_the_optimizer_it_is_fresh(
     assert_equal(state, marked, "normalizer")
 
 
-def test_noise_is_the_documented_noise(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+def test_noise_is_the_documented_noise(algorithm, train_work, store, set_up):
     """On the actor's dense layers alone, as `perturb_actor` says: from the seed, relative to each
     layer's own."""
     work = make_work(algorithm, train_work)
@@ -253,9 +247,7 @@ def test_noise_is_the_documented_noise(
             assert float(moved.abs().max()) == 0.0, name
 
 
-def test_a_fusion_is_the_weighted_mean(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+def test_a_fusion_is_the_weighted_mean(algorithm, train_work, store, set_up):
     work = make_work(algorithm, train_work)
     (one, first, _), (other, second, _) = plant(work, store, 3), plant(work, store, 40)
     one.weight, other.weight = 3.0, 1.0
@@ -271,9 +263,7 @@ def test_a_fusion_is_the_weighted_mean(
     assert untouched(found, work, set_up)
 
 
-def test_another_horizon_or_batch_keeps_the_weights(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+def test_another_horizon_or_batch_keeps_the_weights(algorithm, train_work, store, set_up):
     parent, marked, _ = plant(make_work(algorithm, train_work), store, 3)
     changed = {"minibatch_size": 32, "epochs": 5} if algorithm == "ppo" else {"batch_size": 64}
     work = make_work(algorithm, train_work, horizon=8, **changed)
@@ -287,12 +277,8 @@ def test_another_horizon_or_batch_keeps_the_weights(
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "d3qn"], indirect=True)
 @pytest.mark.parametrize("inherit", [True, False])
 def test_transitions_come_along_where_they_are_wanted(
-    algorithm: str,
-    train_work: MakeWork,
-    store: ObjectStore,
-    set_up: Callable[[Work], RoundSetup],
-    inherit: bool,
-) -> None:
+    algorithm, train_work, store, set_up, inherit
+):
     work = make_work(algorithm, train_work)
     parent, _, replay = plant(work, store, 3)
     inherits(work, "COPY", parent, inherit_replay=inherit)
@@ -312,8 +298,8 @@ def test_transitions_come_along_where_they_are_wanted(
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"], indirect=True)
 def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
-    algorithm: str, train_work: MakeWork, store: ObjectStore, set_up: Callable[[Work], RoundSetup]
-) -> None:
+    algorithm, train_work, store, set_up
+):
     """Adam moves a parameter by about its rate: a hundred times the rate moves a hundred times as
     far."""
     work = make_work(
@@ -341,9 +327,7 @@ def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
 
 
 @pytest.mark.parametrize("pod_name", ["fused", "split"])
-def test_a_learner_process_finds_the_parent(
-    pod_name: str, request: pytest.FixtureRequest, train_work: MakeWork
-) -> None:
+def test_a_learner_process_finds_the_parent(pod_name, request, train_work):
     """A round of SAC that is too short to learn from ends with what it began with, and its few
     transitions."""
     torch.set_num_threads(1)

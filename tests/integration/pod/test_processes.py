@@ -37,7 +37,7 @@ def tokens(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_missing_setting_is_named(role: str) -> None:
+def test_a_missing_setting_is_named(role):
     ended = attempt(role, {})
     assert ended.returncode == 2
     assert "PODRACER_TOKENS" in ended.stderr
@@ -46,7 +46,7 @@ def test_a_missing_setting_is_named(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_wrong_value_is_named(role: str, tokens: str) -> None:
+def test_a_wrong_value_is_named(role, tokens):
     ended = attempt(role, {"PODRACER_TOKENS": tokens, "PODRACER_THREADS": "many"})
     assert ended.returncode == 2
     assert "PODRACER_THREADS" in ended.stderr
@@ -54,20 +54,20 @@ def test_a_wrong_value_is_named(role: str, tokens: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_address_beyond_this_machine_needs_a_word(role: str, tokens: str) -> None:
+def test_an_address_beyond_this_machine_needs_a_word(role, tokens):
     ended = attempt(role, {"PODRACER_TOKENS": tokens, "PODRACER_LISTEN": "0.0.0.0:0"})
     assert ended.returncode == 2
     assert "0.0.0.0" in ended.stderr
 
 
-def test_a_split_learner_without_workers_is_refused(tokens: str) -> None:
+def test_a_split_learner_without_workers_is_refused(tokens):
     ended = attempt("learner", {"PODRACER_TOKENS": tokens, "PODRACER_LAYOUT": "split"})
     assert ended.returncode == 2
     assert "PODRACER_WORKERS" in ended.stderr
     assert "PODRACER_EVALUATORS" in ended.stderr
 
 
-def test_a_folder_without_tokens_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_tokens_is_refused(tmp_path):
     ended = attempt("worker", {"PODRACER_TOKENS": str(tmp_path)})
     assert ended.returncode == 2
     assert str(tmp_path) in ended.stderr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,7 +46,6 @@ PREFIX = "projects/p/jobs/u/agents/a0/checkpoints/64-1/"
 FENCE = 1_000_000
 """In a follower's opening: what becomes the fence of the present lease."""
 
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(7200)]
 
@@ -108,7 +107,7 @@ def first_rollout(stub: Any, said: Turn) -> tuple[Any, Any]:
     return batch.tensors, batch.environment_state
 
 
-def test_worker(lab: Any, train_work: MakeWork, offer: Any) -> None:
+def test_worker(lab, train_work, offer):
     stub = worker_service_pb2_grpc.WorkerServiceStub(lab.channel("worker"))
     request, put = worker_pb2.CollectRequest, worker_pb2.PutFileRequest
     cohort = train_work(members=2).cohort
@@ -199,7 +198,7 @@ def first_answer(stub: Any, said: Turn) -> list[tuple[list[float], list[int]]]:
     return [(list(each.returns), list(each.lengths)) for each in answer.evaluations]
 
 
-def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
+def test_evaluator(lab, train_work, offer):
     stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
     request, put = evaluator_pb2.EvaluateRequest, evaluator_pb2.PutFileRequest
     cohort = train_work("Pendulum-v1", members=2).cohort
@@ -334,7 +333,7 @@ class Lead:
         return [request(contribution=brought), *(request(chunk=chunk) for chunk in chunks)]
 
 
-def test_learner(lab: Any, train_work: MakeWork, offer: Any) -> None:
+def test_learner(lab, train_work, offer):
     values = {"normalize_observations": True}
     work = train_work(
         members=2, seconds=7200.0, hyperparameters=values, follower_count=2, episodes=2

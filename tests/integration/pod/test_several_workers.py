@@ -15,19 +15,13 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_platform.storage import open_store
+from support.processes import wait_until
 
 pytestmark = pytest.mark.processes
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 ENVS, HORIZON = 16, 16
-
-
-def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 class Round:
@@ -51,7 +45,7 @@ class Round:
         before = self.status.updates
         wait_until(
             lambda: self.status.updates >= before + updates,
-            f"it hangs: {self.lab.log('learner')[-3000:]}",
+            what=f"it hangs: {self.lab.log('learner')[-3000:]}",
         )
 
     def wait_for(self, name: str, value: float, since: int = 0) -> None:
@@ -63,7 +57,7 @@ class Round:
             figures = [one.members[0].metrics.get(name) for one in renewals if one.members]
             return value in (figures or [self.figure(name)])
 
-        wait_until(told, f"{message}: {self.lab.log('learner')[-3000:]}")
+        wait_until(told, what=f"{message}: {self.lab.log('learner')[-3000:]}")
 
     def end(self) -> None:
         """What was counted is what the agents have learned from, in whole environments."""
@@ -91,16 +85,14 @@ def work(train_work: MakeWork) -> pod_service_pb2.TrainWork:
     return train_work(envs=ENVS, seconds=300.0, hyperparameters={"normalize_observations": True})
 
 
-def test_workers_leave_and_come_in_the_middle_of_a_round(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_workers_leave_and_come_in_the_middle_of_a_round(lab, work):
     lab.start_split(workers=2)
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)
     lab.kill("worker0")
     lab.processes["worker0"].wait(60)
     training.trains_on()
-    wait_until(lambda: training.status.worker_count == 1, "a dead worker is counted")
+    wait_until(lambda: training.status.worker_count == 1, what="a dead worker is counted")
     training.wait_for("live_environments", 2 * ENVS)  # the other one has taken over its part
     lab.start("worker", "worker0")
     training.wait_for("workers", 2)
@@ -115,9 +107,7 @@ def test_workers_leave_and_come_in_the_middle_of_a_round(
     training.end()
 
 
-def test_a_frozen_worker_and_one_that_is_ten_times_slower_cost_their_share(
-    lab: Any, work: pod_service_pb2.TrainWork
-) -> None:
+def test_a_frozen_worker_and_one_that_is_ten_times_slower_cost_their_share(lab, work):
     lab.start_split(workers=2, collect_ahead="1")
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)

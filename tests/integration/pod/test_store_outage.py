@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage import ObjectStore
 from podracer_platform.rpc import health_of
 from podracer_platform.storage import open_store
+from support.processes import wait_until
 from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
 pytestmark = pytest.mark.processes
 
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 LASTING = each_program(*(name for name, program in PROGRAMS.items() if program.keeps))
 
@@ -44,13 +44,6 @@ def start_learner(lab: Any, s3: S3Server, **settings: str) -> None:
     lab.store = "s3://podracer"
     lab.orchestrator.store = store_of(lab, s3)
     lab.start_learner(s3_endpoint=s3.endpoint, spool_dir=str(lab.folder / "spool"), **settings)
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
 
 
 def steps(granted: Any) -> int:
@@ -86,9 +79,7 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
     return work
 
 
-def test_a_pod_waits_for_the_store_before_it_leases(
-    lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_a_pod_waits_for_the_store_before_it_leases(lab, s3, train_work):
     s3.stop()
     health = f"unix://{lab.folder}/health"
     start_learner(lab, s3, health_listen=health)
@@ -108,8 +99,8 @@ def test_a_pod_waits_for_the_store_before_it_leases(
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
-) -> None:
+    s3_lab, s3, train_work, fault
+):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     s3.stop() if fault == "killed" else s3.freeze()
@@ -129,9 +120,7 @@ def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
 
 
 @pytest.mark.parametrize("s3", LASTING, indirect=True)
-def test_the_end_of_a_round_waits_for_the_store(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_the_end_of_a_round_waits_for_the_store(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
@@ -156,7 +145,7 @@ def test_the_end_of_a_round_waits_for_the_store(
     nothing_waits(s3_lab)
 
 
-def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+def test_patience_with_the_store_has_an_end(lab, s3, train_work):
     start_learner(lab, s3, s3_attempts="1", store_patience="1s")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
@@ -169,9 +158,7 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
 
 
 @pytest.mark.thorough
-def test_sigterm_while_the_store_is_away_ends_the_wait(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()
@@ -184,9 +171,7 @@ def test_sigterm_while_the_store_is_away_ends_the_wait(
     assert committed_are_there(granted, store_of(s3_lab, s3)) >= 2
 
 
-def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(
-    s3_lab: Any, s3: S3Server, train_work: MakeWork
-) -> None:
+def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab, s3, train_work):
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()

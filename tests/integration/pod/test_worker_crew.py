@@ -54,6 +54,7 @@ from podracer_platform.shared_folder import SharedFolder
 from podracer_platform.training_messages import cohort_from_message
 from podracer_worker.collection import Collection
 from podracer_worker.server import WorkerConfig, create_worker_server
+from support.errors import raises
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
@@ -260,7 +261,7 @@ def whole(pod: Pod, rollouts: int) -> Rollout:
 
 
 @pytest.mark.parametrize("lock_step", [False, True])
-def test_three_workers_take_the_steps_of_one(pod: Pod, lock_step: bool) -> None:
+def test_three_workers_take_the_steps_of_one(pod, lock_step):
     source = pod.source(*(pod.worker().address for _ in range(3)), lock_step=lock_step)
     rollout, expected = pod.train(source, 3), whole(pod, 3)
     assert torch.equal(rollout.action, expected.action)
@@ -274,7 +275,7 @@ def test_three_workers_take_the_steps_of_one(pod: Pod, lock_step: bool) -> None:
     }
 
 
-def test_a_worker_that_is_held_up_costs_its_share_and_what_comes_late_is_used(pod: Pod) -> None:
+def test_a_worker_that_is_held_up_costs_its_share_and_what_comes_late_is_used(pod):
     quick, slow = pod.worker(), pod.worker()
     source = pod.source(quick.address, slow.address)
     standing = pod.train(source, 3).observation[-1, :, ENVS // 2 :].clone()
@@ -297,9 +298,7 @@ def test_a_worker_that_is_held_up_costs_its_share_and_what_comes_late_is_used(po
     assert pod.algorithm.update(rollout)["policy_loss"].isfinite().all()
 
 
-def test_what_is_too_old_is_dropped_and_counts_nothing(
-    pod: Pod, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_too_old_is_dropped_and_counts_nothing(pod, caplog):
     caplog.set_level(logging.INFO)
     quick, slow = pod.worker(), pod.worker()
     source = pod.source(quick.address, slow.address)
@@ -312,7 +311,7 @@ def test_what_is_too_old_is_dropped_and_counts_nothing(
     assert source.figures["staleness_greatest"] <= 2
 
 
-def test_lock_step_waits_for_everybody(pod: Pod) -> None:
+def test_lock_step_waits_for_everybody(pod):
     quick, slow = pod.worker(), pod.worker()
     source = pod.source(quick.address, slow.address, lock_step=True)
     pod.train(source, 2)
@@ -326,7 +325,7 @@ def test_lock_step_waits_for_everybody(pod: Pod) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_workers_collect_ahead_and_the_lag_is_as_many_versions(pod: Pod, ahead: int) -> None:
+def test_workers_collect_ahead_and_the_lag_is_as_many_versions(pod, ahead):
     source = pod.source(pod.worker().address, pod.worker().address, ahead=ahead)
     lags = set()
     for _ in range(8):
@@ -338,9 +337,7 @@ def test_workers_collect_ahead_and_the_lag_is_as_many_versions(pod: Pod, ahead: 
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_worker_that_leaves_hands_its_part_to_the_others(
-    pod: Pod, hasty: None, ahead: int
-) -> None:
+def test_a_worker_that_leaves_hands_its_part_to_the_others(pod, hasty, ahead):
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), ahead=ahead)
     pod.train(source, 2)
@@ -353,9 +350,7 @@ def test_a_worker_that_leaves_hands_its_part_to_the_others(
     pod.train_until(source, lambda rollout: source.worker_count == 1 and rollout.live_envs == ENVS)
 
 
-def test_a_spare_worker_takes_over_what_another_had(
-    pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_spare_worker_takes_over_what_another_had(pod, hasty, caplog):
     caplog.set_level(logging.INFO)
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), max_workers=2)
@@ -369,7 +364,7 @@ def test_a_spare_worker_takes_over_what_another_had(
     assert [link.part for link in source._crew.links] == [(0, 4), (4, 4)]
 
 
-def test_in_lock_step_a_spare_goes_on_bit_for_bit(pod: Pod, hasty: None) -> None:
+def test_in_lock_step_a_spare_goes_on_bit_for_bit(pod, hasty):
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), max_workers=2, lock_step=True)
     pod.train_until(source, lambda _: bool(source._crew._discovery.free()))
@@ -378,7 +373,7 @@ def test_in_lock_step_a_spare_goes_on_bit_for_bit(pod: Pod, hasty: None) -> None
     assert torch.equal(rollout.action, whole(pod, pod.algorithm.version).action)
 
 
-def test_a_worker_that_comes_gets_a_part(pod: Pod, hasty: None) -> None:
+def test_a_worker_that_comes_gets_a_part(pod, hasty):
     """Both have the same name, whose addresses change."""
     first = pod.worker("127.0.0.1:0")
     port = first.address.rpartition(":")[2]
@@ -394,7 +389,7 @@ def test_a_worker_that_comes_gets_a_part(pod: Pod, hasty: None) -> None:
     assert [link.part for link in source._crew.links] == [(0, 4), (4, 4)]
 
 
-def test_a_round_begins_without_who_was_away_in_the_last_one(pod: Pod, hasty: None) -> None:
+def test_a_round_begins_without_who_was_away_in_the_last_one(pod, hasty):
     there, away = pod.worker(), pod.worker()
     directory = pod.directory(there.address, away.address)
     away.end()
@@ -411,9 +406,7 @@ def test_a_round_begins_without_who_was_away_in_the_last_one(pod: Pod, hasty: No
         source.collect()
 
 
-def test_a_worker_that_another_learner_has_is_left_to_it(
-    pod: Pod, hasty: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_another_learner_has_is_left_to_it(pod, hasty, monkeypatch):
     """As where several learners look in one place."""
     monkeypatch.setattr(link, "_RELEASE_S", 0.1)
     addresses = [pod.worker().address for _ in range(4)]
@@ -424,7 +417,7 @@ def test_a_worker_that_another_learner_has_is_left_to_it(
         assert sorted(link.address for link in one._crew.links if link.opened) == sorted(expected)
 
 
-def test_all_gone_and_back_within_patience(pod: Pod) -> None:
+def test_all_gone_and_back_within_patience(pod):
     workers = [pod.worker(), pod.worker()]
     addresses = [worker.address for worker in workers]
     source = pod.source(*addresses)
@@ -437,22 +430,19 @@ def test_all_gone_and_back_within_patience(pod: Pod) -> None:
     pod.train_until(source, lambda rollout: rollout.live_envs == ENVS)
 
 
-def test_all_gone_for_longer_ends_the_round(pod: Pod) -> None:
+def test_all_gone_for_longer_ends_the_round(pod):
     workers = [pod.worker(), pod.worker()]
     source = pod.source(*(worker.address for worker in workers), patience_s=0.5)
     pod.train(source)
     for worker in workers:
         worker.end()
-    with pytest.raises(Unavailable, match=r"^lost worker .* for 0 s") as lost:
+    with raises(Unavailable, "WORKER_LOST", match="lost worker"):
         pod.train(source, 2)
-    assert lost.value.reason == "WORKER_LOST"
-    with pytest.raises(Unavailable, match=r"found no worker for 0 s at nowhere\.test:9"):
+    with raises(Unavailable, "WORKER_LOST", match=r"0 s at nowhere\.test:9"):
         pod.source(directory=pod.directory("nowhere.test:9", resolve=lambda *_: []), patience_s=0.4)
 
 
-def test_a_worker_of_another_build_is_left_out_with_both_named(
-    pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_of_another_build_is_left_out_with_both_named(pod, hasty, caplog):
     refusing = Refusing()
     roles = dict.fromkeys(methods_of("worker"), (Role.POD,))
     register = partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, refusing)
@@ -468,14 +458,11 @@ def test_a_worker_of_another_build_is_left_out_with_both_named(
             f"will not be used: this is build 0.0.1 (protocol 0), the peer is {own_build().version}"
         )
         assert any(named in text for text in caplog.messages)
-        with pytest.raises(PreconditionFailed) as refused:
+        with raises(PreconditionFailed, "BUILD_MISMATCH"):
             pod.source(server.address)
-        assert refused.value.reason == "BUILD_MISMATCH"
 
 
-def test_a_worker_with_another_environment_is_left_out_with_both_named(
-    pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_with_another_environment_is_left_out_with_both_named(pod, hasty, caplog):
     """As where an installed package is of another version in one image."""
     started: list[str] = []
 

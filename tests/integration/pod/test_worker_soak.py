@@ -7,7 +7,6 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -17,8 +16,6 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_platform.storage import open_store
-
-MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 MINUTES = float(os.environ.get("PODRACER_SOAK_MINUTES", "2"))
 WORKERS, ENVS, HORIZON = 3, 48, 32
@@ -54,9 +51,7 @@ class Watch:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 300)
-def test_workers_are_killed_for_minutes_and_nothing_is_lost_or_leaks(
-    lab: Any, train_work: MakeWork
-) -> None:
+def test_workers_are_killed_for_minutes_and_nothing_is_lost_or_leaks(lab, train_work):
     chosen = random.Random(0)
     lab.start_split(workers=WORKERS)
     work = train_work(

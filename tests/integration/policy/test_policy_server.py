@@ -30,17 +30,18 @@ from podracer_core.errors import (
 )
 from podracer_core.in_process import Policy
 from podracer_platform.messages import space_from_message
+from support.errors import raises
 from support.policies import random_policy, with_origin, with_original_space
 from support.processes import wait_until
 
-from .conftest import BOX, CHOICE, Site, torque_policy
+from .conftest import BOX, CHOICE, torque_policy
 
 pytestmark = pytest.mark.processes
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 
-def test_acts_as_the_local_policy_does(site: Site) -> None:
+def test_acts_as_the_local_policy_does(site):
     checkpoints = [torque_policy(seed) for seed in (0, 1)]
     one, two = (
         site.checkpoint(f"c{seed}", checkpoint) for seed, checkpoint in enumerate(checkpoints)
@@ -79,7 +80,7 @@ def test_acts_as_the_local_policy_does(site: Site) -> None:
         )
 
 
-def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
+def test_takes_the_parts_of_an_observation_by_name(site):
     hand = gymnasium.spaces.Tuple(
         [gymnasium.spaces.Discrete(32), gymnasium.spaces.Discrete(2, start=1)]
     )
@@ -133,7 +134,7 @@ def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
                 client.act(wrong, policy="hand")
 
 
-def test_tells_seconds_since_1970_apart(site: Site) -> None:
+def test_tells_seconds_since_1970_apart(site):
     checkpoint = with_origin(random_policy("ppo", BOX, CHOICE, 2), 1.7e9)
     served = site.checkpoint("c", checkpoint)
     torques = with_origin(torque_policy(7), 1.7e9)
@@ -156,9 +157,7 @@ def test_tells_seconds_since_1970_apart(site: Site) -> None:
         np.testing.assert_allclose(
             np.frombuffer(answer.actions.inline, np.float32), expected.ravel(), rtol=0, atol=1e-5
         )
-        with pytest.raises(
-            InvalidInput, match=r"observations.dtype: expected FLOAT64, got FLOAT32"
-        ):
+        with raises(InvalidInput, "BAD_OBSERVATION", field="observations.dtype"):
             client.act(times.astype(np.float32), policy="torques")
         numbers = pb.ActRequest(policy="torques", values=times.ravel().tolist())
         np.testing.assert_allclose(
@@ -168,7 +167,7 @@ def test_tells_seconds_since_1970_apart(site: Site) -> None:
         assert client.act(times, policy="choices", action_mask=masks).tolist() == [0, 1]
 
 
-def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> None:
+def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site):
     site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
 
     def requests() -> Iterator[pb.ActStreamRequest]:
@@ -204,7 +203,7 @@ def tensor(
     return tensor_pb2.Tensor(dtype=name, shape=array.shape, inline=array.tobytes())
 
 
-def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> None:
+def test_wrong_requests_are_refused_by_field_and_change_nothing(site):
     site.serve(
         policies=f"p={site.checkpoint('c', torque_policy(0))},"
         f"d={site.checkpoint('d', random_policy('ppo', BOX, CHOICE, 1))}"
@@ -254,16 +253,16 @@ def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> N
             with pytest.raises(InvalidInput, match=problem) as caught:
                 client.policy_service.Act(request)
             assert caught.value.violations
-        with pytest.raises(NotFound, match="no policy 'x'; served here: d, p"):
+        with raises(NotFound, "UNKNOWN_POLICY", match="policy 'x'; served"):
             client.act(OBSERVATIONS, policy="x")
-        with pytest.raises(NotFound, match="no version '7'; it has: a0-4096"):
+        with raises(NotFound, "UNKNOWN_VERSION"):
             client.act(OBSERVATIONS, policy="p", version="7")
-        with pytest.raises(NotFound, match="names no policy"):
+        with raises(NotFound, "UNKNOWN_POLICY", match="names"):
             client.act(OBSERVATIONS)
         assert client.policy("p").request_count == 0
 
 
-def test_who_acts_cannot_exchange(tls_site: Site) -> None:
+def test_who_acts_cannot_exchange(tls_site):
     tls_site.serve(policies=f"p={tls_site.checkpoint('c', torque_policy(0))}")
     packed = pack_policy(torque_policy(1))
     with tls_site.client() as client, tls_site.client("control") as operator:
@@ -285,18 +284,18 @@ def test_who_acts_cannot_exchange(tls_site: Site) -> None:
         plain.policies()
 
 
-def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
+def test_bad_policies_are_refused_and_the_served_one_stays(site):
     site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
     packed = pack_policy(torque_policy(1))
     with site.client("control") as client:
         before = client.act(OBSERVATIONS)
-        with pytest.raises(DataCorrupted, match="not a packed policy"):
+        with pytest.raises(DataCorrupted, match="a packed policy"):
             client.load("p", "2", [b"something else"])
-        with pytest.raises(InvalidInput, match="use mean, not vote"):
+        with raises(InvalidInput, "ENSEMBLE_RULE"):
             client.load("p", "2", [packed, packed], rule="vote")
-        with pytest.raises(InvalidInput, match="version: expected 1 to 100 letters"):
+        with raises(InvalidInput, field="version"):
             client.load("p", "", [packed])
-        with pytest.raises(InvalidInput, match="checkpoints: expected 1 to 100"):
+        with raises(InvalidInput, field="checkpoints"):
             client.load("p", "2", [])
         with pytest.raises(AlreadyExists, match="another version a0-4096"):
             client.load("p", "a0-4096", [packed])
@@ -321,7 +320,7 @@ def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
         np.testing.assert_array_equal(client.act(OBSERVATIONS), before)
 
 
-def test_exchanged_under_load_without_an_error(site: Site) -> None:
+def test_exchanged_under_load_without_an_error(site):
     checkpoints = [torque_policy(seed) for seed in range(4)]
     site.serve(policies=f"p={site.checkpoint('c', checkpoints[0])}")
     expected = [load_policy(one)(torch.tensor(OBSERVATIONS)).numpy() for one in checkpoints]
@@ -363,7 +362,7 @@ def test_exchanged_under_load_without_an_error(site: Site) -> None:
     assert {"v4", "v8", "v12"} <= seen
 
 
-def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
+def test_killed_and_started_again_it_is_found_again(site):
     settings = {
         "policies": f"p={site.checkpoint('c', torque_policy(0))}",
         "health_listen": "127.0.0.1:0",
@@ -392,7 +391,7 @@ def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
         ("a/b=/c", "PODRACER_POLICIES: expected 1 to 100 letters"),
     ],
 )
-def test_bad_settings_are_one_line(site: Site, policies: str, problem: str) -> None:
+def test_bad_settings_are_one_line(site, policies, problem):
     environment = {
         "PODRACER_TOKENS": str(site.secrets / "tokens"),
         "PODRACER_POLICIES": policies,

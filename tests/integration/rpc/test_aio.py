@@ -19,7 +19,6 @@ from podracer_core.errors import (
     DeadlineExpired,
     Exhausted,
     InvalidInput,
-    PermissionRefused,
     PodracerError,
     Unauthenticated,
     Unavailable,
@@ -33,6 +32,7 @@ from podracer_platform.rpc import (
     open_aio_channel,
     open_channel,
 )
+from support.errors import raises
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -51,7 +51,7 @@ async def stub(server: AioRpcServer, world: Any) -> AsyncIterator[Any]:
         yield world.Stub(channel)
 
 
-async def test_all_four_kinds_know_their_caller(stub: Any) -> None:
+async def test_all_four_kinds_know_their_caller(stub):
     assert await stub.unary(b"hello") == b"pod  0"
     assert await _all(stub.unary_stream(b"hello")) == [b"pod  0"]
     assert await stub.stream_unary(iter([b"hello", b"-x"])) == b"pod  0-x"
@@ -63,9 +63,7 @@ async def test_all_four_kinds_know_their_caller(stub: Any) -> None:
     ]
 
 
-async def test_a_refused_call_is_answered_before_its_request_has_come(
-    server: AioRpcServer, world: Any
-) -> None:
+async def test_a_refused_call_is_answered_before_its_request_has_come(server, world):
     for token, expected in (
         (None, grpc.StatusCode.UNAUTHENTICATED),
         ("client-token", grpc.StatusCode.PERMISSION_DENIED),
@@ -77,7 +75,7 @@ async def test_a_refused_call_is_answered_before_its_request_has_come(
     assert world.aio_echo.requests == []
 
 
-async def test_read_and_write_by_hand(stub: Any) -> None:
+async def test_read_and_write_by_hand(stub):
     call = stub.stream_stream()
     await call.write(b"one")
     assert await call.read() == b"one"
@@ -92,13 +90,13 @@ async def test_read_and_write_by_hand(stub: Any) -> None:
     assert await upload.code() is grpc.StatusCode.OK
 
 
-async def test_concurrent_callers_are_not_mixed_up(stub: Any, world: Any) -> None:
+async def test_concurrent_callers_are_not_mixed_up(stub, world):
     leases = [bearer(world.lease_tokens.issue(f"l{i}", i)) for i in range(20)]
     answers = await asyncio.gather(*(stub.unary(b"hello", metadata=lease) for lease in leases))
     assert answers == [f"lease l{i} {i}".encode() for i in range(20)]
 
 
-async def test_errors_arrive_as_their_own_class(stub: Any, world: Any) -> None:
+async def test_errors_arrive_as_their_own_class(stub, world):
     for cls in world.error_classes:
         name = cls.__name__.encode()
         for call in (
@@ -113,7 +111,7 @@ async def test_errors_arrive_as_their_own_class(stub: Any, world: Any) -> None:
             assert caught.value.metadata == {"job": "j"}
 
 
-async def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_errors_leak_nothing(stub, caplog):
     calls = (
         lambda: stub.unary(b"bug"),
         lambda: _all(stub.unary_stream(b"bug")),
@@ -131,41 +129,20 @@ async def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptu
         assert record.exc_info is not None
 
 
-async def test_abort_by_hand_stands(stub: Any) -> None:
+async def test_abort_by_hand_stands(stub):
     with pytest.raises(InvalidInput, match="by hand"):
         await stub.unary(b"abort")
 
 
-@pytest.mark.parametrize(
-    ("token", "error"),
-    [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)],
-)
-async def test_who_may_not_call(
-    server: AioRpcServer, world: Any, token: str | None, error: type[PodracerError]
-) -> None:
-    async with open_aio_channel(server.address, token) as channel:
-        stub = world.Stub(channel)
-        for call in (
-            stub.unary(b"hello"),
-            _all(stub.unary_stream(b"hello")),
-            # no message: where its write fails before the status comes, grpc.aio knows no status
-            stub.stream_unary(),
-            stub.forgotten(b"hello"),
-        ):
-            with pytest.raises(error):
-                await call
-    assert world.aio_echo.requests == []
-
-
-async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
+async def test_default_deadline(server, world):
     async with open_aio_channel(
         server.address, "pod-token", ChannelOptions(timeout_s=0.2)
     ) as channel:
-        with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
+        with pytest.raises(DeadlineExpired, match="Echo/UnaryUnary"):
             await world.Stub(channel).unary(b"wait")
 
 
-async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: Any) -> None:
+async def test_only_idempotent_calls_are_repeated(server, world):
     options = ChannelOptions(idempotent_methods=[world.unary_name])
     async with open_aio_channel(server.address, "pod-token", options) as channel:
         world.aio_echo.failures_left = 2
@@ -173,7 +150,7 @@ async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: A
         assert len(world.aio_echo.requests) == 3
 
 
-async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
+async def test_a_full_server_says_when_to_come_again(world):
     server = await create_aio_server(
         "127.0.0.1:0", [world.register_aio], world.authorizer, ServerOptions(concurrent_calls=1)
     )
@@ -186,17 +163,14 @@ async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
         waiting = world.Stub(once).stream_stream()
         await waiting.write(b"one")
         assert await waiting.read() == b"one"
-        with pytest.raises(Exhausted) as refused:
+        with raises(Exhausted, "OVERLOADED") as refused:
             await world.Stub(once).unary(b"x")
-        assert refused.value.reason == "OVERLOADED"
         assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
         asyncio.get_running_loop().call_later(0.2, waiting.cancel)
         assert await world.Stub(patient).unary(b"x") == b"x"
 
 
-async def test_calls_that_come_at_once_wait_for_the_server(
-    server: AioRpcServer, world: Any
-) -> None:
+async def test_calls_that_come_at_once_wait_for_the_server(server, world):
     """More than gRPC itself lets wait: the loop is busy while they come."""
     burst = f"""
 import asyncio
@@ -215,9 +189,7 @@ asyncio.run(main())
     assert await callers.wait() == 0
 
 
-async def test_cancelled_calls_end_the_handler(
-    stub: Any, world: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cancelled_calls_end_the_handler(stub, world, caplog):
     call = stub.stream_stream()
     await call.write(b"one")
     assert await call.read() == b"one"
@@ -233,7 +205,7 @@ async def test_cancelled_calls_end_the_handler(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_without_a_server() -> None:
+async def test_without_a_server():
     async with open_aio_channel("127.0.0.1:1", "pod-token") as channel:
         with pytest.raises(Unavailable, match=r"/a/B at 127\.0\.0\.1:1"):
             await channel.unary_unary("/a/B")(b"")
@@ -241,7 +213,7 @@ async def test_without_a_server() -> None:
             await _all(channel.unary_stream("/a/B")(b""))
 
 
-async def test_health_is_open_and_tells_draining(world: Any) -> None:
+async def test_health_is_open_and_tells_draining(world):
     server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
     await server.start()
     drained: list[str] = []
@@ -267,7 +239,7 @@ async def test_health_is_open_and_tells_draining(world: Any) -> None:
     assert drained == ["told"]
 
 
-async def test_drain_ends_what_does_not_end(world: Any) -> None:
+async def test_drain_ends_what_does_not_end(world):
     server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
     await server.start()
     async with open_aio_channel(server.address, "pod-token") as channel:
@@ -278,7 +250,7 @@ async def test_drain_ends_what_does_not_end(world: Any) -> None:
             await waiting.read()
 
 
-async def test_reflection_needs_a_token(server: AioRpcServer, world: Any) -> None:
+async def test_reflection_needs_a_token(server, world):
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     async with open_aio_channel(server.address, "client-token") as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -290,9 +262,7 @@ async def test_reflection_needs_a_token(server: AioRpcServer, world: Any) -> Non
             await _all(stub.ServerReflectionInfo(iter([request])))
 
 
-async def test_a_synchronous_client_understands_an_asyncio_server(
-    server: AioRpcServer, world: Any
-) -> None:
+async def test_a_synchronous_client_understands_an_asyncio_server(server, world):
     def call() -> bytes:
         with open_channel(server.address, "pod-token") as channel:
             stub = world.Stub(channel)

@@ -73,9 +73,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[di
     return lines
 
 
-async def test_each_act_leaves_a_line(
-    tmp_path: Path, log: Callable[[], list[dict[str, str]]]
-) -> None:
+async def test_each_act_leaves_a_line(tmp_path, log):
     anna, key = sign(b"s" * 32, Claims("7f", "anna", "client", 1 << 40, ("a",), ()))
     eye, _ = sign(b"s" * 32, Claims("8f", "eye", "viewer", 1 << 40, (), ()))
     (tmp_path / PUBLIC_KEYS).write_text(key)
@@ -137,15 +135,13 @@ async def test_each_act_leaves_a_line(
     )
 
 
-def test_without_a_file_they_go_to_stderr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_file_they_go_to_stderr(monkeypatch, capsys):
     monkeypatch.setattr(guard.audit_log, "propagate", True)  # and as before afterwards
     guard.write_audit_log(None)
     guard.audit_log.info("a line")
     assert capsys.readouterr().err == "a line\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="PODRACER_AUDIT_LOG: cannot write"):
+def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path):
+    with pytest.raises(InvalidInput, match="PODRACER_AUDIT_LOG"):
         guard.write_audit_log(tmp_path / "missing" / "audit.log")

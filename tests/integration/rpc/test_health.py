@@ -25,9 +25,7 @@ from podracer_platform.rpc import (
     health_of,
     main,
 )
-from podracer_platform.rpc import (
-    server as server_module,
-)
+from podracer_platform.rpc import server as server_module
 
 SERVICE = "podracer.test.Quiet"
 
@@ -45,9 +43,7 @@ async def ask(address: str, service: str = "") -> str:
     return await asyncio.to_thread(health_of, address, service)
 
 
-def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(
-    authorizer: Authorizer,
-) -> None:
+def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(authorizer):
     server = create_server("127.0.0.1:0", [], authorizer, OPTIONS)
     address = server.health_address
     assert (health_of(address), health_of(address, LIVENESS)) == ("NOT_SERVING", "SERVING")
@@ -62,7 +58,7 @@ def test_it_is_ready_while_the_server_serves_and_alive_before_and_afterwards(
     assert health_of(address).startswith("UNAVAILABLE: ")
 
 
-async def test_an_asyncio_server_does_the_same_and_can_be_not_ready(authorizer: Authorizer) -> None:
+async def test_an_asyncio_server_does_the_same_and_can_be_not_ready(authorizer):
     server = await create_aio_server("127.0.0.1:0", [], authorizer, OPTIONS)
     address = server.health_address
     assert (await ask(address), await ask(address, LIVENESS)) == ("NOT_SERVING", "SERVING")
@@ -83,9 +79,7 @@ async def test_an_asyncio_server_does_the_same_and_can_be_not_ready(authorizer: 
     assert seen == ["NOT_SERVING", "SERVING"]
 
 
-def test_beside_tls_it_is_plain_and_serves_nothing_else(
-    authorizer: Authorizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_beside_tls_it_is_plain_and_serves_nothing_else(authorizer, tmp_path, caplog):
     create_secrets(tmp_path / "secrets")
     tls = TlsFolder(tmp_path / "secrets" / "tls" / "worker")
     with create_server(
@@ -105,16 +99,14 @@ def test_beside_tls_it_is_plain_and_serves_nothing_else(
         assert health_of(server.address) != "SERVING"  # there health speaks TLS, as everything does
 
 
-def test_an_address_that_is_taken_is_told(authorizer: Authorizer) -> None:
+def test_an_address_that_is_taken_is_told(authorizer):
     with create_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
         taken = ServerOptions(health=server.health_address)
         with pytest.raises(InvalidInput, match=server.health_address):
             create_server("127.0.0.1:0", [], authorizer, taken)
 
 
-async def test_readiness_follows_what_is_needed(
-    authorizer: Authorizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readiness_follows_what_is_needed(authorizer, caplog, monkeypatch):
     monkeypatch.setattr(server_module, "ANSWER_S", 0.2)
     is_away, hangs, calls = False, asyncio.Event(), 0
     hangs.set()
@@ -128,23 +120,23 @@ async def test_readiness_follows_what_is_needed(
 
     async with await create_aio_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
         watch = Readiness(server, {"the store": check})
-        await watch.look()
+        await watch.check()
         assert await ask(server.health_address) == "SERVING"
         is_away = True
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         assert await ask(server.health_address) == "NOT_SERVING"
         assert caplog.text.count("not ready: the store: it has gone fishing") == 1
         is_away = False
         hangs.clear()
         before = calls
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         assert calls == before + 1  # one that hangs is not asked again
         assert "the store has not answered within 0.2 s" in caplog.text
         assert await ask(server.health_address, LIVENESS) == "SERVING"
         hangs.set()
-        await watch.look()
+        await watch.check()
         assert await ask(server.health_address) == "SERVING"
 
 
@@ -156,16 +148,14 @@ async def test_readiness_follows_what_is_needed(
         (["127.0.0.1:1"], "UNAVAILABLE"),
     ],
 )
-def test_the_probe_says_in_one_line_what_is_wrong(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_probe_says_in_one_line_what_is_wrong(arguments, expected, capsys):
     assert main(arguments) == 1
     output = capsys.readouterr()
     assert expected in output.out + output.err
     assert (output.out + output.err).count("\n") == 1
 
 
-def test_the_probe_is_a_command(authorizer: Authorizer) -> None:
+def test_the_probe_is_a_command(authorizer):
     with create_server("127.0.0.1:0", [], authorizer, OPTIONS) as server:
         command = [sys.executable, "-m", "podracer_platform.rpc.probe", server.health_address]
         found = subprocess.run(

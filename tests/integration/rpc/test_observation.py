@@ -48,7 +48,7 @@ def both(kept: KeptSpans, kind: str) -> FinishedSpan:
     )
 
 
-def test_a_call_within_a_span_is_one_on_both_sides(stub: Any, kept: KeptSpans) -> None:
+def test_a_call_within_a_span_is_one_on_both_sides(stub, kept):
     with span("outer", begins=True):
         stub.unary(b"hello")
     server, client = both(kept, "server"), both(kept, "client")
@@ -59,7 +59,7 @@ def test_a_call_within_a_span_is_one_on_both_sides(stub: Any, kept: KeptSpans) -
     assert server.attributes == client.attributes == {"code": "OK"}
 
 
-def test_a_call_that_fails_says_how(stub: Any, kept: KeptSpans) -> None:
+def test_a_call_that_fails_says_how(stub, kept):
     with span("outer", begins=True), pytest.raises(NotFound):
         stub.unary(b"NotFound")
     server, client = both(kept, "server"), both(kept, "client")
@@ -67,14 +67,14 @@ def test_a_call_that_fails_says_how(stub: Any, kept: KeptSpans) -> None:
     assert (client.error, server.error) == ("NOT_FOUND", "NotFound: on purpose")
 
 
-def test_a_call_that_is_begun_ends_later(stub: Any, kept: KeptSpans) -> None:
+def test_a_call_that_is_begun_ends_later(stub, kept):
     with span("outer", begins=True):
         call = stub.unary.future(b"hello")
     assert call.result() == b"pod  0"
     assert both(kept, "client").attributes == {"code": "OK"}
 
 
-def test_without_a_span_there_is_none_and_streams_have_none(stub: Any, kept: KeptSpans) -> None:
+def test_without_a_span_there_is_none_and_streams_have_none(stub, kept):
     stub.unary(b"hello")
     with span("outer", begins=True):
         assert list(stub.stream_stream(iter([b"hello"]))) == [b"pod  0"]
@@ -82,7 +82,7 @@ def test_without_a_span_there_is_none_and_streams_have_none(stub: Any, kept: Kep
     assert [one.name for one in kept.spans] == ["outer"]
 
 
-def test_calls_are_counted_by_how_they_ended(stub: Any, counted: CountedMetrics) -> None:
+def test_calls_are_counted_by_how_they_ended(stub, counted):
     stub.unary(b"hello")
     stub.unary(b"hello")
     for failing in (b"NotFound", b"bug"):
@@ -95,7 +95,7 @@ def test_calls_are_counted_by_how_they_ended(stub: Any, counted: CountedMetrics)
     wait_until(lambda: counted.counts(metrics.RPC_SERVER) == on_server, 60, "the server's count")
 
 
-async def test_the_same_with_asyncio(world: Any, kept: KeptSpans, counted: CountedMetrics) -> None:
+async def test_the_same_with_asyncio(world, kept, counted):
     async with (
         await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer) as server,
         open_aio_channel(server.address, "pod-token") as channel,

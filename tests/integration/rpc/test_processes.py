@@ -57,7 +57,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_drains(kind, number, tmp_path):
     (tmp_path / "pod").write_text("pod-token\n")
     command = [sys.executable, "-c", SERVER, str(tmp_path), kind]
     with subprocess.Popen(
@@ -73,7 +73,7 @@ def test_a_signal_drains(kind: str, number: signal.Signals, tmp_path: Path) -> N
     assert (output, process.returncode) == ("drained\n", 0), errors
 
 
-def test_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
+def test_child_dies_with_its_killed_parent(tmp_path):
     (tmp_path / "pod").write_text("pod-token\n")
     command = [sys.executable, "-c", PARENT, SERVER, str(tmp_path), "sync"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -88,7 +88,7 @@ def test_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_child_whose_parent_has_gone_already_exits(tmp_path: Path) -> None:
+def test_child_whose_parent_has_gone_already_exits(tmp_path):
     environment = dict(os.environ, PODRACER_PARENT_PID="1")
     if os.getpid() == 1:
         pytest.skip("we are process 1")

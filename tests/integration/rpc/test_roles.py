@@ -81,7 +81,7 @@ def rows() -> Iterator[Row]:
         )
 
 
-def test_the_table_is_what_the_protos_state() -> None:
+def test_the_table_is_what_the_protos_state():
     assert TABLE.findall(PAGE.read_text()) == [matrix()], "run `make protos`"
     # what a viewer may do changes nothing, and nothing of what a pod does is an act
     for row in rows():
@@ -157,9 +157,7 @@ async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_each_server_does_what_the_table_says(
-    server: str, tmp_path: Path, tokens: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_server_does_what_the_table_says(server, tmp_path, tokens, caplog):
     caplog.set_level("INFO", "podracer.audit")
     own = [row for row in rows() if row.method.startswith(f"/podracer.{server}.")]
     async with running(server, tmp_path) as (address, lease):

@@ -8,7 +8,7 @@ from support.s3_server import PROGRAMS
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_is_on_path(name: str) -> None:
+def test_is_on_path(name):
     """Elsewhere a missing server is left out in silence."""
     program = PROGRAMS[name]
     if program.path is None:

@@ -31,17 +31,17 @@ NONE = np.zeros((0, 400))
         (100, 2.53060),
     ],
 )
-def test_the_expected_maximum_on_paper(count: int, expected: float) -> None:
+def test_the_expected_maximum_on_paper(count, expected):
     assert expected_maximum(count) == pytest.approx(expected, abs=1e-4)
 
 
-def test_it_never_falls_below_that_of_one() -> None:
+def test_it_never_falls_below_that_of_one():
     counts = np.linspace(1.0, 3.0, 50)
     assert sorted(found := [expected_maximum(count) for count in counts]) == found
     assert found[0] == 0.0
 
 
-def test_independent_trials_on_paper() -> None:
+def test_independent_trials_on_paper():
     """Three series of which two are equal and one correlates with none: the average correlation is
     1 / 3."""
     first, second = np.array([1.0, -1.0, 1.0, -1.0]), np.array([1.0, 1.0, -1.0, -1.0])
@@ -54,7 +54,7 @@ def test_independent_trials_on_paper() -> None:
     assert independent_trials(np.stack([first, 0 * first]), 31) == 31.0, "one that holds"
 
 
-def test_a_search_on_paper() -> None:
+def test_a_search_on_paper():
     """Excess returns of +3 and -1 ‰ in turn: mean 1 ‰, no skewness, kurtosis 1, and no days that
     resemble those before them. The standard error is then that of independent normal returns."""
     days = 400
@@ -78,7 +78,7 @@ def test_a_search_on_paper() -> None:
     assert (alone.is_there, among.is_there) == (True, False), "the best of ten is as good by chance"
 
 
-def test_skewness_and_dependence_widen_the_standard_error() -> None:
+def test_skewness_and_dependence_widen_the_standard_error():
     generator = np.random.default_rng(3)
     plain = generator.standard_normal(1000)
     skewed = 1.0 - generator.exponential(size=1000)
@@ -93,7 +93,7 @@ def test_skewness_and_dependence_widen_the_standard_error() -> None:
     assert p_values[2] > 0.05 > p_values[0]
 
 
-def test_what_holds_has_no_edge() -> None:
+def test_what_holds_has_no_edge():
     holding = np.random.default_rng(0).normal(0.001, 0.01, 100)
     found = edge_over_holding(holding, holding, holding[None], 7)
     assert (found.excess_sharpe_ratio, found.is_there) == (0.0, False)
@@ -104,12 +104,12 @@ def test_what_holds_has_no_edge() -> None:
 
 
 @pytest.mark.parametrize(("days", "others"), [(19, 19), (100, 99)])
-def test_too_few_days_and_other_days_are_refused(days: int, others: int) -> None:
-    with pytest.raises(InvalidInput, match="shows in 20 days or more, the same of all"):
+def test_too_few_days_and_other_days_are_refused(days, others):
+    with pytest.raises(InvalidInput, match="shows in 20"):
         edge_over_holding(np.zeros(days), np.zeros(days), np.zeros((2, others)), 3)
 
 
-def test_the_best_of_many_without_an_edge_is_seldom_called_one() -> None:
+def test_the_best_of_many_without_an_edge_is_seldom_called_one():
     """At 5 %, 3 of 60 searches; the correlated ones have an average correlation of 0.5. Without
     regard to the number of trials more than half would be."""
     generator = np.random.default_rng(7)
@@ -122,7 +122,7 @@ def test_the_best_of_many_without_an_edge_is_seldom_called_one() -> None:
         assert 1 <= false <= 7
 
 
-def test_as_text() -> None:
+def test_as_text():
     none = Edge(0.42, 60, 17.2, 0.9, 0.714)
     assert validation_text(none) == (
         "excess over holding, Sharpe ratio 0.42; the best of about 17 independent trials without "

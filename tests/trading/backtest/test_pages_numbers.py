@@ -21,7 +21,7 @@ from podracer_trading.backtest import (
 )
 
 
-def test_months_by_hand() -> None:
+def test_months_by_hand():
     times = np.array(
         ["2018-12-28", "2018-12-31", "2019-01-02", "2019-01-31", "2019-03-01"], "datetime64[us]"
     )
@@ -34,7 +34,7 @@ def test_months_by_hand() -> None:
     assert list(found) == sorted(found)
 
 
-def test_falls_by_hand() -> None:
+def test_falls_by_hand():
     values = np.array([100.0, 90.0, 100.0, 120.0, 60.0, 90.0, 121.0, 120.0])
     assert drawdowns(values) == [
         Drawdown(pytest.approx(-0.5), 3, 4, 6),
@@ -45,14 +45,14 @@ def test_falls_by_hand() -> None:
     assert drawdowns(np.array([1.0, 1.0, 2.0])) == []
 
 
-def test_the_deepest_fall_is_the_largest_drawdown() -> None:
+def test_the_deepest_fall_is_the_largest_drawdown():
     values = np.exp(np.random.default_rng(0).normal(0, 0.02, 500).cumsum())
     falls = drawdowns(values)
     assert falls[0] == largest_drawdown(values)
     assert [fall.depth for fall in falls] == sorted(fall.depth for fall in falls)
 
 
-def test_paired_intervals_take_the_same_days_of_both() -> None:
+def test_paired_intervals_take_the_same_days_of_both():
     generator = np.random.default_rng(1)
     market = generator.normal(0.0005, 0.02, 500)
     better = market + 0.001 + generator.normal(0.0, 0.0005, 500)
@@ -63,7 +63,7 @@ def test_paired_intervals_take_the_same_days_of_both() -> None:
     assert upper - lower < 0.3 * (alone[1] - alone[0]), "what both have in common falls out"
     assert paired_interval(market, market, sharpe_ratio) == (0.0, 0.0)
     assert paired_interval(market[:1], better[:1], sharpe_ratio) == (0.0, 0.0)
-    with pytest.raises(InvalidInput, match="the same days of both series, not 500 and 499"):
+    with pytest.raises(InvalidInput, match="both series"):
         paired_interval(market, market[1:], sharpe_ratio)
 
 
@@ -78,7 +78,7 @@ def record(bars: int, stocks: int) -> BacktestRecord:
 
 
 @pytest.mark.parametrize(("bars", "stocks"), [(2, 1), (5000, 30), (7, 0)])
-def test_a_record_comes_back_from_messages_of_bounded_size(bars: int, stocks: int) -> None:
+def test_a_record_comes_back_from_messages_of_bounded_size(bars, stocks):
     sent = record(bars, stocks)
     pieces = list(record_to_messages(3, sent))
     assert max(piece.ByteSize() for piece in pieces) < 1.1 * (1 << 20)
@@ -86,5 +86,5 @@ def test_a_record_comes_back_from_messages_of_bounded_size(bars: int, stocks: in
     received = record_from_messages(pieces, sent.tickers, bars)
     for field in fields(BacktestRecord):
         np.testing.assert_array_equal(getattr(received, field.name), getattr(sent, field.name))
-    with pytest.raises(DataCorrupted, match="numbers of value"):
+    with pytest.raises(DataCorrupted, match="numbers"):
         record_from_messages(pieces[:-1], sent.tickers, bars)

@@ -12,7 +12,7 @@ from podracer_core.errors import InvalidInput
 from podracer_trading.backtest import daily_returns, largest_drawdown, performance
 
 
-def test_four_days_on_paper() -> None:
+def test_four_days_on_paper():
     # 100 → 110 → 99 → 99 → 108.9: returns 0.1, -0.1, 0, 0.1.
     found = performance(np.array([0.1, -0.1, 0.0, 0.1]))
     # 1.1 · 0.9 · 1 · 1.1 = 1.089; four days are 4 / 252 of a year.
@@ -29,7 +29,7 @@ def test_four_days_on_paper() -> None:
     assert found.calmar_ratio == pytest.approx((1.089**63 - 1) / 0.1)
 
 
-def test_an_account_that_never_moves() -> None:
+def test_an_account_that_never_moves():
     found = performance(np.zeros(5))
     assert found.sharpe_ratio == found.max_drawdown == found.annual_volatility == 0.0
     assert math.isnan(found.sortino_ratio)
@@ -43,14 +43,14 @@ def test_an_account_that_never_moves() -> None:
     }
 
 
-def test_where_the_largest_fall_is() -> None:
+def test_where_the_largest_fall_is():
     found = largest_drawdown(np.array([10.0, 12.0, 9.0, 11.0, 12.0, 13.0, 12.5]))
     assert (found.peak, found.trough, found.recovery) == (1, 2, 4)
     assert found.depth == pytest.approx(-0.25)
     assert largest_drawdown(np.array([10.0, 8.0])).recovery is None
 
 
-def test_bars_of_a_day_are_compounded() -> None:
+def test_bars_of_a_day_are_compounded():
     times = np.array(
         ["2020-01-02T10:00", "2020-01-02T15:00", "2020-01-03T10:00", "2020-01-03T15:00"],
         "datetime64[us]",
@@ -62,18 +62,18 @@ def test_bars_of_a_day_are_compounded() -> None:
     assert daily_returns(days, np.array([100.0, 110.0, 99.0])) == pytest.approx([0.1, -0.1])
 
 
-def test_what_has_no_returns_is_refused() -> None:
+def test_what_has_no_returns_is_refused():
     days = np.array(["2020-01-02", "2020-01-03"], "datetime64[us]")
-    with pytest.raises(InvalidInput, match="two values or more"):
+    with pytest.raises(InvalidInput, match="two values"):
         daily_returns(days[:1], np.array([1.0]))
-    with pytest.raises(InvalidInput, match=r"at 2020-01-03.* it is 0"):
+    with pytest.raises(InvalidInput, match="2020-01-03"):
         daily_returns(days, np.array([1.0, 0.0]))
-    with pytest.raises(InvalidInput, match="one at least"):
+    with pytest.raises(InvalidInput, match="least"):
         performance(np.array([]))
 
 
 @pytest.mark.parametrize("days", [2, 30, 500])
-def test_equal_to_the_librarys(days: int) -> None:
+def test_equal_to_the_librarys(days):
     returns = np.random.default_rng(days).normal(0.0004, 0.012, days)
     theirs = {
         "cumulative_return": empyrical.cum_returns_final(returns),

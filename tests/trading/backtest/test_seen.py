@@ -40,12 +40,12 @@ def market(folder: Path, bars: int = 10) -> Market:
         ({"train_end": DAYS[3], "evaluation_start": "2040-01-01"}, range(4), range(0)),
     ],
 )
-def test_by_hand(tmp_path: Path, kwargs: dict[str, Any], trained: range, selected: range) -> None:
+def test_by_hand(tmp_path, kwargs, trained, selected):
     for mask, bars in zip(seen_bars(kwargs, market(tmp_path)), (trained, selected), strict=True):
         assert np.flatnonzero(mask).tolist() == list(bars)
 
 
-def test_what_came_since_is_new(tmp_path: Path) -> None:
+def test_what_came_since_is_new(tmp_path):
     """Six days were there at the time, and ten are now."""
     former, longer = market(tmp_path, 6), market(tmp_path)
     kwargs: dict[str, Any] = {"train_fraction": 0.5, "validation_fraction": 0.5}

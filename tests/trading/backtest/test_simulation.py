@@ -68,7 +68,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_a_policy_is_played_as_an_evaluation_plays_it(table: Path, fill: str) -> None:
+def test_a_policy_is_played_as_an_evaluation_plays_it(table, fill):
     environment = made(table, fill=fill)
     record = play_policy(Contrarian(), environment)
     (result,) = GreedyEvaluator(lambda _: made(table, fill=fill), all_alike=True).evaluate(
@@ -88,7 +88,7 @@ def test_a_policy_is_played_as_an_evaluation_plays_it(table: Path, fill: str) ->
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_baselines_pay_the_same(table: Path, name: str) -> None:
+def test_baselines_pay_the_same(table, name):
     environment = made(table)
     record = play_baseline(name, environment)
     assert (record.cash >= 0).all()
@@ -105,7 +105,7 @@ def test_baselines_pay_the_same(table: Path, name: str) -> None:
         assert set(record.value) == {50_000.0}
 
 
-def test_noise_on_the_future_changes_no_past_decision(table: Path, tmp_path: Path) -> None:
+def test_noise_on_the_future_changes_no_past_decision(table, tmp_path):
     bar = 40  # of the record
     honest = made(table)
     start = str(honest.market.times[honest.bars.start + bar + 1])[:10]
@@ -120,7 +120,7 @@ def test_noise_on_the_future_changes_no_past_decision(table: Path, tmp_path: Pat
     assert closes(honest)[bar + 1].tolist() != closes(environment)[bar + 1].tolist()
 
 
-def test_from_a_day_to_a_day_with_the_training_splits_scale(table: Path) -> None:
+def test_from_a_day_to_a_day_with_the_training_splits_scale(table):
     whole = made(table)
     part = made(table, evaluation_start=str(DAYS[100]), evaluation_end=str(DAYS[119]))
     times = part.market.times[part.bars.start : part.bars.stop]
@@ -142,24 +142,24 @@ def test_from_a_day_to_a_day_with_the_training_splits_scale(table: Path) -> None
             made(table, **wrong)
 
 
-def test_files(table: Path) -> None:
+def test_files(table):
     environment = made(table)
     record = play_policy(Contrarian(), environment)
     equity = equity_csv(record).splitlines()
     assert equity[0] == "time,value,cash"
     assert [float(line.split(",")[1]) for line in equity[1:]] == record.value.tolist()
     assert holdings_csv(record).splitlines()[0] == "time," + ",".join(record.tickers)
-    with pytest.raises(InvalidInput, match="not a trade CSV"):
+    with pytest.raises(InvalidInput, match="a trade CSV"):
         replay(equity_csv(record), 1.0, record.tickers, record.times, closes(environment))
-    with pytest.raises(InvalidInput, match="trade 1: no bars for"):
+    with pytest.raises(InvalidInput, match="trade 1"):
         replay(trades_csv(record), 1.0, ("other",), record.times, closes(environment)[:, :1])
 
 
-def test_what_cannot_be_played(table: Path) -> None:
-    with pytest.raises(InvalidInput, match="no baseline 'gold'; expected one of buy_and_hold"):
+def test_what_cannot_be_played(table):
+    with pytest.raises(InvalidInput, match="baseline 'gold'"):
         play_baseline("gold", made(table))
     two = StockTrading(2, evaluation=True, table=str(table), indicators=["rsi"])
-    with pytest.raises(InvalidInput, match="one policy in one account, not 1 × 2"):
+    with pytest.raises(InvalidInput, match="account, not 1 × 2"):
         play_policy(Contrarian(), two)
 
 

@@ -35,16 +35,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     size=st.sampled_from([1.0, 5.0, 0.05]),
     seed=st.integers(0, 10**6),
 )
-def test_value(
-    table: Path,
-    initial_cash: float,
-    max_stock: int,
-    costs: tuple[float, float],
-    minimum_trade: int,
-    fill: str,
-    size: float,
-    seed: int,
-) -> None:
+def test_value(table, initial_cash, max_stock, costs, minimum_trade, fill, size, seed):
     buy_cost, sell_cost = costs
     options = {
         "gaps": "forward_fill",
@@ -97,7 +88,7 @@ def test_value(
 
 @settings(max_examples=40, derandomize=True, database=None)
 @given(seed=st.integers(0, 10**6), stocks=st.integers(1, 9), minimum=st.sampled_from([1, 10]))
-def test_the_order_of_the_stocks_plays_no_part(seed: int, stocks: int, minimum: int) -> None:
+def test_the_order_of_the_stocks_plays_no_part(seed, stocks, minimum):
     generator = torch.Generator().manual_seed(seed)
     wanted = torch.randint(-50, 90, (7, stocks), generator=generator).double()
     price = torch.rand(7, stocks, generator=generator, dtype=torch.float64) * 100
@@ -116,7 +107,7 @@ def test_the_order_of_the_stocks_plays_no_part(seed: int, stocks: int, minimum: 
     assert torch.equal(traded[enough], wanted[enough])
 
 
-def test_an_order_by_hand() -> None:
+def test_an_order_by_hand():
     """Sell 10 of the 30; then 5,000 + 10 × 100 × 0.99 = 5,990 are there for (100 × 50 + 40 × 25) ×
     1.01 = 6,060."""
     wanted = torch.tensor([[-10.0, 100.0, 40.0, -5.0]], dtype=torch.float64)
@@ -132,7 +123,7 @@ def test_an_order_by_hand() -> None:
     assert cash.item() == pytest.approx(5990 - 1.01 * (98 * 50 + 39 * 25))
 
 
-def test_small_orders() -> None:
+def test_small_orders():
     """None below the minimum, but the last shares of a stock can be sold."""
     wanted = torch.tensor([[9.0], [-9.0], [-9.0], [10.0], [-30.0]], dtype=torch.float64)
     shares = torch.tensor([[0.0], [50.0], [9.0], [0.0], [4.0]], dtype=torch.float64)
@@ -142,7 +133,7 @@ def test_small_orders() -> None:
     assert traded[:, 0].tolist() == [0.0, 0.0, -9.0, 10.0, -4.0]
 
 
-def test_the_last_bit_of_the_cash() -> None:
+def test_the_last_bit_of_the_cash():
     """An account that can pay for exactly what it orders is left with nothing, never with less: a
     negative rest would be divided among the next day's purchases as negative shares."""
     price = torch.arange(1.0, 1001.0, dtype=torch.float64)[:, None] / 100

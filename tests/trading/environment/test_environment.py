@@ -24,6 +24,7 @@ from podracer_core.random_numbers import derive_key
 from podracer_platform.training_messages import inspected
 from podracer_trading.environment import StockTrading
 from podracer_trading.info import STOCK_TRADING, StockTradingConfig
+from support.errors import raises
 from support.stock_market import days_of, market_rows, split_shares, write_csv
 
 ROWS = market_rows(3, 120, seed=4)
@@ -47,7 +48,7 @@ def made(table: Path, num_envs: int, limit: int | None = None, **kwargs: Any) ->
     return environment
 
 
-def test_the_catalogue_says_what_it_takes() -> None:
+def test_the_catalogue_says_what_it_takes():
     arguments = {each.name: each for each in STOCK_TRADING.arguments}
     config = {field.name: field for field in fields(StockTradingConfig)}
     assert set(arguments) == set(config)
@@ -59,7 +60,7 @@ def test_the_catalogue_says_what_it_takes() -> None:
             assert argument.default == config[name].default
 
 
-def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_inspection(table, caplog):
     with caplog.at_level(logging.INFO):
         found = inspect_environment(spec(table))
     assert found.observation_space.shape == (1 + 3 + 3 * 3,)  # type: ignore[union-attr]
@@ -85,30 +86,28 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     ).description.deterministic_evaluation
 
 
-def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"environment.kwargs.sell_costs: unknown key; did you mean sell_cost"
-    ) as caught:
+def test_wrong_arguments_come_with_the_nearest_name(table):
+    with raises(InvalidInput, field="environment.kwargs.sell_costs") as caught:
         made(table, 1, sell_costs=0.1)
     assert caught.value.violations[0].field == "environment.kwargs.sell_costs"
-    with pytest.raises(InvalidInput, match=r"environment.kwargs.table: is missing; expected text"):
+    with raises(InvalidInput, field="environment.kwargs.table"):
         make_vec_environment(EnvironmentSpec(id="StockTrading-v0"), 1)
 
 
-def test_a_job_cannot_have_evaluation_for_training(table: Path) -> None:
+def test_a_job_cannot_have_evaluation_for_training(table):
     """Else it would train on the validation split without a word."""
-    with pytest.raises(InvalidInput, match="Podracer sets this argument") as caught:
+    with raises(InvalidInput, field="environment.kwargs.evaluation") as caught:
         made(table, 1, evaluation=True)
     assert caught.value.violations[0].field == "environment.kwargs.evaluation"
 
 
 @pytest.mark.parametrize("limit", [0, -5])
-def test_episodes_of_no_length(table: Path, limit: int) -> None:
-    with pytest.raises(InvalidInput, match="max_episode_steps must be at least 1"):
+def test_episodes_of_no_length(table, limit):
+    with raises(InvalidInput, field="environment.max_episode_steps"):
         made(table, 1, max_episode_steps=limit)
 
 
-def test_training_starts_anywhere(table: Path) -> None:
+def test_training_starts_anywhere(table):
     environment = made(table, 500)
     environment.reset(derive_key(0, torch.arange(500)))
     state = environment.state()
@@ -126,7 +125,7 @@ def test_training_starts_anywhere(table: Path) -> None:
     assert not fixed.state()["state.shares"].any()
 
 
-def test_episodes_end_at_the_limit_with_the_true_last_observation(table: Path) -> None:
+def test_episodes_end_at_the_limit_with_the_true_last_observation(table):
     environment = made(table, 4, limit=10)
     environment.reset(torch.arange(4))
     bars = environment.state()["state.bar"]
@@ -141,7 +140,7 @@ def test_episodes_end_at_the_limit_with_the_true_last_observation(table: Path) -
     assert made(table, 1, limit=1000).max_episode_steps == 60  # no longer than the split
 
 
-def test_what_an_agent_sees(table: Path) -> None:
+def test_what_an_agent_sees(table):
     environment = made(
         table,
         2,
@@ -167,7 +166,7 @@ def test_what_an_agent_sees(table: Path) -> None:
     assert step.observation[:, 11:].tolist() == [[0.75, 0.0, 0.0], [0.0, 0.0, 0.75]]
 
 
-def test_evaluation_is_always_the_same(table: Path) -> None:
+def test_evaluation_is_always_the_same(table):
     """Cash alone at the first bar of validation, whatever the seed; to its last bar, whatever the
     limit."""
     environment = make_vec_environment(spec(table, limit=5), 3, evaluation=True)
@@ -208,7 +207,7 @@ class BuyMore:
         return amount[:, None, None].expand(*observation.shape[:2], 3)
 
 
-def test_one_episode_judges(table: Path) -> None:
+def test_one_episode_judges(table):
     """Episodes of an evaluation are all alike, so one is played; its return is that of all, and the
     interval says how sure it is on other days of the kind."""
     made_for: list[int] = []
@@ -255,7 +254,7 @@ def test_one_episode_judges(table: Path) -> None:
     assert results[1].mean == pytest.approx(total, rel=1e-6)
 
 
-def test_an_action_of_nan_ends_only_its_own_episode(table: Path) -> None:
+def test_an_action_of_nan_ends_only_its_own_episode(table):
     environment = made(table, 3)
     environment.reset(torch.arange(3))
     action = torch.zeros(3, 3)
@@ -267,13 +266,13 @@ def test_an_action_of_nan_ends_only_its_own_episode(table: Path) -> None:
     assert environment.state()["state.cash"].isfinite().all()
 
 
-def test_an_evaluation_that_would_be_impossible_is_refused_at_once(table: Path) -> None:
-    with pytest.raises(InvalidInput, match="the validation split has 0 bars"):
+def test_an_evaluation_that_would_be_impossible_is_refused_at_once(table):
+    with raises(InvalidInput, field="environment.kwargs.train_end"):
         made(table, 1, train_end=DAYS[-1])
     assert made(table, 1, train_end=DAYS[-1], evaluation_split="train").split == "train"
 
 
-def test_who_has_no_validation_is_evaluated_where_training_trades(table: Path) -> None:
+def test_who_has_no_validation_is_evaluated_where_training_trades(table):
     for ends in (
         {"train_end": DAYS[80], "validation_end": DAYS[80]},
         {"train_fraction": 0.8, "validation_fraction": 0.0},
@@ -301,7 +300,7 @@ KNOBS = {"cool_down": 2, "minimum_trade": 5, "turbulence_threshold": 6.0, "turbu
 
 
 @pytest.mark.gpu
-def test_a_gpu_does_the_same(table: Path) -> None:
+def test_a_gpu_does_the_same(table):
     found = [
         _outcome(
             StockTrading(64, device, 20, table=table, indicators=["rsi", "turbulence"], **KNOBS), 50
@@ -313,7 +312,7 @@ def test_a_gpu_does_the_same(table: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_step_can_be_captured(table: Path) -> None:
+def test_a_step_can_be_captured(table):
     environment = StockTrading(
         64, "cuda", 20, table=table, indicators=["rsi", "turbulence"], **KNOBS
     )

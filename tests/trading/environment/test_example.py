@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "stock_trading"
 
 
-def test_the_table_is_what_its_script_makes(tmp_path: Path) -> None:
+def test_the_table_is_what_its_script_makes(tmp_path):
     script = shutil.copy(EXAMPLE / "make_prices.py", tmp_path)
     runpy.run_path(script, run_name="__main__")
     assert (tmp_path / "prices.csv").read_bytes() == (EXAMPLE / "prices.csv").read_bytes()
 
 
-def test_the_job_is_what_the_environment_takes() -> None:
+def test_the_job_is_what_the_environment_takes():
     job = load_job_file(EXAMPLE / "job.yaml")
     environment = StockTrading(
         2, **job.environment.kwargs, **{name: str(path) for name, path in job.data.items()}
@@ -30,7 +30,7 @@ def test_the_job_is_what_the_environment_takes() -> None:
     assert environment.market.report.filled_bars == 8
 
 
-def test_the_page_names_every_argument() -> None:
+def test_the_page_names_every_argument():
     page = (ROOT / "docs" / "environments" / "stock_trading.md").read_text()
     table = page.partition("## Arguments")[2]
     assert [

@@ -76,9 +76,7 @@ def seen(path: Path, bar: int, daily_limit: float | None) -> Mapping[str, Any]:
     seed=st.integers(0, 99),
     daily_limit=st.sampled_from([None, 0.1, 0.2]),
 )
-def test_what_is_known_of_the_market(
-    folder: Path, bar: int, seed: int, daily_limit: float | None
-) -> None:
+def test_what_is_known_of_the_market(folder, bar, seed, daily_limit):
     one = seen(write_csv(folder / "one.csv", MARKET), bar, daily_limit)
     other = seen(
         write_csv(folder / "other.csv", with_noise_after(bar, seed, MARKET)), bar, daily_limit
@@ -112,7 +110,7 @@ def trade(path: Path, bar: int, fill: str) -> list[Tensor]:
     seed=st.integers(0, 99),
     fill=st.sampled_from(["next_open", "same_close"]),
 )
-def test_what_an_agent_sees_and_gets(folder: Path, bar: int, seed: int, fill: str) -> None:
+def test_what_an_agent_sees_and_gets(folder, bar, seed, fill):
     """Standardized with the training rows, so the noise begins after them."""
     one = trade(write_csv(folder / "one.csv", MARKET), bar, fill)
     other = trade(write_csv(folder / "other.csv", with_noise_after(bar, seed, MARKET)), bar, fill)
@@ -120,7 +118,7 @@ def test_what_an_agent_sees_and_gets(folder: Path, bar: int, seed: int, fill: st
     assert all(torch.equal(value, noisy) for value, noisy in zip(one, other, strict=True))
 
 
-def test_the_noise_is_seen_afterwards(folder: Path) -> None:
+def test_the_noise_is_seen_afterwards(folder):
     """The comparison above can fail."""
     one = trade(write_csv(folder / "one.csv", MARKET), 120, "next_open")
     other = trade(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ PEER = Path(__file__).parents[3] / "benchmarks" / "peers" / "stock_trading_env.p
     ids=["plain", "all knobs"],
 )
 @pytest.mark.parametrize("name", ["StockTradingEnv", "ArrayStockTradingEnv"])
-def test_same_numbers(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+def test_same_numbers(tmp_path, name, options):
     rows = market_rows(4, 120, seed=8)
     table = write_csv(tmp_path / "prices.csv", without(rows, {"AAB": days_of(rows)[70:72]}))
     spec = importlib.util.spec_from_file_location("stock_trading_env", PEER)

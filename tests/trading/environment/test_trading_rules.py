@@ -4,16 +4,14 @@ real one."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from podracer_trading.environment import StockTrading
 from support.plain_stock_trading import PlainAccount, PlainRules, plain_market, plain_turbulence
-from support.stock_market import days_of, market_rows, split_shares, without, write_csv
+from support.stock_market import a_shares, days_of, market_rows, split_shares, without, write_csv
 
-REAL_TABLE = Path(__file__).parents[4] / "shared" / "data" / "china_a_shares_daily.csv"
 WINDOW = 30  # of turbulence, so that a short table will do
 
 
@@ -87,7 +85,7 @@ def follow(
     ],
     ids=str,
 )
-def test_a_made_up_market(table: Path, options: dict[str, Any]) -> None:
+def test_a_made_up_market(table, options):
     indicators = ["macd", "rsi", "cci", "adx", "bollinger"]
     environment = StockTrading(
         4, table=table, gaps="forward_fill", indicators=indicators, split="all", **options
@@ -101,7 +99,7 @@ def test_a_made_up_market(table: Path, options: dict[str, Any]) -> None:
     assert follow(environment, table, rules, 62) > 1000
 
 
-def test_everything_is_sold_in_turbulence(tmp_path: Path) -> None:
+def test_everything_is_sold_in_turbulence(tmp_path):
     table = write_csv(tmp_path / "prices.csv", market_rows(4, 150, seed=5))
     options = {
         "turbulence_window": WINDOW,
@@ -127,13 +125,13 @@ def test_everything_is_sold_in_turbulence(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.skipif(not REAL_TABLE.exists(), reason=f"the table of A-shares is not at {REAL_TABLE}")
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_a_real_market(evaluation: bool) -> None:
+def test_a_real_market(evaluation):
+    table = a_shares()
     environment = StockTrading(
         3,
         evaluation=evaluation,
-        table=REAL_TABLE,
+        table=table,
         columns={"ticker": "tic"},
         gaps="forward_fill",
         train_end="2018-12-31",
@@ -141,4 +139,4 @@ def test_a_real_market(evaluation: bool) -> None:
     )
     steps = environment.max_episode_steps
     assert steps == (245 if evaluation else 360)
-    assert follow(environment, REAL_TABLE, PlainRules(max_stock=2000), steps - 1, "tic") > 10_000
+    assert follow(environment, table, PlainRules(max_stock=2000), steps - 1, "tic") > 10_000

@@ -15,7 +15,7 @@ def inspected(tmp_path: Path, rows: list[Row], daily_limit: float | None = None)
     return inspect(checked(read_table(str(write_csv(tmp_path / "t.csv", rows)), {})), daily_limit)
 
 
-def test_gaps_are_counted_in_bars_and_stretches(tmp_path: Path) -> None:
+def test_gaps_are_counted_in_bars_and_stretches(tmp_path):
     rows = market_rows(2, 20)
     days = days_of(rows)
     found = inspected(tmp_path, without(rows, {"AAB": [days[3], days[4], days[9], days[19]]}))
@@ -26,14 +26,14 @@ def test_gaps_are_counted_in_bars_and_stretches(tmp_path: Path) -> None:
     ]
 
 
-def test_bars_of_no_volume_are_counted(tmp_path: Path) -> None:
+def test_bars_of_no_volume_are_counted(tmp_path):
     rows = market_rows(1, 10)
     rows[4]["volume"] = rows[7]["volume"] = 0
     assert inspected(tmp_path, rows).tickers[0].no_volume == 2
 
 
 @pytest.mark.parametrize("shares", [2.0, 10.0, 0.25])
-def test_splits_and_reverse_splits_are_told_by_their_ratio(tmp_path: Path, shares: float) -> None:
+def test_splits_and_reverse_splits_are_told_by_their_ratio(tmp_path, shares):
     rows = market_rows(2, 40, volatility=0.005)
     day = days_of(rows)[25]
     found = inspected(tmp_path, split_shares(rows, "AAB", day, shares))
@@ -43,7 +43,7 @@ def test_splits_and_reverse_splits_are_told_by_their_ratio(tmp_path: Path, share
     assert not found.jumps
 
 
-def test_a_jump_is_far_from_what_the_ticker_does(tmp_path: Path) -> None:
+def test_a_jump_is_far_from_what_the_ticker_does(tmp_path):
     rows = market_rows(2, 200, volatility=0.005)
     day = days_of(rows)[120]
     found = inspected(tmp_path, split_shares(rows, "AAA", day, 1 / 1.3))
@@ -53,7 +53,7 @@ def test_a_jump_is_far_from_what_the_ticker_does(tmp_path: Path) -> None:
     assert not found.splits
 
 
-def test_one_bar_is_no_reason_to_divide_by_zero(tmp_path: Path) -> None:
+def test_one_bar_is_no_reason_to_divide_by_zero(tmp_path):
     found = inspected(tmp_path, market_rows(1, 1))
     assert (found.bar_length_s, found.jumps, found.splits) == (0, (), ())
     flat = market_rows(1, 10)

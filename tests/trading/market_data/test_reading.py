@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def lines(**changes: str) -> bytes:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_pieces_make_the_whole(tmp_path: Path, compress: object) -> None:
+def test_pieces_make_the_whole(tmp_path, compress):
     path = tmp_path / "prices.csv"
     path.write_bytes(compress(lines()))  # type: ignore[operator]
     table = read_table(str(path), {})
@@ -56,9 +55,7 @@ def test_pieces_make_the_whole(tmp_path: Path, compress: object) -> None:
         ({"time": "2020-01-05 09:30Z"}, rf"row {BAD}: 'time' is '2020-01-05 09:30Z'"),
     ],
 )
-def test_a_bad_cell_is_named_by_its_row_of_the_file(
-    tmp_path: Path, changes: dict[str, str], told: str
-) -> None:
+def test_a_bad_cell_is_named_by_its_row_of_the_file(tmp_path, changes, told):
     path = tmp_path / "prices.csv"
     path.write_bytes(lines(**changes))
     with pytest.raises(InvalidInput, match=told):

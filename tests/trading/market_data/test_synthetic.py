@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def returns(table: PriceTable) -> np.ndarray:
     return np.diff(np.log(table.prices[:, 3].reshape(len(table.tickers), -1)), axis=1).T
 
 
-def test_the_seed_makes_the_market() -> None:
+def test_the_seed_makes_the_market():
     one, again = (make_market(SyntheticMarket(seed=3, halts=2, ex_rights=1)) for _ in range(2))
     np.testing.assert_array_equal(one.prices, again.prices)
     np.testing.assert_array_equal(one.time, again.time)
@@ -32,7 +31,7 @@ def test_the_seed_makes_the_market() -> None:
 
 
 @pytest.mark.parametrize("interval", ["day", "minute"])
-def test_bars_are_consistent(interval: str) -> None:
+def test_bars_are_consistent(interval):
     table = make_market(SyntheticMarket(tickers=4, bars=1000, interval=interval))
     opened, high, low, close = table.prices.T
     assert (high >= np.maximum(opened, close)).all()
@@ -45,7 +44,7 @@ def test_bars_are_consistent(interval: str) -> None:
     assert np.is_busday(table.time.astype("datetime64[D]")).all()
 
 
-def test_minutes_begin_and_end_with_the_session() -> None:
+def test_minutes_begin_and_end_with_the_session():
     table = make_market(
         SyntheticMarket(tickers=1, bars=780, interval="minute", start=datetime.date(2024, 1, 6))
     )
@@ -54,7 +53,7 @@ def test_minutes_begin_and_end_with_the_session() -> None:
     assert str(table.time[390]) == "2024-01-09T09:31:00.000000"
 
 
-def test_tickers_move_together() -> None:
+def test_tickers_move_together():
     correlations = np.corrcoef(
         returns(make_market(SyntheticMarket(tickers=6, bars=3000, strength=0))).T
     )
@@ -63,7 +62,7 @@ def test_tickers_move_together() -> None:
     assert others.max() < 0.9
 
 
-def test_the_strength_is_what_the_past_tells_of_the_future() -> None:
+def test_the_strength_is_what_the_past_tells_of_the_future():
     """The correlation of a bar's return with the sum of the twenty before it."""
 
     def told(strength: float) -> float:
@@ -77,7 +76,7 @@ def test_the_strength_is_what_the_past_tells_of_the_future() -> None:
     assert nothing + 0.03 < little < much - 0.03
 
 
-def test_prices_return_to_where_they_began() -> None:
+def test_prices_return_to_where_they_began():
     """An autoregression of order 1, whose coefficient is 1 - reversion."""
     table = make_market(SyntheticMarket(tickers=4, bars=6000, strength=0, reversion=0.2))
     level = np.cumsum(returns(table), axis=0)
@@ -86,7 +85,7 @@ def test_prices_return_to_where_they_began() -> None:
     assert level.std() < 0.06, "it does not grow with time"
 
 
-def test_halts_and_ex_rights_dates_are_made() -> None:
+def test_halts_and_ex_rights_dates_are_made():
     table = make_market(SyntheticMarket(tickers=3, bars=500, halts=2, ex_rights=2, seed=5))
     assert all(each.missing >= 1 for each in inspect(table, None).tickers)
     dates = find_ex_rights(table, 0.1)
@@ -109,6 +108,6 @@ def test_halts_and_ex_rights_dates_are_made() -> None:
         ({"bars": 3_000_000, "tickers": 1}, "past the year 9999"),
     ],
 )
-def test_what_cannot_be_made_is_refused(options: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_made_is_refused(options, told):
     with pytest.raises(InvalidInput, match=told):
         make_market(SyntheticMarket(**options))

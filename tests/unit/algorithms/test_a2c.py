@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
-from podracer_core.algorithms import Minibatch, OnPolicy
-from podracer_core.buffers import Rollout
+from podracer_core.algorithms import Minibatch
 from podracer_core.optimizers import BETA1, BETA2
 
-Make = Callable[..., OnPolicy]
-MakeRollout = Callable[..., Rollout]
 SIZE = 11
 PLAIN = {"normalize_observations": False, "normalize_values": False}
 
 
-def test_the_loss_by_hand(make_on_policy: Make) -> None:
+def test_the_loss_by_hand(make_on_policy):
     """log pi = -1, -2 and A = 3, -0.5: the losses are 3 and -1, their derivatives in log pi -3 and
     0.5."""
     algorithm = make_on_policy("a2c", "discrete")
@@ -36,9 +30,7 @@ def test_the_loss_by_hand(make_on_policy: Make) -> None:
     assert value_slope.tolist() == [[-2.0, 1.5]]
 
 
-def test_advantages_are_those_of_the_longest_return_in_the_rollout(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_advantages_are_those_of_the_longest_return_in_the_rollout(make_on_policy, make_rollout):
     """R[t] = r[t] + gamma r[t+1] + … + gamma^n V up to the rollout's or the episode's end, the
     paper's algorithm S3."""
     algorithm = make_on_policy("a2c", "discrete", gae_lambda=1.0, **PLAIN)
@@ -68,12 +60,8 @@ def test_advantages_are_those_of_the_longest_return_in_the_rollout(
     ("kind", "masked"), [("discrete", False), ("discrete", True), ("box", False)]
 )
 def test_an_update_is_one_step_along_autograds_gradient(
-    make_on_policy: Make,
-    make_rollout: MakeRollout,
-    densities: Callable[..., Any],
-    kind: str,
-    masked: bool,
-) -> None:
+    make_on_policy, make_rollout, densities, kind, masked
+):
     """The mean over the rollout of -log pi A + c_v (V - R)^2 / 2 - c_e H, its gradient scaled down,
     then Adam."""
     algorithm = make_on_policy("a2c", kind, **PLAIN)

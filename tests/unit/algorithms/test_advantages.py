@@ -40,37 +40,37 @@ def advantages(
 NEVER, ALWAYS = flags(0, 0, 0), flags(1, 1, 1)
 
 
-def test_no_episode_ends() -> None:
+def test_no_episode_ends():
     # delta = 1 + 0.5 * 20 - 10, 2 + 0.5 * 30 - 20, 3 + 0.5 * 40 - 30 = 1, -3, -7; A = delta + 0.25
     # * next A A[2] = -7, A[1] = -3 - 1.75 = -4.75, A[0] = 1 - 1.1875 = -0.1875
     assert advantages(NEVER, NEVER, ALWAYS) == [-0.1875, -4.75, -7.0]
 
 
-def test_a_terminated_episode_has_no_future() -> None:
+def test_a_terminated_episode_has_no_future():
     # delta[1] = 2 - 20 = -18 and nothing of A[2] comes before it; A[0] = 1 + 0.25 * -18 = -3.5
     assert advantages(flags(0, 1, 0), NEVER, ALWAYS) == [-3.5, -18.0, -7.0]
 
 
-def test_a_truncated_episode_bootstraps_from_where_it_was_cut_off() -> None:
+def test_a_truncated_episode_bootstraps_from_where_it_was_cut_off():
     # delta[1] = 2 + 0.5 * 8 - 20 = -14; A[0] = 1 + 0.25 * -14 = -2.5
     assert advantages(NEVER, flags(0, 1, 0), ALWAYS) == [-2.5, -14.0, -7.0]
 
 
-def test_terminated_at_the_time_limit_counts_as_terminated() -> None:
+def test_terminated_at_the_time_limit_counts_as_terminated():
     assert advantages(flags(0, 1, 0), flags(0, 1, 0), ALWAYS) == [-3.5, -18.0, -7.0]
 
 
-def test_the_end_of_the_rollout_is_no_end_of_the_episode() -> None:
+def test_the_end_of_the_rollout_is_no_end_of_the_episode():
     # delta[2] = 3 + 0.5 * 8 - 30 = -23 where it was cut off, 3 - 30 = -27 where it terminated
     assert advantages(NEVER, flags(0, 0, 1), ALWAYS)[2] == -23.0
     assert advantages(flags(0, 0, 1), NEVER, ALWAYS)[2] == -27.0
 
 
-def test_advantages_end_at_an_invalid_row() -> None:
+def test_advantages_end_at_an_invalid_row():
     assert advantages(NEVER, flags(0, 1, 0), flags(1, 0, 1)) == [1.0, 0.0, -7.0]
 
 
-def test_lambda_one_and_zero() -> None:
+def test_lambda_one_and_zero():
     """The two ends of the family: the observed return, and the one-step error (equations 17 and
     18)."""
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_lambda_one_and_zero() -> None:
         torch.testing.assert_close(both[1][t], returns - value[t])
 
 
-def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
+def test_importance_of_one_changes_nothing_and_less_cuts_the_trace():
     assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 1.0, 1.0)) == [
         -0.1875,
         -4.75,
@@ -105,7 +105,7 @@ def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
     ]
 
 
-def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
+def test_importance_gives_the_targets_and_gradients_of_v_trace():
     """Espeholt et al., 2018: v[s] = V[s] + sum over t >= s of gamma^(t-s) (c[s] … c[t-1])
     delta_V[t] with delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has
     rho (r + gamma v' - V) (lambda 1)."""
@@ -140,12 +140,12 @@ def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
             torch.testing.assert_close(mine, reward + gamma * next_target - value)
 
 
-def test_what_is_not_valid_has_no_importance_that_matters() -> None:
+def test_what_is_not_valid_has_no_importance_that_matters():
     broken = column(1.0, torch.nan, 1.0)
     assert advantages(NEVER, flags(0, 1, 0), flags(1, 0, 1), importance=broken) == [1.0, 0.0, -7.0]
 
 
-def test_members_do_not_mix() -> None:
+def test_members_do_not_mix():
     torch.manual_seed(0)
     reward, value, next_value = torch.randn(3, 7, 3, 2)
     terminated, truncated = torch.rand(2, 7, 3, 2) < 0.2
@@ -162,7 +162,7 @@ def test_members_do_not_mix() -> None:
         assert torch.equal(together[:, part], generalized_advantages(*rows, gamma[part], lam[part]))
 
 
-def test_normalization_is_per_member_and_ignores_invalid_rows() -> None:
+def test_normalization_is_per_member_and_ignores_invalid_rows():
     values = torch.tensor([[1.0, 3.0, torch.nan], [10.0, 20.0, 30.0]])
     valid = torch.tensor([[True, True, False], [True, True, True]])
     normalized = normalized_advantages(values, valid)

@@ -47,9 +47,7 @@ def renormalization(steps: float, mean: float, variance: float) -> BatchNorm:
         (100_000.0, 83.0, 64.0, [2 * (-1 / 3 - 5) + 1, 2 * (1 / 3 - 5) + 1]),
     ],
 )
-def test_batch_renormalization(
-    steps: float, mean: float, variance: float, expected: list[float]
-) -> None:
+def test_batch_renormalization(steps, mean, variance, expected):
     norm = renormalization(steps, mean, variance)
     result = norm(torch.tensor([[[1.0], [5.0]]]), by_batch=True)
     torch.testing.assert_close(result.flatten(), torch.tensor(expected))
@@ -59,7 +57,7 @@ def test_batch_renormalization(
     assert norm.mean.item() == pytest.approx(0.99 * mean + 0.01 * 3)
 
 
-def test_the_slope_of_batch_renormalization_takes_r_and_d_for_constants() -> None:
+def test_the_slope_of_batch_renormalization_takes_r_and_d_for_constants():
     rows = torch.tensor([[[1.0], [5.0], [4.0]]], requires_grad=True)
     renormalization(100_000.0, 2.0, 1.0)(rows, by_batch=True)[0, 0].sum().backward()
     own, ratio = rows.grad, rows.detach().std(1, correction=0).item()
@@ -110,7 +108,7 @@ def gradient(state: State) -> Tensor:
     return torch.cat(parts, 1).flatten()
 
 
-def test_a_gradient_step_is_that_of_plain_torch() -> None:
+def test_a_gradient_step_is_that_of_plain_torch():
     algorithm: Any = build("crossq", policy_delay=1)
     for member in range(MEMBERS):
         algorithm.set_hyperparameters(member, {"max_gradient_norm": 0.0})
@@ -158,7 +156,7 @@ def test_a_gradient_step_is_that_of_plain_torch() -> None:
             )
 
 
-def test_there_are_no_targets_and_adam_forgets_by_half() -> None:
+def test_there_are_no_targets_and_adam_forgets_by_half():
     algorithm: Any = build("crossq", policy_delay=1)
     with torch.no_grad():
         algorithm.learn(make_batch(algorithm))
@@ -168,7 +166,7 @@ def test_there_are_no_targets_and_adam_forgets_by_half() -> None:
         torch.testing.assert_close(optimizer.first_moment, share * optimizer.gradient)
 
 
-def test_the_actor_and_the_temperature_move_every_third_time() -> None:
+def test_the_actor_and_the_temperature_move_every_third_time():
     algorithm: Any = build("crossq")
     for step in range(1, 7):
         with torch.no_grad():
@@ -179,18 +177,7 @@ def test_the_actor_and_the_temperature_move_every_third_time() -> None:
         assert algorithm.optimizers["temperature"].step_count.tolist() == [step // 3] * 3
 
 
-def test_a_policy_alone_acts_as_in_its_cohort() -> None:
-    algorithm: Any = build("crossq")
-    train(algorithm, history(algorithm, 20))
-    assert algorithm.optimizers["actor"].step_count.tolist() == [2] * 3
-    observation = torch.randn(MEMBERS, ROWS, 6, generator=torch.Generator().manual_seed(3))
-    greedy = algorithm.actor.greedy(observation)
-    for member in range(MEMBERS):
-        alone = algorithm.actor.policy(member)(observation[member])
-        torch.testing.assert_close(alone, greedy[member], rtol=1e-4, atol=1e-5)
-
-
-def test_the_actor_has_sizes_of_its_own() -> None:
+def test_the_actor_has_sizes_of_its_own():
     algorithm: Any = build("crossq", actor_hidden_sizes=(12,))
     assert [weight.shape[2] for weight in algorithm.policy.network.weights] == [12, 2 * ACTION_SIZE]
     assert [weight.shape[2] for weight in algorithm.critic.network.weights] == [8, 9, 1]

@@ -16,7 +16,6 @@ from podracer_core.algorithms import (
 )
 from podracer_core.networks import (
     Architecture,
-    Body,
     Exploration,
     SquashedGaussianHead,
     StackedNetwork,
@@ -45,9 +44,7 @@ def inputs(rows: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("learned", [None, 2])
-def test_outputs_and_gradients_are_those_of_autograd(
-    name: str, learned: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_and_gradients_are_those_of_autograd(name, learned, monkeypatch):
     monkeypatch.setattr(stacked_mlp, "_IS_FASTER", stacked_mlp._linear is not None)
     every = 160 if name == "wide" else ROWS
     observation, action = inputs(every)
@@ -72,7 +69,7 @@ def test_outputs_and_gradients_are_those_of_autograd(
             torch.testing.assert_close(shown, leaf.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_further_loss_adds_its_gradient() -> None:
+def test_a_further_loss_adds_its_gradient():
     trained, (observation, action) = networks("narrow"), inputs(ROWS)
     slope, every = torch.randn(MEMBERS, COUNT, ROWS, 3), torch.ones(MEMBERS, dtype=torch.bool)
 
@@ -90,7 +87,7 @@ def test_a_further_loss_adds_its_gradient() -> None:
     torch.testing.assert_close(gradient(further) - gradient(None), added, rtol=1e-4, atol=1e-4)
 
 
-def test_the_slope_of_a_squashed_sample_is_autograds() -> None:
+def test_the_slope_of_a_squashed_sample_is_autograds():
     space = gymnasium.spaces.Box(-2.0, 2.0, (ACTIONS,))
     head = SquashedGaussianHead(space, Exploration("independent", 1, SEEN, ACTIONS))
     torch.manual_seed(0)
@@ -104,7 +101,7 @@ def test_the_slope_of_a_squashed_sample_is_autograds() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_huber_by_hand() -> None:
+def test_huber_by_hand():
     values = torch.tensor([[[1.0, 5.0, -4.0]], [[1.0, 5.0, -4.0]]])
     target, weight = torch.zeros(2, 3), torch.tensor([[0.5, 0.25, 0.25]] * 2)
     loss, slope, size = squared_error(values, target, weight, torch.tensor([2.0, 0.0]))
@@ -117,7 +114,7 @@ def test_huber_by_hand() -> None:
 
 
 @pytest.mark.parametrize("body", ["layer_normalized", "normalized"])
-def test_one_of_the_networks_alone_does_the_same(body: Body) -> None:
+def test_one_of_the_networks_alone_does_the_same(body):
     architecture = Architecture(SEEN, None, (8, 6), 3, "tanh", body=body)
     trained = TrainedNetwork(2, architecture, "cpu")
     trained.initialize(torch.tensor([3, 4]), 0)
@@ -130,7 +127,7 @@ def test_one_of_the_networks_alone_does_the_same(body: Body) -> None:
         )
 
 
-def test_layer_normalization_is_torchs_own() -> None:
+def test_layer_normalization_is_torchs_own():
     trained = TrainedNetwork(
         1, Architecture(SEEN, None, (8,), 3, "relu", body="layer_normalized"), "cpu"
     )

@@ -104,7 +104,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("always")
 @FORMS
 @EVERY
-def test_it_moves_the_actor_and_leaves_the_critic_alone(name: str, form: str) -> None:
+def test_it_moves_the_actor_and_leaves_the_critic_alone(name, form):
     # Adam's first step knows only the signs of the gradient, so it takes some weight to be seen.
     plain, with_term = build(name), build(name, form, h_term_weight=10.0)
     rollout = experience(plain)
@@ -121,7 +121,7 @@ def test_it_moves_the_actor_and_leaves_the_critic_alone(name: str, form: str) ->
 @pytest.mark.usefixtures("always")
 @FORMS
 @EVERY
-def test_with_no_weight_it_changes_nothing(name: str, form: str) -> None:
+def test_with_no_weight_it_changes_nothing(name, form):
     plain, weightless = build(name), build(name, form, h_term_weight=0.0)
     rollout = experience(plain)
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_with_no_weight_it_changes_nothing(name: str, form: str) -> None:
 
 @FORMS
 @EVERY
-def test_below_4096_transitions_it_changes_nothing(name: str, form: str) -> None:
+def test_below_4096_transitions_it_changes_nothing(name, form):
     plain, waiting = build(name), build(name, form)
     rollout = experience(plain)
     plain.update(rollout)
@@ -145,7 +145,7 @@ def test_below_4096_transitions_it_changes_nothing(name: str, form: str) -> None
 @pytest.mark.usefixtures("always")
 @FORMS
 @EVERY
-def test_a_cohort_agrees_with_its_members_alone_and_twice_is_the_same(name: str, form: str) -> None:
+def test_a_cohort_agrees_with_its_members_alone_and_twice_is_the_same(name, form):
     cohort, again = build(name, form), build(name, form)
     rollout = experience(cohort)
     singles = [build(name, form, (seed,)) for seed in (1, 2, 3)]
@@ -166,7 +166,7 @@ def normalized_windows(algorithm: Any, windows: Windows) -> torch.Tensor:
 @pytest.mark.usefixtures("always")
 @FORMS
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_the_density_is_the_actors_own(name: str, form: str) -> None:
+def test_the_density_is_the_actors_own(name, form):
     """SAC's squashed Gaussian, and Normal(tanh mu, exploration sigma) of a deterministic actor."""
     knobs = {"noise_scale": 0.3} if name == "td3" else {}
     algorithm = build(name, form, **knobs)
@@ -189,7 +189,7 @@ def test_the_density_is_the_actors_own(name: str, form: str) -> None:
 
 @pytest.mark.usefixtures("always")
 @FORMS
-def test_a_deterministic_actor_without_noise_survives(form: str) -> None:
+def test_a_deterministic_actor_without_noise_survives(form):
     algorithm = build("ddpg", form, noise_scale=0.0)
     algorithm.update(experience(algorithm))
     assert algorithm.active.all()
@@ -198,7 +198,7 @@ def test_a_deterministic_actor_without_noise_survives(form: str) -> None:
 @pytest.mark.usefixtures("always")
 @FORMS
 @pytest.mark.parametrize("space", ACTION_SPACES)
-def test_ppos_written_out_gradient_is_that_of_autograd(form: str, space: Any) -> None:
+def test_ppos_written_out_gradient_is_that_of_autograd(form, space):
     algorithm = build("ppo", form, space=space)
     torch.manual_seed(0)
     networks = algorithm._networks
@@ -237,7 +237,7 @@ def test_ppos_written_out_gradient_is_that_of_autograd(form: str, space: Any) ->
 
 @pytest.mark.usefixtures("always")
 @FORMS
-def test_ppos_density_knows_which_actions_were_allowed(form: str) -> None:
+def test_ppos_density_knows_which_actions_were_allowed(form):
     algorithm = build("ppo", form, space=gymnasium.spaces.Discrete(5))
     rollout = experience(algorithm)
     allowed = torch.rand(91, 3, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.4
@@ -259,7 +259,7 @@ def test_ppos_density_knows_which_actions_were_allowed(form: str) -> None:
 
 @pytest.mark.usefixtures("always")
 @EVERY
-def test_every_rollout_is_remembered(name: str) -> None:
+def test_every_rollout_is_remembered(name):
     algorithm = build(name, "segment")
     for seed in range(3):
         algorithm.update(experience(algorithm, seed))
@@ -268,7 +268,7 @@ def test_every_rollout_is_remembered(name: str) -> None:
     assert (algorithm._h_term._trajectories.count > 3 * 450 - 2 * 5 - 1).all()
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_it_is_off_unless_asked_for():
     assert HTerm.of({}, {}, torch.zeros(1)) is None
     for name in ("ppo", "sac", "td3", "ddpg"):
         assert build(name)._h_term is None

@@ -60,7 +60,7 @@ def reads(code: Any) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", BUILT_IN_ALGORITHMS)
-def test_what_is_read_is_described_and_what_is_described_is_read(name: str) -> None:
+def test_what_is_read_is_described_and_what_is_described_is_read(name):
     own = algorithm_class(name)
     frame = OffPolicy if issubclass(own, OffPolicy) else OnPolicy
     classes = own.__mro__[: own.__mro__.index(frame)]

@@ -20,9 +20,7 @@ TAKEN = torch.tensor([0, 25, 100, 1000])
         ("cosine", [1.0, 0.5 + 2.0**0.5 / 4, 0.0, 0.0]),
     ],
 )
-def test_each_member_has_the_rate_of_its_own_transitions(
-    schedule: str, shares: list[float]
-) -> None:
+def test_each_member_has_the_rate_of_its_own_transitions(schedule, shares):
     rate = scheduled_rate(schedule, RATE, TAKEN, 100)
     assert rate.dtype == torch.float32
     torch.testing.assert_close(rate, RATE * torch.tensor(shares), rtol=1e-6, atol=1e-12)
@@ -41,9 +39,7 @@ def test_each_member_has_the_rate_of_its_own_transitions(
         (2e-3, float("nan"), 0.01, 2e-3),
     ],
 )
-def test_the_rate_follows_how_far_the_policy_has_come(
-    rate: float, kl: float, desired_kl: float, expected: float
-) -> None:
+def test_the_rate_follows_how_far_the_policy_has_come(rate, kl, desired_kl, expected):
     adapted = adapted_rate(
         torch.tensor([rate, 1e-3]), torch.tensor([kl, 0.0]), torch.tensor([desired_kl, 0.0])
     )

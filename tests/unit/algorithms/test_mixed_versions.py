@@ -3,22 +3,14 @@ its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
-from podracer_core.algorithms import OnPolicy
-from podracer_core.buffers import Rollout
-
-MakeOnPolicy = Callable[..., OnPolicy]
-
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
-def test_each_row_has_the_importance_of_the_policy_that_acted(
-    make_on_policy: MakeOnPolicy, make_rollout: Callable[..., Rollout], kind: str
-) -> None:
+def test_each_row_has_the_importance_of_the_policy_that_acted(make_on_policy, make_rollout, kind):
     """Half of the environments come from an older worker: mu is another policy there, the present
     one elsewhere."""
     algorithm = make_on_policy("ppo", kind, 0, 1)

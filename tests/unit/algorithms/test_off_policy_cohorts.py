@@ -43,14 +43,14 @@ REPLAYS: dict[str, dict[str, Any]] = {
 MIXED = {"mixed": {"replay": "mixed", "n_step": 2}}  # here a member is not the same alone
 
 
-def test_these_are_all_of_them() -> None:
+def test_these_are_all_of_them():
     assert len(EVERY) == 13
     assert set(EVERY) == {*VALUE_BASED, *CONTINUOUS, "discrete_sac"}
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
 @ALL
-def test_a_cohort_gives_what_its_agents_give_alone(name: str, replay: str) -> None:
+def test_a_cohort_gives_what_its_agents_give_alone(name, replay):
     cohort = build(name, **REPLAYS[replay])
     rollout = history(cohort, HORIZON)
     alone = [build(name, m, **REPLAYS[replay]) for m in range(3)]
@@ -69,7 +69,7 @@ def test_a_cohort_gives_what_its_agents_give_alone(name: str, replay: str) -> No
 
 
 @ALL
-def test_the_order_and_the_company_of_members_do_not_matter(name: str) -> None:
+def test_the_order_and_the_company_of_members_do_not_matter(name):
     trio, pair = build(name), build(name, 2, 0)
     rollout = history(trio, HORIZON)
     trio.update(rollout)
@@ -79,7 +79,7 @@ def test_the_order_and_the_company_of_members_do_not_matter(name: str) -> None:
 
 
 @ALL
-def test_every_hyperparameter_is_the_members_own(name: str) -> None:
+def test_every_hyperparameter_is_the_members_own(name):
     """Where another member's differs, the first one does not notice; where its own differs, it
     does."""
     usual, other, own = build(name), build(name), build(name)
@@ -99,7 +99,7 @@ def test_every_hyperparameter_is_the_members_own(name: str) -> None:
 
 @pytest.mark.parametrize("replay", ["plain", "prioritized", "mixed"])
 @ALL
-def test_same_seed_twice_gives_equal_weights_bit_for_bit(name: str, replay: str) -> None:
+def test_same_seed_twice_gives_equal_weights_bit_for_bit(name, replay):
     first, second = (build(name, **(REPLAYS | MIXED)[replay]) for _ in range(2))
     rollout = history(first, 5 * HORIZON)
     train(first, rollout)
@@ -117,7 +117,7 @@ def hand_over(source: OffPolicy, target: OffPolicy) -> None:
 
 @pytest.mark.parametrize("replay", ["plain", "n_step", "normalized"])
 @ALL
-def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay: str) -> None:
+def test_resuming_from_member_states_and_their_replay_is_exact(name, replay):
     """Also where agents of other seeds were. Of prioritized replay the priorities do not go with
     the transitions."""
     through = build(name, alike=True, updates_per_step=0.13, **REPLAYS[replay])
@@ -139,7 +139,7 @@ def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay
 
 
 @pytest.mark.parametrize("replay", ["mixed", "shared"])
-def test_a_cohort_that_shares_its_transitions_resumes_exactly(replay: str) -> None:
+def test_a_cohort_that_shares_its_transitions_resumes_exactly(replay):
     through, resumed = (build("sac", replay=replay) for _ in range(2))
     parts = list(pieces(history(through, 9 * HORIZON)))
     for part in parts[:5]:
@@ -153,7 +153,7 @@ def test_a_cohort_that_shares_its_transitions_resumes_exactly(replay: str) -> No
 
 
 @ALL
-def test_without_its_transitions_a_member_collects_before_it_learns_again(name: str) -> None:
+def test_without_its_transitions_a_member_collects_before_it_learns_again(name):
     through, resumed = (build(name, learning_starts=60) for _ in range(2))
     rollout = history(through, 6 * HORIZON)
     train(through, cut(rollout, 0, 5 * HORIZON))
@@ -169,7 +169,7 @@ def test_without_its_transitions_a_member_collects_before_it_learns_again(name: 
 
 
 @ALL
-def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(name: str) -> None:
+def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(name):
     algorithm = build(name, alike=True)
     rollout = history(algorithm, 3 * HORIZON)
     train(algorithm, rollout)
@@ -189,7 +189,7 @@ def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(name: str)
 
 
 @ALL
-def test_a_workers_actor_acts_as_the_learners(name: str) -> None:
+def test_a_workers_actor_acts_as_the_learners(name):
     algorithm: Algorithm = build(name, normalize_observations=True)
     train(algorithm, history(algorithm, 3 * HORIZON))
     for member in range(3):
@@ -210,7 +210,7 @@ def test_a_workers_actor_acts_as_the_learners(name: str) -> None:
 
 
 @ALL
-def test_bad_hyperparameters_are_refused_and_nothing_is_changed(name: str) -> None:
+def test_bad_hyperparameters_are_refused_and_nothing_is_changed(name):
     algorithm = build(name)
     before = {key: value.clone() for key, value in algorithm.hyperparameters.items()}
     for values, message in (
@@ -236,23 +236,21 @@ def test_bad_hyperparameters_are_refused_and_nothing_is_changed(name: str) -> No
 
 
 @ALL
-def test_states_and_rollouts_of_another_shape_are_refused(name: str) -> None:
+def test_states_and_rollouts_of_another_shape_are_refused(name):
     algorithm, wider = build(name), build(name, hidden_sizes=(10, 10))
     with pytest.raises(InvalidInput, match="expected"):
         algorithm.load_member_state(0, wider.member_state(0))
     for company in ((0,), (0, 1)):  # one member's rollout must not become everybody's
-        with pytest.raises(
-            InvalidInput, match=f"a rollout of {len(company)} members came to a cohort of 3"
-        ):
+        with pytest.raises(InvalidInput, match=f"{len(company)} members .* 3"):
             algorithm.update(history(build(name, *company), HORIZON))
     algorithm.update(history(algorithm, HORIZON))
-    with pytest.raises(InvalidInput, match="3 x 5 environments does not fit"):
+    with pytest.raises(InvalidInput, match="3 x 5 environments does"):
         algorithm.update(history(algorithm, HORIZON, envs=ENVS + 1))
     assert algorithm.active.all()
 
 
 @ALL
-def test_shared_replay_lets_a_member_learn_from_the_others(name: str) -> None:
+def test_shared_replay_lets_a_member_learn_from_the_others(name):
     rollout = history(build(name), 2 * HORIZON)
     changed = select(rollout, 0, 1, 2)
     changed.reward[:, 2] += 5.0

@@ -56,7 +56,7 @@ def ddpg() -> Any:
     return algorithm
 
 
-def test_ddpg_bootstraps_from_the_target_actors_action() -> None:
+def test_ddpg_bootstraps_from_the_target_actors_action():
     algorithm = ddpg()
     metrics = learn(algorithm, one_row(algorithm, 1.0, 0.9, [[0.25, 0.5], [0.5, -0.5]]))
     # Agent 0: Q'(0.5, -0.5) = 3 + 1 - 0.5 = 3.5, 1 + 0.9 * 3.5 = 4.15 against Q(0.25, 0.5) = 0.25 -
@@ -69,7 +69,7 @@ def test_ddpg_bootstraps_from_the_target_actors_action() -> None:
     torch.testing.assert_close(metrics["value"], torch.tensor([-1.0, 1.0]), rtol=0, atol=1e-4)
 
 
-def test_ddpg_takes_nothing_from_beyond_the_end() -> None:
+def test_ddpg_takes_nothing_from_beyond_the_end():
     algorithm = ddpg()
     metrics = learn(algorithm, one_row(algorithm, 1.0, 0.0, [[0.25, 0.5], [0.5, -0.5]]))
     torch.testing.assert_close(
@@ -77,7 +77,7 @@ def test_ddpg_takes_nothing_from_beyond_the_end() -> None:
     )
 
 
-def test_ddpgs_actor_climbs_its_critic() -> None:
+def test_ddpgs_actor_climbs_its_critic():
     algorithm = ddpg()
     learn(algorithm, one_row(algorithm, 1.0, 0.9, [[0.25, 0.5], [0.5, -0.5]]))
     # Of -Q(tanh(o)): minus the critic's slope, times 1 - tanh(o)^2, which is 1 at 0 and 0.75 at
@@ -99,7 +99,7 @@ def test_ddpgs_actor_climbs_its_critic() -> None:
     assert moved[1, 1].item() == pytest.approx(0.1, abs=1e-3)
 
 
-def test_ddpgs_targets_follow_both_networks() -> None:
+def test_ddpgs_targets_follow_both_networks():
     algorithm = build("ddpg")
     before = [algorithm.networks[name].member_state(2) for name in ("actor", "critic")]
     learn(algorithm, make_batch(algorithm))
@@ -120,7 +120,7 @@ def td3(**shared: Any) -> Any:
     return algorithm
 
 
-def test_td3_takes_the_smaller_of_the_twins() -> None:
+def test_td3_takes_the_smaller_of_the_twins():
     algorithm = td3(target_noise=0.0)
     algorithm.set_hyperparameters(1, {"target_noise": 0.0})
     set_outputs(algorithm.critic.frozen, [[1.0], [2.0], [0.0], [0.0]])
@@ -132,7 +132,7 @@ def test_td3_takes_the_smaller_of_the_twins() -> None:
     torch.testing.assert_close(metrics["value"], torch.tensor([1.0, 0.0]))
 
 
-def test_td3_smooths_targets_with_clipped_noise_and_clipped_actions() -> None:
+def test_td3_smooths_targets_with_clipped_noise_and_clipped_actions():
     algorithm = td3()
     # The twins' smaller one is Q = action 0 + 10 * action 1; the other is far above.
     set_linear(algorithm.critic.target, [0.0, 99.0] * 2, [[1.0, 10.0]] * 4)
@@ -149,7 +149,7 @@ def test_td3_smooths_targets_with_clipped_noise_and_clipped_actions() -> None:
     torch.testing.assert_close(algorithm.next_values(batch).amin(1), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_td3s_target_noise_is_normal_and_anew_for_every_row_number_and_step() -> None:
+def test_td3s_target_noise_is_normal_and_anew_for_every_row_number_and_step():
     algorithm = build("td3", 0, 1, alike=True)
     first = algorithm.noise(2000, 2)
     assert torch.equal(first, algorithm.noise(2000, 2))
@@ -162,7 +162,7 @@ def test_td3s_target_noise_is_normal_and_anew_for_every_row_number_and_step() ->
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
-def test_td3s_actor_and_targets_wait(delay: int) -> None:
+def test_td3s_actor_and_targets_wait(delay):
     algorithm = build("td3", policy_delay=delay)
     for step in range(1, 8):
         before = [network.member_state(1) for network in algorithm.networks.values()]
@@ -183,7 +183,7 @@ def test_td3s_actor_and_targets_wait(delay: int) -> None:
         assert not torch.equal(critic["layers.0.weight"], before[1]["layers.0.weight"])
 
 
-def test_td3s_actor_climbs_the_first_critic_alone() -> None:
+def test_td3s_actor_climbs_the_first_critic_alone():
     algorithm = td3(policy_delay=1)
     set_outputs(algorithm.policy.frozen, [[0.0, HALF], [0.0, 0.0]])
     # The second critic is lower and steeper, and has no say.
@@ -198,7 +198,7 @@ def test_td3s_actor_climbs_the_first_critic_alone() -> None:
     torch.testing.assert_close(actor_gradient(algorithm), expected, rtol=0, atol=1e-3)
 
 
-def test_gradients_are_scaled_down_to_each_members_norm() -> None:
+def test_gradients_are_scaled_down_to_each_members_norm():
     algorithm = build("ddpg")
     algorithm.set_hyperparameters(1, {"max_gradient_norm": 0.02})
     learn(algorithm, make_batch(algorithm))
@@ -217,7 +217,7 @@ def test_gradients_are_scaled_down_to_each_members_norm() -> None:
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"])
-def test_other_action_spaces_are_refused(name: str) -> None:
+def test_other_action_spaces_are_refused(name):
     cohort = build(name).cohort
     for space in (gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-torch.inf, torch.inf, (2,))):
         with pytest.raises(InvalidInput, match="finite bounds"):

@@ -52,9 +52,7 @@ def finite(algorithm: Any, member: int) -> bool:
         if name not in ("flash_sac", "qr_dqn") or reward != 1e38
     ],
 )
-def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(
-    name: str, reward: float
-) -> None:
+def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(name, reward):
     healthy, sick = build(name), build(name)
     rollout = history(healthy, 6 * HORIZON)
     # A ring of 16 rows: from the fourth rollout on nothing but bad rewards is left, and from the
@@ -84,7 +82,7 @@ def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(
 
 @pytest.mark.parametrize("way", WAYS)
 @ALL
-def test_the_very_first_bad_step_changes_nothing(name: str, way: str) -> None:
+def test_the_very_first_bad_step_changes_nothing(name, way):
     healthy, sick = build(name, **WAYS[way]), build(name, **WAYS[way])
     before = weights(sick, 1)
     rollout = history(healthy, HORIZON)
@@ -102,7 +100,7 @@ def test_the_very_first_bad_step_changes_nothing(name: str, way: str) -> None:
 
 
 @ALL
-def test_weights_that_overflow_freeze_the_member_with_finite_ones(name: str) -> None:
+def test_weights_that_overflow_freeze_the_member_with_finite_ones(name):
     healthy, sick = build(name), build(name)
     state = sick.networks["critic" if "critic" in sick.networks else "actor"].frozen
     count = state.weights[-1].shape[0] // 3
@@ -116,7 +114,7 @@ def test_weights_that_overflow_freeze_the_member_with_finite_ones(name: str) -> 
     assert same_state(sick, 2, healthy, 2)
 
 
-def test_a_broken_actor_freezes_its_member_before_the_temperature_moves() -> None:
+def test_a_broken_actor_freezes_its_member_before_the_temperature_moves():
     algorithm = build("sac")
     set_outputs(algorithm.critic.frozen, [[1.0]] * 6)
     algorithm.policy.frozen.weights[0][1] = torch.nan
@@ -129,7 +127,7 @@ def test_a_broken_actor_freezes_its_member_before_the_temperature_moves() -> Non
 
 
 @ALL
-def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name: str) -> None:
+def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name):
     algorithm = build(name, alike=True)
     rollout = history(algorithm, 6 * HORIZON)
     algorithm.update(with_reward(cut(rollout, 0, HORIZON), 1, torch.inf))
@@ -148,7 +146,7 @@ def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name: str) -> None
 
 
 @ALL
-def test_bad_observations_do_not_reach_another_member(name: str) -> None:
+def test_bad_observations_do_not_reach_another_member(name):
     healthy = build(name, normalize_observations=True)
     sick = build(name, normalize_observations=True)
     rollout = history(healthy, HORIZON)
@@ -164,9 +162,7 @@ def test_bad_observations_do_not_reach_another_member(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "replay"), [("sac", "shared"), ("dqn", "shared"), ("sac", "mixed")]
 )
-def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(
-    name: str, replay: str
-) -> None:
+def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(name, replay):
     algorithm = build(name, replay=replay)
     rollout = with_reward(history(algorithm, 4 * HORIZON), 1, torch.inf)
     rollout.valid[:, 2] = False
@@ -179,7 +175,7 @@ def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_row_that_is_not_valid_may_hold_anything(name: str) -> None:
+def test_a_row_that_is_not_valid_may_hold_anything(name):
     algorithm = build(name)
     rollout = history(algorithm, 4 * HORIZON)
     rollout.valid[3, 1], rollout.truncated[3, 1] = False, True

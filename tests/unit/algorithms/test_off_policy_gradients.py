@@ -193,7 +193,7 @@ def states(algorithm: Any) -> list[State]:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_gradient_step_is_that_of_plain_torch(name: str) -> None:
+def test_a_gradient_step_is_that_of_plain_torch(name):
     """The second step, when targets and networks are no longer equal; the actor's is taken on the
     new critic."""
     peer, noise_shape = PEERS[name]
@@ -226,7 +226,7 @@ def test_a_gradient_step_is_that_of_plain_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_every_network_takes_adams_step_at_its_members_rate(name: str) -> None:
+def test_every_network_takes_adams_step_at_its_members_rate(name):
     algorithm = build(name, policy_delay=1) if name == "td3" else build(name)
     before = states(algorithm)
     with torch.no_grad():

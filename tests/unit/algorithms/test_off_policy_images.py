@@ -12,7 +12,7 @@ SMALL = {"batch_size": 3, "horizon": 3, "updates_per_step": 1 / 3, "replay_capac
 
 
 @NAMES
-def test_a_cohort_gives_what_its_agents_give_alone(name: str) -> None:
+def test_a_cohort_gives_what_its_agents_give_alone(name):
     """Adam divides by a gradient's own size: of a few in 10,000, that are next to nothing, the
     rounding is seen."""
     cohort = build(name, image=True, **SMALL | {"updates_per_step": 1 / 6})
@@ -37,7 +37,7 @@ def test_a_cohort_gives_what_its_agents_give_alone(name: str) -> None:
 
 
 @NAMES
-def test_pixels_become_zero_to_one_and_are_not_normalized(name: str) -> None:
+def test_pixels_become_zero_to_one_and_are_not_normalized(name):
     algorithm = build(name, image=True, normalize_observations=True, **SMALL)
     rollout = history(algorithm, 3, envs=2)
     algorithm.update(rollout)
@@ -48,7 +48,7 @@ def test_pixels_become_zero_to_one_and_are_not_normalized(name: str) -> None:
     assert torch.equal(batch.observation * 255, (batch.observation * 255).round())
 
 
-def test_a_member_that_diverges_leaves_the_others_convolutions_alone() -> None:
+def test_a_member_that_diverges_leaves_the_others_convolutions_alone():
     healthy, sick = build("dqn", image=True, **SMALL), build("dqn", image=True, **SMALL)
     rollout = history(healthy, 3, envs=2)
     bad = select(rollout, 0, 1, 2)
@@ -61,7 +61,7 @@ def test_a_member_that_diverges_leaves_the_others_convolutions_alone() -> None:
     assert same_state(sick, 2, healthy, 2)
 
 
-def test_resuming_from_pixels_is_exact() -> None:
+def test_resuming_from_pixels_is_exact():
     through = build("discrete_sac", image=True, **SMALL)
     resumed = build("discrete_sac", image=True, **SMALL)
     rollout = history(through, 6, envs=2)

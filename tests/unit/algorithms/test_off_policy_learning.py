@@ -58,7 +58,7 @@ def assert_learned(
 
 
 @pytest.mark.parametrize("name", ["dqn", "d3qn", "qr_dqn"])  # D3QN is Double and Dueling DQN
-def test_cartpole_to_475_within_100_000_steps(name: str) -> None:
+def test_cartpole_to_475_within_100_000_steps(name):
     shared = CARTPOLE | ({"quantiles": 20} if name == "qr_dqn" else {})
     assert_learned(name, CartPole, 8, shared, 475.0, 100_000, 2_000)
 
@@ -72,32 +72,32 @@ def test_cartpole_to_475_within_100_000_steps(name: str) -> None:
         ("modsac", PENDULUM_SAC),
     ],
 )
-def test_pendulum_to_minus_200_within_20_000_steps(name: str, shared: dict[str, Any]) -> None:
+def test_pendulum_to_minus_200_within_20_000_steps(name, shared):
     assert_learned(name, Pendulum, 8, shared, -200.0, 20_000, 1_000)
 
 
-def test_redq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
+def test_redq_takes_pendulum_to_minus_200_within_10_000_steps():
     assert_learned("redq", Pendulum, 4, REDQ, -200.0, 10_000, 500)
 
 
-def test_crossq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
+def test_crossq_takes_pendulum_to_minus_200_within_10_000_steps():
     assert_learned("crossq", Pendulum, 4, CROSSQ, -200.0, 10_000, 1_000)
 
 
 @pytest.mark.slow  # three minutes
-def test_flash_sac_takes_pendulum_to_minus_200_within_15_000_steps() -> None:
+def test_flash_sac_takes_pendulum_to_minus_200_within_15_000_steps():
     assert_learned("flash_sac", Pendulum, 4, FLASH, -200.0, 15_000, 1_000)
 
 
 @pytest.mark.timeout(900)  # minutes on one busy core
-def test_discrete_sac_takes_cartpole_to_475_within_100_000_steps() -> None:
+def test_discrete_sac_takes_cartpole_to_475_within_100_000_steps():
     shared = CARTPOLE | {"actor_learning_rate_scale": 0.15, "target_entropy_scale": 0.5}
     del shared["exploration_steps"]
     assert_learned("discrete_sac", CartPole, 8, shared, 475.0, 100_000, 2_000)
 
 
 @pytest.mark.slow
-def test_correlated_exploration_takes_sac_over_the_mountain_within_50_000_steps() -> None:
+def test_correlated_exploration_takes_sac_over_the_mountain_within_50_000_steps():
     shared = SMALL | {
         "batch_size": 256,
         "horizon": 8,
@@ -113,7 +113,7 @@ def test_correlated_exploration_takes_sac_over_the_mountain_within_50_000_steps(
 
 
 @pytest.mark.slow
-def test_d3qn_takes_acrobot_to_minus_100_within_300_000_steps() -> None:
+def test_d3qn_takes_acrobot_to_minus_100_within_300_000_steps():
     shared = CARTPOLE | {
         "updates_per_step": 0.25,
         "learning_rate": 1e-3,

@@ -55,7 +55,7 @@ AT_MEAN = torch.tensor([
 ])  # fmt: skip
 
 
-def test_the_log_probability_is_that_of_the_sampled_action_with_the_tanh_correction() -> None:
+def test_the_log_probability_is_that_of_the_sampled_action_with_the_tanh_correction():
     algorithm = build("sac")
     noise = algorithm.noise(2, ROWS, ACTION_SIZE).unbind(1)[0]
     batch = make_batch(algorithm)
@@ -74,7 +74,7 @@ def test_the_log_probability_is_that_of_the_sampled_action_with_the_tanh_correct
     torch.testing.assert_close(entropy, -(log_prob * batch.weight).sum(1), rtol=1e-5, atol=1e-6)
 
 
-def test_sacs_target_by_hand() -> None:
+def test_sacs_target_by_hand():
     algorithm = sac()
     set_outputs(algorithm.critic.target, [[5.0], [3.0], [1.0], [4.0]])
     set_outputs(algorithm.critic.frozen, [[0.0], [1.0], [2.0], [0.0]])
@@ -90,7 +90,7 @@ def test_sacs_target_by_hand() -> None:
     torch.testing.assert_close(loss, losses, rtol=1e-5, atol=1e-5)
 
 
-def test_sacs_target_values_the_sampled_action() -> None:
+def test_sacs_target_values_the_sampled_action():
     algorithm = sac()
     set_linear(algorithm.critic.target, [0.0, 50.0, 50.0, 0.0], [[1.0, 10.0]] * 4)
     noise = torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]]])
@@ -104,7 +104,7 @@ def test_sacs_target_values_the_sampled_action() -> None:
     torch.testing.assert_close(target[:, 0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_sacs_actor_loss_by_hand_and_its_gradient() -> None:
+def test_sacs_actor_loss_by_hand_and_its_gradient():
     """alpha log pi - min Q: the lower critic has its say, and the entropy widens what the critics
     do not care about."""
     algorithm = sac()
@@ -131,7 +131,7 @@ def test_sacs_actor_loss_by_hand_and_its_gradient() -> None:
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-3)
 
 
-def test_sacs_targets_follow_but_its_actor_has_none() -> None:
+def test_sacs_targets_follow_but_its_actor_has_none():
     algorithm = build("sac")
     before = algorithm.critic.member_state(0)
     learn(algorithm, make_batch(algorithm))
@@ -142,7 +142,7 @@ def test_sacs_targets_follow_but_its_actor_has_none() -> None:
     assert not any(name.startswith("target.") for name in algorithm.policy.member_state(0))
 
 
-def test_the_temperature_goes_up_where_entropy_lacks_and_down_where_it_abounds() -> None:
+def test_the_temperature_goes_up_where_entropy_lacks_and_down_where_it_abounds():
     """J = E[-log alpha (log pi + target)], by torch's own Adam; with alpha in front its steps would
     shrink with it."""
     initial, rates = torch.tensor([1.0, 0.01, 0.3]), torch.tensor([1e-3, 1e-2, 3e-2])
@@ -173,7 +173,7 @@ def test_the_temperature_goes_up_where_entropy_lacks_and_down_where_it_abounds()
     torch.testing.assert_close(temperature.value, temperature.log[:, 0].exp())
 
 
-def test_a_temperature_that_is_given_stays_and_one_of_an_inactive_member_too() -> None:
+def test_a_temperature_that_is_given_stays_and_one_of_an_inactive_member_too():
     fixed, learned = (
         Temperature(torch.tensor([0.5, 0.5]), learns=learns) for learns in (False, True)
     )
@@ -188,7 +188,7 @@ def test_a_temperature_that_is_given_stays_and_one_of_an_inactive_member_too() -
 
 
 @pytest.mark.parametrize("name", ["sac", "discrete_sac"])
-def test_a_temperature_is_learned_towards_each_members_target_entropy(name: str) -> None:
+def test_a_temperature_is_learned_towards_each_members_target_entropy(name):
     algorithm, fixed = build(name), build(name, learn_temperature=False)
     for each in (algorithm, fixed):
         torch.testing.assert_close(each.temperature.value, torch.tensor([0.2, 1.0, 0.01]))
@@ -210,7 +210,7 @@ def test_a_temperature_is_learned_towards_each_members_target_entropy(name: str)
 # ModSAC
 
 
-def test_modsacs_reliability_by_hand() -> None:
+def test_modsacs_reliability_by_hand():
     algorithm = sac("modsac", reliability_rate=0.5)
     set_outputs(algorithm.critic.frozen, [[0.0], [0.0], [1.0], [1.0]])
     metrics = learn(algorithm, small_batch(algorithm, [1.0, 3.0], 0.0))
@@ -233,9 +233,7 @@ def test_modsacs_reliability_by_hand() -> None:
 
 
 @pytest.mark.parametrize("running_loss", [0.0, 0.8, 10.0])
-def test_modsacs_actor_steps_are_fewer_than_one_in_two_minus_reliability(
-    running_loss: float,
-) -> None:
+def test_modsacs_actor_steps_are_fewer_than_one_in_two_minus_reliability(running_loss):
     algorithm = build("modsac", alike=True, reliability_rate=1e-6)
     algorithm.memory["running_loss"].fill_(running_loss)
     reliability = math.exp(-(running_loss**2))  # 1, 0.527, 0
@@ -249,7 +247,7 @@ def test_modsacs_actor_steps_are_fewer_than_one_in_two_minus_reliability(
     assert taken == {0.0: 30, 0.8: 21, 10.0: 15}[running_loss]
 
 
-def test_modsacs_members_wait_on_their_own() -> None:
+def test_modsacs_members_wait_on_their_own():
     algorithm = build("modsac", alike=True, reliability_rate=1e-6)
     algorithm.memory["running_loss"].copy_(torch.tensor([0.0, 10.0, 0.8]))
     for step in range(12):
@@ -282,7 +280,7 @@ ENTROPY = torch.tensor([-0.25 * math.log(0.25) - 0.75 * math.log(0.75), math.log
 ALPHA = torch.tensor([0.2, 1.0])
 
 
-def test_discrete_sac_expects_over_all_actions() -> None:
+def test_discrete_sac_expects_over_all_actions():
     algorithm = discrete_sac()
     batch = small_batch(algorithm, [1.0], 0.9)
     batch.action.copy_(torch.tensor([[0], [1]]))
@@ -301,7 +299,7 @@ def test_discrete_sac_expects_over_all_actions() -> None:
 
 
 @pytest.mark.parametrize("name", ["sac", "discrete_sac"])
-def test_a_temperature_that_is_not_learned_is_the_members_own_hyperparameter(name: str) -> None:
+def test_a_temperature_that_is_not_learned_is_the_members_own_hyperparameter(name):
     algorithm = build(name, learn_temperature=False)
     state = algorithm.member_state(2)
     algorithm.load_member_state(
@@ -312,7 +310,7 @@ def test_a_temperature_that_is_not_learned_is_the_members_own_hyperparameter(nam
     torch.testing.assert_close(algorithm.temperature.value, torch.tensor([0.7, 1.0, 0.01]))
 
 
-def test_a_single_number_is_a_box_too() -> None:
+def test_a_single_number_is_a_box_too():
     cohort = CohortConfig("sac", (MemberConfig("a", 1),), {"hidden_sizes": (4,)})
     box = gymnasium.spaces.Box(-2.0, 2.0, ())
     algorithm = SAC(cohort, gymnasium.spaces.Box(-1.0, 1.0, (3,)), box)

@@ -34,7 +34,7 @@ def fraction(algorithm: Any) -> list[float]:
 
 
 @ALL
-def test_learning_starts_exactly_after_so_many_transitions(name: str) -> None:
+def test_learning_starts_exactly_after_so_many_transitions(name):
     # 2 transitions of each member in a rollout: the fifth completes 10, the sixth 11.
     for starts, rollouts in ((0, 1), (1, 1), (10, 5), (11, 6)):
         algorithm = build(name, learning_starts=starts, horizon=1, updates_per_step=1.0, **QUICK)
@@ -47,7 +47,7 @@ def test_learning_starts_exactly_after_so_many_transitions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_actions_are_random_until_learning_starts(name: str) -> None:
+def test_actions_are_random_until_learning_starts(name):
     algorithm = build(name, learning_starts=10, horizon=1, **QUICK)
     assert fraction(algorithm) == [1.0] * 3
     for count, part in enumerate(pieces(history(algorithm, 7, envs=2), 1), 1):
@@ -57,7 +57,7 @@ def test_actions_are_random_until_learning_starts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUE_BASED)
-def test_exploration_falls_to_each_members_share(name: str) -> None:
+def test_exploration_falls_to_each_members_share(name):
     algorithm = build(
         name, learning_starts=10, exploration_steps=20, horizon=1, updates_per_step=0.01, **QUICK
     )
@@ -74,7 +74,7 @@ def test_exploration_falls_to_each_members_share(name: str) -> None:
     assert fraction(algorithm) == pytest.approx([0.1, 0.3, 0.5])
 
 
-def test_the_schedule_goes_by_the_members_own_transitions_that_count() -> None:
+def test_the_schedule_goes_by_the_members_own_transitions_that_count():
     algorithm = build("dqn", exploration_steps=20, **QUICK)
     rollout = history(algorithm, 5, envs=2)
     rollout.valid[:, 1, 0] = False
@@ -86,7 +86,7 @@ def test_the_schedule_goes_by_the_members_own_transitions_that_count() -> None:
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
-def test_the_noise_of_deterministic_actors_is_each_members(name: str) -> None:
+def test_the_noise_of_deterministic_actors_is_each_members(name):
     algorithm = build(name)
     assert algorithm.actor.settings["noise_scale"][:, 0].tolist() == pytest.approx([0.1, 0.3, 0.0])
     algorithm.set_hyperparameters(2, {"noise_scale": 0.7})
@@ -97,9 +97,7 @@ def test_the_noise_of_deterministic_actors_is_each_members(name: str) -> None:
     ("updates_per_step", "horizon", "envs"),
     [(0.25, 1, 1), (0.25, 1, 3), (1.5, 1, 1), (1.5, 1, 3), (0.375, 3, 5), (20, 1, 1)],
 )
-def test_gradient_steps_keep_the_pace_and_owe_what_is_left(
-    updates_per_step: float, horizon: int, envs: int
-) -> None:
+def test_gradient_steps_keep_the_pace_and_owe_what_is_left(updates_per_step, horizon, envs):
     algorithm = build(
         "dqn", updates_per_step=updates_per_step, horizon=horizon, learning_starts=8, **QUICK
     )
@@ -112,7 +110,7 @@ def test_gradient_steps_keep_the_pace_and_owe_what_is_left(
         assert algorithm.gradient_steps == int(learned_from * updates_per_step)
 
 
-def test_a_pace_that_no_binary_number_hits_is_kept_within_one_step() -> None:
+def test_a_pace_that_no_binary_number_hits_is_kept_within_one_step():
     algorithm = build("dqn", updates_per_step=0.1, horizon=1, **QUICK)
     for count, part in enumerate(pieces(history(algorithm, 100, envs=1), 1), 1):
         algorithm.update(part)
@@ -120,14 +118,14 @@ def test_a_pace_that_no_binary_number_hits_is_kept_within_one_step() -> None:
     assert algorithm.gradient_steps in (9, 10)
 
 
-def test_no_buffer_is_too_small_to_start_learning() -> None:
+def test_no_buffer_is_too_small_to_start_learning():
     """A ring that holds fewer transitions than learning waits for must not wait for ever."""
     algorithm = build("dqn", learning_starts=40, horizon=1, **QUICK | {"replay_capacity": 20})
     train(algorithm, history(algorithm, 30, envs=2))
     assert algorithm.gradient_steps > 0
 
 
-def test_metrics_are_means_over_the_gradient_steps() -> None:
+def test_metrics_are_means_over_the_gradient_steps():
     whole, single = build("dqn", updates_per_step=0.1), build("dqn", updates_per_step=0.05)
     rollout = history(whole, 5)
     single.update(rollout)
@@ -145,7 +143,7 @@ def test_metrics_are_means_over_the_gradient_steps() -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 16, 17, 40])
-def test_batches_are_the_same_however_many_are_drawn_at_once(steps: int) -> None:
+def test_batches_are_the_same_however_many_are_drawn_at_once(steps):
     algorithm = build("sac", updates_per_step=steps / 20)
     seen: list[torch.Tensor] = []
     learn = algorithm.learn
@@ -162,7 +160,7 @@ def test_batches_are_the_same_however_many_are_drawn_at_once(steps: int) -> None
         assert torch.equal(alone.reward, reward)
 
 
-def test_batches_are_normalized_as_the_actor_sees_them() -> None:
+def test_batches_are_normalized_as_the_actor_sees_them():
     algorithm = build("sac", normalize_observations=True)
     rollout = history(algorithm, 10)
     rollout.observation.mul_(3).add_(5)
@@ -188,7 +186,7 @@ def test_batches_are_normalized_as_the_actor_sees_them() -> None:
 # Prioritized replay
 
 
-def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> None:
+def test_priorities_are_the_members_errors_to_the_power_of_its_exponent():
     """p = |error| + 1e-6, P ~ p^alpha (Schaul et al., 2016, section 3.3)."""
     algorithm = build("sac", prioritized=True, learning_starts=1000)
     for member, exponent in enumerate((0.0, 0.6, 1.0)):
@@ -220,7 +218,7 @@ def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> Non
     assert leaf.tolist() == [list(range(20))] * 3
 
 
-def test_transitions_without_weight_are_not_drawn_again() -> None:
+def test_transitions_without_weight_are_not_drawn_again():
     """As where a window of n steps meets a row whose successor was lost."""
     algorithm = build("sac", prioritized=True, learning_starts=1000)
     algorithm.update(history(algorithm, 5))
@@ -240,7 +238,7 @@ def test_transitions_without_weight_are_not_drawn_again() -> None:
 
 # its errors have a bound
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "flash_sac"])
-def test_what_was_learned_from_comes_again_by_its_error(name: str) -> None:
+def test_what_was_learned_from_comes_again_by_its_error(name):
     """One transition has a reward beyond everything; after a look at it, it comes up nearly
     always."""
     algorithm = build(name, prioritized=True, alike=True, learning_rate=1e-7, updates_per_step=2.0)
@@ -254,7 +252,7 @@ def test_what_was_learned_from_comes_again_by_its_error(name: str) -> None:
     assert (own <= batch.weight.amax(1)).all()
 
 
-def test_the_importance_exponent_grows_to_one() -> None:
+def test_the_importance_exponent_grows_to_one():
     algorithm = build("dqn", prioritized=True, importance_steps=40, alike=True)
     algorithm.set_hyperparameters(1, {"importance_exponent": 0.0})
     rollout = history(algorithm, 15)
@@ -275,7 +273,7 @@ def test_the_importance_exponent_grows_to_one() -> None:
     assert seen[-1] == pytest.approx([0.4, 0.5, 0.4 + 0.6 * 0.25])
 
 
-def test_weights_add_up_to_one_without_priorities_also_where_rows_are_not_valid() -> None:
+def test_weights_add_up_to_one_without_priorities_also_where_rows_are_not_valid():
     algorithm = build("dqn", learning_starts=1000)
     rollout = history(algorithm, 5)
     rollout.valid[1:3, 0] = False
@@ -286,7 +284,7 @@ def test_weights_add_up_to_one_without_priorities_also_where_rows_are_not_valid(
 
 
 @ALL
-def test_rows_that_are_not_valid_leave_every_loss(name: str) -> None:
+def test_rows_that_are_not_valid_leave_every_loss(name):
     def trained(garbage: float) -> Any:
         algorithm = build(name)
         rollout = history(algorithm, 10)
@@ -304,7 +302,7 @@ def test_rows_that_are_not_valid_leave_every_loss(name: str) -> None:
             assert all(torch.equal(mine[key], other[key]) for key in mine)
 
 
-def test_all_members_wait_for_the_one_with_the_fewest_transitions() -> None:
+def test_all_members_wait_for_the_one_with_the_fewest_transitions():
     full = build("dqn", learning_starts=20)
     full.update(history(full, 8))
     algorithm = build("dqn", learning_starts=20, updates_per_step=1.0)
@@ -319,10 +317,10 @@ def test_all_members_wait_for_the_one_with_the_fewest_transitions() -> None:
         assert (algorithm.gradient_steps > 0) == (start >= 4)
 
 
-def test_transitions_come_before_the_first_rollout_or_never() -> None:
+def test_transitions_come_before_the_first_rollout_or_never():
     algorithm = build("dqn")
     with pytest.raises(InvalidInput, match="of 3 members"):
         algorithm.load_replay_states([None])
     algorithm.update(history(algorithm, 5))
-    with pytest.raises(InvalidInput, match="before the first rollout"):
+    with pytest.raises(InvalidInput, match="first rollout"):
         algorithm.load_replay_states([None, None, None])

@@ -68,9 +68,7 @@ def weights(algorithm: Algorithm) -> torch.Tensor:
     ("name", "replay"),
     [*((name, "member") for name in ["ppo", "a2c", *OFF_POLICY]), ("sac", "mixed")],
 )
-def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(
-    name: str, replay: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(name, replay, caplog):
     """Weights differ by a small part of their way: Adam makes a whole step of a slope that is
     nothing but rounding."""
     updates = 10 if name in OFF_POLICY else 5
@@ -82,7 +80,7 @@ def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac"])
-def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name: str) -> None:
+def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name):
     """As followers do: their lead fuses on its CPU."""
     cohort = CohortConfig(name, (MemberConfig("a", 1),), {"hidden_sizes": (32, 32), "horizon": 2})
     environment = (CartPole if name == "ppo" else Pendulum)(ENVS, "cuda")
@@ -101,9 +99,7 @@ def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac"])
-def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
-    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_by_graphs_has_the_returns_of_one_without(name, caplog, monkeypatch):
     make = CartPole if name == "ppo" else Pendulum
     environment = make(1, "cuda")
     cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)))

@@ -3,23 +3,18 @@ count, state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
 import torch
 
 from podracer_core.algorithms import PPO, CohortConfig, MemberConfig, OnPolicy, algorithm_class, ppo
-from podracer_core.buffers import Rollout
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.storage import FolderStore
+from support.errors import raises
 
-Make = Callable[..., OnPolicy]
-MakeRollout = Callable[..., Rollout]
 CASES = [
     *(("ppo", kind) for kind in ("discrete", "box", "multi_discrete", "multi_binary", "image")),
     *(("a2c", kind) for kind in ("discrete", "box")),
@@ -53,12 +48,8 @@ def same_state(first: OnPolicy, member: int, second: OnPolicy, other: int, *leav
 
 @EVERY
 def test_a_cohort_gives_what_its_agents_give_alone(
-    make_on_policy: Make,
-    make_rollout: MakeRollout,
-    member_rollout: MakeRollout,
-    name: str,
-    kind: str,
-) -> None:
+    make_on_policy, make_rollout, member_rollout, name, kind
+):
     cohort = make_on_policy(name, kind)
     rollout = make_rollout(cohort.actor)
     alone = [make_on_policy(name, kind, m) for m in range(3)]
@@ -76,12 +67,8 @@ def test_a_cohort_gives_what_its_agents_give_alone(
 
 @EVERY
 def test_the_order_and_the_company_of_members_do_not_matter(
-    make_on_policy: Make,
-    make_rollout: MakeRollout,
-    member_rollout: MakeRollout,
-    name: str,
-    kind: str,
-) -> None:
+    make_on_policy, make_rollout, member_rollout, name, kind
+):
     pair, trio = make_on_policy(name, kind, 2, 0), make_on_policy(name, kind)
     rollout = make_rollout(trio.actor)
     trio.update(rollout)
@@ -100,9 +87,7 @@ def assert_same(mine: torch.Tensor, theirs: torch.Tensor, kind: str) -> None:
 
 
 @EVERY
-def test_same_seed_twice_gives_equal_weights_bit_for_bit(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+def test_same_seed_twice_gives_equal_weights_bit_for_bit(make_on_policy, make_rollout, name, kind):
     def train() -> torch.Tensor:
         algorithm = make_on_policy(name, kind)
         for seed in range(3):
@@ -117,9 +102,7 @@ def test_same_seed_twice_gives_equal_weights_bit_for_bit(
 
 
 @EVERY
-def test_resuming_from_member_states_is_exact(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+def test_resuming_from_member_states_is_exact(make_on_policy, make_rollout, name, kind):
     through = make_on_policy(name, kind, learning_rate_schedule="linear", schedule_steps=100)
     for seed in range(2):
         through.update(replace(make_rollout(through.actor, seed), policy_version=through.version))
@@ -137,13 +120,8 @@ def test_resuming_from_member_states_is_exact(
 
 @EVERY
 def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
-    make_on_policy: Make,
-    make_rollout: MakeRollout,
-    spaces: Callable[[str], Any],
-    tmp_path: Path,
-    name: str,
-    kind: str,
-) -> None:
+    make_on_policy, make_rollout, spaces, tmp_path, name, kind
+):
     algorithm = make_on_policy(name, kind)
     algorithm.update(make_rollout(algorithm.actor))
     store = FolderStore(tmp_path)
@@ -162,9 +140,7 @@ def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
 
 
 @SOME
-def test_rows_that_are_not_valid_leave_every_loss(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+def test_rows_that_are_not_valid_leave_every_loss(make_on_policy, make_rollout, name, kind):
     def trained(garbage: float, policy_version: int) -> torch.Tensor:
         algorithm = make_on_policy(name, kind)
         rollout = make_rollout(algorithm.actor)
@@ -198,8 +174,8 @@ def test_rows_that_are_not_valid_leave_every_loss(
 
 @SOME
 def test_a_member_that_diverges_is_frozen_and_reported_and_the_others_go_on(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     healthy, sick = make_on_policy(name, kind), make_on_policy(name, kind)
     rollout = make_rollout(healthy.actor)
     healthy.update(rollout)
@@ -223,9 +199,7 @@ def test_a_member_that_diverges_is_frozen_and_reported_and_the_others_go_on(
 
 
 @SOME
-def test_the_entropy_bonus_makes_a_policy_less_certain(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+def test_the_entropy_bonus_makes_a_policy_less_certain(make_on_policy, make_rollout, name, kind):
     def entropy_after(coefficient: float) -> torch.Tensor:
         algorithm = make_on_policy(name, kind, 0)
         algorithm.set_hyperparameters(
@@ -243,8 +217,8 @@ def test_the_entropy_bonus_makes_a_policy_less_certain(
 
 @SOME
 def test_a_stale_rollout_is_judged_by_the_policy_at_the_start_of_the_update(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     """At lag zero the correction is nothing but rounding."""
     plain, corrected = make_on_policy(name, kind), make_on_policy(name, kind)
     rollout = make_rollout(plain.actor)
@@ -256,8 +230,8 @@ def test_a_stale_rollout_is_judged_by_the_policy_at_the_start_of_the_update(
 
 @SOME
 def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     """A row that an older policy took a million times as often as this one would have hardly any
     weight."""
     algorithm = make_on_policy(name, kind)
@@ -273,12 +247,8 @@ def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
 
 @MASKED
 def test_masks_are_obeyed_and_make_a_difference(
-    make_on_policy: Make,
-    make_rollout: MakeRollout,
-    member_rollout: MakeRollout,
-    name: str,
-    kind: str,
-) -> None:
+    make_on_policy, make_rollout, member_rollout, name, kind
+):
     obeying, ignorant = make_on_policy(name, kind), make_on_policy(name, kind)
     rollout = make_rollout(obeying.actor, masked=kind)
     alone = [make_on_policy(name, kind, m) for m in range(3)]
@@ -292,8 +262,8 @@ def test_masks_are_obeyed_and_make_a_difference(
 
 @MASKED
 def test_what_was_always_forbidden_gets_no_gradient_at_all(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     algorithm = make_on_policy(name, kind)
     torch.manual_seed(0)
     algorithm.actor.network.weights[-1].normal_()
@@ -316,9 +286,7 @@ def test_what_was_always_forbidden_gets_no_gradient_at_all(
 
 
 @MASKED
-def test_the_first_ratio_is_one_with_masks_too(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+def test_the_first_ratio_is_one_with_masks_too(make_on_policy, make_rollout, name, kind):
     algorithm = make_on_policy(name, kind)
     torch.manual_seed(0)
     algorithm.actor.network.weights[-1].normal_()
@@ -336,8 +304,8 @@ def test_the_first_ratio_is_one_with_masks_too(
 
 @EVERY
 def test_the_learning_rate_falls_with_the_members_own_transitions(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     """With 20 transitions an update and 40 to fall: full in the first update, half in the second,
     none in the third."""
     falling = make_on_policy(name, kind, learning_rate_schedule="linear", schedule_steps=40)
@@ -357,9 +325,7 @@ def test_the_learning_rate_falls_with_the_members_own_transitions(
             assert falling.member_state(m)["random"]["transition_count"] == 20 * (update + 1)
 
 
-def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "box")
     algorithm.update(make_rollout(algorithm.actor))
     own = algorithm.member_state(2)["random"]
@@ -375,9 +341,7 @@ def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(
     assert same_state(algorithm, 0, algorithm, 2, "random", "actor")
 
 
-def test_only_normalization_that_is_asked_for(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_only_normalization_that_is_asked_for(make_on_policy, make_rollout):
     switches = dict.fromkeys(
         (f"normalize_{what}" for what in ("observations", "values", "rewards", "advantages")), False
     )
@@ -390,7 +354,7 @@ def test_only_normalization_that_is_asked_for(
     assert not {"observations.count", "rewards.count"} & state.keys()
 
 
-def test_images_have_no_running_normalizer(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+def test_images_have_no_running_normalizer(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "image", normalize_observations=True)
     algorithm.update(make_rollout(algorithm.actor))
     state = algorithm.member_state(0)["normalizer"]
@@ -399,16 +363,16 @@ def test_images_have_no_running_normalizer(make_on_policy: Make, make_rollout: M
     assert "observations.mean" not in state
 
 
-def test_bad_configurations_are_refused(make_on_policy: Make) -> None:
+def test_bad_configurations_are_refused(make_on_policy):
     with pytest.raises(InvalidInput, match="learning_rate"):
         make_on_policy("ppo", "box", lerning_rate=1e-3)
     with pytest.raises(InvalidInput, match="horizon"):
         make_on_policy("a2c", "box", horizon=0)
-    with pytest.raises(InvalidInput, match="one for the whole cohort"):
+    with raises(InvalidInput, field="horizon"):
         make_on_policy("a2c", "box").set_hyperparameters(0, {"horizon": 3})
     with pytest.raises(InvalidInput, match="gamma"):
         make_on_policy("ppo", "box").set_hyperparameters(0, {"gamma": 1.5})
-    with pytest.raises(InvalidInput, match="at least one member"):
+    with raises(InvalidInput, field="members"):
         CohortConfig("ppo", ())
     space = gymnasium.spaces.Discrete(3)
     with pytest.raises(InvalidInput, match="Box observations"):
@@ -418,17 +382,15 @@ def test_bad_configurations_are_refused(make_on_policy: Make) -> None:
         smaller.load_member_state(0, make_on_policy("ppo", "box").member_state(0))
 
 
-def test_the_registry_finds_them_and_names_the_nearest() -> None:
+def test_the_registry_finds_them_and_names_the_nearest():
     assert algorithm_class("ppo") is PPO
     assert algorithm_class("a2c").__name__ == "A2C"
-    with pytest.raises(InvalidInput, match="did you mean ppo"):
+    with raises(InvalidInput, "UNKNOWN_ALGORITHM"):
         algorithm_class("pop")
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_images_need_no_episode_that_was_cut_off(
-    make_on_policy: Make, make_rollout: MakeRollout, name: str
-) -> None:
+def test_images_need_no_episode_that_was_cut_off(make_on_policy, make_rollout, name):
     algorithm = make_on_policy(name, "image")
     rollout = make_rollout(algorithm.actor)
     rollout.truncated.zero_()
@@ -437,8 +399,8 @@ def test_images_need_no_episode_that_was_cut_off(
 
 @pytest.mark.parametrize("target_kl", [0.0, 0.02])
 def test_a_broken_member_is_frozen_whether_it_may_stop_early_or_not(
-    make_on_policy: Make, make_rollout: MakeRollout, target_kl: float
-) -> None:
+    make_on_policy, make_rollout, target_kl
+):
     algorithm = make_on_policy("ppo", "discrete", minibatch_size=1000, target_kl=target_kl)
     rollout = make_rollout(algorithm.actor)
     rollout.observation[2, 1, 0, 0] = torch.nan
@@ -447,8 +409,8 @@ def test_a_broken_member_is_frozen_whether_it_may_stop_early_or_not(
 
 @pytest.mark.parametrize("most", [2048, 3])
 def test_without_a_size_a_minibatch_is_a_quarter_of_the_rollout_but_no_larger_than_suits_a_cpu(
-    make_on_policy: Make, make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+    make_on_policy, make_rollout, monkeypatch, most
+):
     monkeypatch.setattr(ppo, "_MOST_CPU_ROWS", most)
     automatic = make_on_policy("ppo", "discrete", minibatch_size=0)
     rollout = make_rollout(automatic.actor)

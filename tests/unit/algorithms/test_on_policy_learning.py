@@ -22,14 +22,14 @@ PPO_ACROBOT = {"horizon": 32, "minibatch_size": 128, "epochs": 8, "learning_rate
 A2C_CARTPOLE = {"learning_rate": 2e-3}
 
 
-def test_ppo_brings_cartpole_to_475() -> None:
+def test_ppo_brings_cartpole_to_475():
     best = best_bounds(
         "ppo", CartPole, 32, PPO_CARTPOLE, target=475.0, env_steps=100_000, every=4096
     )
     assert all(agent.reached_at for agent in best), best
 
 
-def test_ppo_brings_pendulum_to_minus_200_with_95_percent_confidence() -> None:
+def test_ppo_brings_pendulum_to_minus_200_with_95_percent_confidence():
     best = best_bounds(
         "ppo",
         Pendulum,
@@ -44,7 +44,7 @@ def test_ppo_brings_pendulum_to_minus_200_with_95_percent_confidence() -> None:
 
 
 @pytest.mark.thorough
-def test_ppo_brings_gymnasiums_acrobot_to_minus_100() -> None:
+def test_ppo_brings_gymnasiums_acrobot_to_minus_100():
     def acrobot(num_envs: int) -> PreprocessVecEnv:
         return PreprocessVecEnv(EnvironmentSpec(id="Acrobot-v1"), num_envs, processes=1)
 
@@ -55,7 +55,7 @@ def test_ppo_brings_gymnasiums_acrobot_to_minus_100() -> None:
 
 
 @pytest.mark.thorough
-def test_a2c_brings_cartpole_to_475() -> None:
+def test_a2c_brings_cartpole_to_475():
     best = best_bounds(
         "a2c", CartPole, 8, A2C_CARTPOLE, target=475.0, env_steps=500_000, every=20_000
     )

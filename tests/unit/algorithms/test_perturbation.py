@@ -25,7 +25,7 @@ def actor(ensemble: int, members: int = 3) -> NetworkActor:
     return made
 
 
-def test_each_layer_gets_noise_in_proportion_to_its_own_spread_and_biases_stay() -> None:
+def test_each_layer_gets_noise_in_proportion_to_its_own_spread_and_biases_stay():
     for ensemble in (1, 4):
         changed, before = actor(ensemble), actor(ensemble)
         perturb_actor(changed, 1, 0.1, seed=5)
@@ -46,7 +46,7 @@ def test_each_layer_gets_noise_in_proportion_to_its_own_spread_and_biases_stay()
                 assert torch.corrcoef(noise).fill_diagonal_(0).abs().max() < 0.25
 
 
-def test_the_noise_follows_from_the_seed_alone() -> None:
+def test_the_noise_follows_from_the_seed_alone():
     first, second, other = actor(2), actor(2), actor(2)
     for made, member, seed in ((first, 0, 5), (second, 2, 5), (other, 0, 6)):
         for weight in made.network.weights:

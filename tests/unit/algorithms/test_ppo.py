@@ -4,31 +4,25 @@ stop."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from podracer_core.algorithms import (
     Minibatch,
-    OnPolicy,
     ReturnScale,
     RolloutRows,
     clipped_surrogate,
     clipped_value_error,
 )
-from podracer_core.buffers import Rollout
 
-Make = Callable[..., OnPolicy]
-MakeRollout = Callable[..., Rollout]
 SIZE = 11
 ROWS = ("reward", "terminated", "truncated", "valid")
 BOTH = pytest.mark.parametrize("kind", ["discrete", "box"])
 
 
-def test_surrogate_by_hand_and_its_gradient_is_zero_where_it_clips() -> None:
+def test_surrogate_by_hand_and_its_gradient_is_zero_where_it_clips():
     # ratio, advantage -> surrogate and derivative in log ratio, with a clip range of 0.2
     cases = [
         (1.0, 2.0, 2.0, 2.0),
@@ -47,7 +41,7 @@ def test_surrogate_by_hand_and_its_gradient_is_zero_where_it_clips() -> None:
     torch.testing.assert_close(log_ratio.grad, slope)
 
 
-def test_value_clip_by_hand_and_its_gradient_is_zero_where_it_clips() -> None:
+def test_value_clip_by_hand_and_its_gradient_is_zero_where_it_clips():
     # value, old, target -> loss and derivative in the value, with a clip range of 0.5
     cases = [
         (1.0, 1.0, 3.0, 2.0, -2.0),
@@ -68,7 +62,7 @@ def test_value_clip_by_hand_and_its_gradient_is_zero_where_it_clips() -> None:
     torch.testing.assert_close(value.grad, slope)
 
 
-def test_a_value_clip_range_of_zero_never_clips_and_members_have_their_own() -> None:
+def test_a_value_clip_range_of_zero_never_clips_and_members_have_their_own():
     torch.manual_seed(0)
     value, old, target = torch.randn(3, 2, SIZE)
     loss, derivative = clipped_value_error(value, old, target, torch.tensor([0.0, 0.3]))
@@ -79,7 +73,7 @@ def test_a_value_clip_range_of_zero_never_clips_and_members_have_their_own() -> 
     assert torch.equal(alone[0], loss[1])
 
 
-def test_within_its_range_a_value_keeps_its_gradient_whatever_the_rounding() -> None:
+def test_within_its_range_a_value_keeps_its_gradient_whatever_the_rounding():
     torch.manual_seed(0)
     old, target = 100 * torch.randn(2, 1, 1000)
     value = old + 0.1 * torch.randn(1, 1000)  # old + (value - old) is rarely value
@@ -87,7 +81,7 @@ def test_within_its_range_a_value_keeps_its_gradient_whatever_the_rounding() -> 
     assert torch.equal(derivative, value - target)
 
 
-def test_what_is_not_a_number_stays_so_in_both_objectives() -> None:
+def test_what_is_not_a_number_stays_so_in_both_objectives():
     broken, fine, limit = torch.full((1, 2), torch.nan), torch.ones(1, 2), torch.tensor([0.2])
     for result in (
         *clipped_surrogate(broken, fine, limit),
@@ -103,9 +97,7 @@ def test_what_is_not_a_number_stays_so_in_both_objectives() -> None:
     [(kind, False) for kind in ("discrete", "box", "multi_discrete", "multi_binary")]
     + [(kind, True) for kind in ("discrete", "multi_discrete")],
 )
-def test_backward_is_the_gradient_of_the_papers_loss(
-    make_on_policy: Make, densities: Callable[..., Any], kind: str, masked: bool
-) -> None:
+def test_backward_is_the_gradient_of_the_papers_loss(make_on_policy, densities, kind, masked):
     """The written-out derivatives against autograd through torch.distributions (equation 9, to be
     minimized)."""
     algorithm = make_on_policy("ppo", kind, value_clip_range=0.4)
@@ -165,8 +157,8 @@ def test_backward_is_the_gradient_of_the_papers_loss(
 
 @BOTH
 def test_a_value_clip_range_changes_the_critic_of_its_member_alone(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+    make_on_policy, make_rollout, kind
+):
     free, clipped = make_on_policy("ppo", kind, epochs=6), make_on_policy("ppo", kind, epochs=6)
     clipped.set_hyperparameters(2, {"value_clip_range": 0.05})
     rollout = make_rollout(free.actor)
@@ -185,8 +177,8 @@ def test_a_value_clip_range_changes_the_critic_of_its_member_alone(
 
 @BOTH
 def test_values_are_clipped_around_those_of_the_start_of_the_update(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+    make_on_policy, make_rollout, kind
+):
     """Whether or not the normalizer of the targets has just changed."""
     algorithm = make_on_policy("ppo", kind)
     for update in range(2):
@@ -198,7 +190,7 @@ def test_values_are_clipped_around_those_of_the_start_of_the_update(
         algorithm.update(rollout)
 
 
-def test_every_row_is_in_one_minibatch_in_its_members_own_order() -> None:
+def test_every_row_is_in_one_minibatch_in_its_members_own_order():
     rows, members = 20, 3
     number = torch.arange(members * rows, dtype=torch.float32).view(members, rows)
     order = torch.stack(
@@ -241,9 +233,7 @@ def test_every_row_is_in_one_minibatch_in_its_members_own_order() -> None:
 
 
 @BOTH
-def test_parts_of_a_minibatch_add_up_to_its_gradient(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+def test_parts_of_a_minibatch_add_up_to_its_gradient(make_on_policy, make_rollout, kind):
     whole, parts = make_on_policy("ppo", kind), make_on_policy("ppo", kind)
     parts._part_rows = 3
     rollout = make_rollout(whole.actor)
@@ -257,9 +247,7 @@ def test_parts_of_a_minibatch_add_up_to_its_gradient(
 
 
 @BOTH
-def test_a_member_can_stop_its_update_early(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+def test_a_member_can_stop_its_update_early(make_on_policy, make_rollout, kind):
     free, bounded = make_on_policy("ppo", kind, epochs=8), make_on_policy("ppo", kind, epochs=8)
     bounded.set_hyperparameters(2, {"target_kl": 1e-4})
     rollout = make_rollout(free.actor)
@@ -278,9 +266,7 @@ def test_a_member_can_stop_its_update_early(
 
 
 @BOTH
-def test_each_member_adapts_its_own_learning_rate(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+def test_each_member_adapts_its_own_learning_rate(make_on_policy, make_rollout, kind):
     """Six steps: the first says nothing, as the policy has not moved. Member 0 moves too far in
     each of the others, member 1 does as it would alone, member 2 never moves far enough but is at
     its greatest rate from the start."""
@@ -319,9 +305,7 @@ def test_each_member_adapts_its_own_learning_rate(
 
 
 @BOTH
-def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(
-    make_on_policy: Make, make_rollout: MakeRollout, kind: str
-) -> None:
+def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(make_on_policy, make_rollout, kind):
     old = make_on_policy("ppo", kind, epochs=1)
     rollout = make_rollout(old.actor)
     old.actor.network.weights[-1].mul_(50.0)
@@ -332,9 +316,7 @@ def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(
     assert metrics["clip_fraction"].max() == 0
 
 
-def test_normalizing_values_changes_no_prediction(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_normalizing_values_changes_no_prediction(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     algorithm.update(rollout)
@@ -344,9 +326,7 @@ def test_normalizing_values_changes_no_prediction(
     torch.testing.assert_close(algorithm._values(rollout.observation), before, rtol=1e-4, atol=1e-3)
 
 
-def test_rewards_are_divided_by_the_deviation_of_returns(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "box")
     gamma = algorithm._hyperparameters["gamma"].unsqueeze(1)
     rollout = make_rollout(algorithm.actor)
@@ -376,9 +356,7 @@ def test_rewards_are_divided_by_the_deviation_of_returns(
         ("8 x 4 2 x 2", [8, 4, 4, 2]),  # what follows a row that is not valid begins with 0
     ],
 )
-def test_returns_are_those_of_vec_normalize(
-    rewards: str, returns: list[float], make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_returns_are_those_of_vec_normalize(rewards, returns, make_on_policy, make_rollout):
     """VecNormalize takes G = gamma G + r into its statistics at each step, and then sets G to 0
     where one ended."""
     scale, rows = ReturnScale(3, math.inf), rewards.split()
@@ -399,9 +377,7 @@ def test_returns_are_those_of_vec_normalize(
     torch.testing.assert_close(scale.divisor(), expected)
 
 
-def test_learning_does_not_depend_on_the_unit_of_rewards(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_learning_does_not_depend_on_the_unit_of_rewards(make_on_policy, make_rollout):
     """Clipping apart: a thousandth or a thousand is the same task."""
     small, large = (make_on_policy("ppo", "box") for _ in range(2))
     for seed in range(2):
@@ -412,9 +388,7 @@ def test_learning_does_not_depend_on_the_unit_of_rewards(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_critic_that_was_normalized_before_predicts_the_same(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_a_critic_that_was_normalized_before_predicts_the_same(make_on_policy, make_rollout):
     before = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     after = make_on_policy("ppo", "box", normalize_values=False, normalize_rewards=False)
     rollout = make_rollout(before.actor)
@@ -427,9 +401,7 @@ def test_a_critic_that_was_normalized_before_predicts_the_same(
     assert after._values.statistics.count.eq(0).all()
 
 
-def test_rewards_of_another_unit_begin_the_statistics_of_values(
-    make_on_policy: Make, make_rollout: MakeRollout
-) -> None:
+def test_rewards_of_another_unit_begin_the_statistics_of_values(make_on_policy, make_rollout):
     """A checkpoint of 0.1 has targets of 500, which are 5 now: the critic's output is a deviation
     of both."""
     before = make_on_policy("ppo", "box", normalize_rewards=False)

@@ -14,6 +14,7 @@ from podracer_core.algorithms import Algorithm, OffPolicy, OnPolicy
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion import Contribution, FusionOptions, FusionState, Mean, fuse
+from support.errors import raises
 from support.off_policy import EVERY, build, history, train
 
 MakeOnPolicy = Callable[..., OnPolicy]
@@ -46,8 +47,8 @@ def mean_of(begun: FusionState, growths: list[FusionState]) -> FusionState:
     ("name", "kind"), [("ppo", "box"), ("ppo", "discrete"), ("a2c", "discrete"), ("ppo", "image")]
 )
 def test_an_on_policy_learner_that_fuses_alone_is_as_one_that_does_not(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, name: str, kind: str, normalizes: bool
-) -> None:
+    make_on_policy, make_rollout, name, kind, normalizes
+):
     settings = dict.fromkeys(
         ("normalize_values", "normalize_rewards", "normalize_observations"), normalizes
     )
@@ -69,8 +70,8 @@ def test_an_on_policy_learner_that_fuses_alone_is_as_one_that_does_not(
 
 @pytest.mark.parametrize(("name", "kind"), [("ppo", "box"), ("ppo", "image"), ("a2c", "discrete")])
 def test_an_on_policy_learner_takes_its_own_state_over_bit_for_bit(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, name: str, kind: str
-) -> None:
+    make_on_policy, make_rollout, name, kind
+):
     learner = make_on_policy(name, kind, normalize_values=True)
     for update in range(3):
         learner.update(replace(make_rollout(learner.actor, update), policy_version=update))
@@ -86,7 +87,7 @@ def test_an_on_policy_learner_takes_its_own_state_over_bit_for_bit(
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_an_off_policy_learner_takes_its_own_state_over_bit_for_bit(name: str) -> None:
+def test_an_off_policy_learner_takes_its_own_state_over_bit_for_bit(name):
     learner, twin = build(name), build(name)
     sharing = learner.share(0)
     for seed in range(2):
@@ -112,9 +113,7 @@ def on_policy_pair(
     return pair
 
 
-def test_learners_that_fuse_are_one_but_for_what_is_their_own(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout
-) -> None:
+def test_learners_that_fuse_are_one_but_for_what_is_their_own(make_on_policy, make_rollout):
     begun = make_on_policy("ppo", "box").share(0).state()
     (lead, first), (follower, second) = on_policy_pair(make_on_policy, make_rollout)
     own = [learner.member_state(0)["optimizer"] for learner in (lead, follower)]
@@ -137,9 +136,7 @@ def test_learners_that_fuse_are_one_but_for_what_is_their_own(
 
 
 @pytest.mark.parametrize("normalizes", ["values", "rewards"])
-def test_a_critic_is_averaged_in_units_of_reward(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, normalizes: str
-) -> None:
+def test_a_critic_is_averaged_in_units_of_reward(make_on_policy, make_rollout, normalizes):
     """Learners whose rewards have other scales have other units: the mean predicts the mean of what
     they predict."""
     learners = []
@@ -176,9 +173,7 @@ def predicted(learner: OnPolicy, observation: torch.Tensor) -> torch.Tensor:
     return learner._values(observation) * unit
 
 
-def test_the_observation_normalizer_rests_between_fusions(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout
-) -> None:
+def test_the_observation_normalizer_rests_between_fusions(make_on_policy, make_rollout):
     learner = make_on_policy("ppo", "box")
     sharing = learner.share(0)
     begun = sharing.state()
@@ -194,9 +189,7 @@ def test_the_observation_normalizer_rests_between_fusions(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_begin_alike_and_draw_other_numbers(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, rank: int
-) -> None:
+def test_ranks_begin_alike_and_draw_other_numbers(make_on_policy, make_rollout, rank):
     learner = make_on_policy("ppo", "box", normalize_observations=False)
     alone = make_on_policy("ppo", "box", normalize_observations=False)
     learner.share(rank)
@@ -207,7 +200,7 @@ def test_ranks_begin_alike_and_draw_other_numbers(
     assert same(learner, alone) == (rank == 0)
 
 
-def test_off_policy_ranks_draw_other_transitions() -> None:
+def test_off_policy_ranks_draw_other_transitions():
     learners = [build("sac") for _ in range(3)]
     for learner, rank in zip(learners[1:], (0, 1), strict=True):
         learner.share(rank)
@@ -218,7 +211,7 @@ def test_off_policy_ranks_draw_other_transitions() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_off_policy_learners_that_fuse_are_one_but_for_what_is_their_own(name: str) -> None:
+def test_off_policy_learners_that_fuse_are_one_but_for_what_is_their_own(name):
     learners = [build(name) for _ in range(2)]
     sharings = [learner.share(rank) for rank, learner in enumerate(learners)]
     begun = sharings[0].state()
@@ -245,7 +238,7 @@ def test_off_policy_learners_that_fuse_are_one_but_for_what_is_their_own(name: s
     assert learners[1].member_state(2)["algorithm"]["transition_count"] == 2 * 30 * 4
 
 
-def test_an_epoch_off_policy_is_500_gradient_steps_the_first_of_them_alone() -> None:
+def test_an_epoch_off_policy_is_500_gradient_steps_the_first_of_them_alone():
     learner: OffPolicy = build("sac")
     for steps, epochs in ((0, 0), (1, 1), (500, 1), (501, 2), (1000, 2), (1001, 3)):
         learner.gradient_steps = steps
@@ -253,8 +246,8 @@ def test_an_epoch_off_policy_is_500_gradient_steps_the_first_of_them_alone() -> 
 
 
 def test_a_member_that_diverged_here_goes_on_with_what_the_others_have(
-    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout
-) -> None:
+    make_on_policy, make_rollout
+):
     (lead, first), (_, second) = on_policy_pair(make_on_policy, make_rollout)
     begun = make_on_policy("ppo", "box").share(0).state()
     lead.active[1] = False
@@ -267,7 +260,7 @@ def test_a_member_that_diverged_here_goes_on_with_what_the_others_have(
     )
 
 
-def test_the_state_of_another_cohort_is_refused(make_on_policy: MakeOnPolicy) -> None:
+def test_the_state_of_another_cohort_is_refused(make_on_policy):
     other = make_on_policy("ppo", "box", 0, 1).share(0).state()
-    with pytest.raises(InvalidInput, match="does not train the same cohort"):
+    with raises(InvalidInput, "COHORT_MISMATCH"):
         make_on_policy("ppo", "box").share(1).load(other)

@@ -10,9 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +25,7 @@ from podracer_core.errors import (
 )
 from podracer_platform.attachments import FileCache
 from support.code import make_zip, stored
+from support.errors import raises
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ def has(cache: FileCache, file: StoredFile) -> bool:
     return held is not None
 
 
-def test_what_was_added_is_there_under_its_hash_and_ending(cache: FileCache, root: Path) -> None:
+def test_what_was_added_is_there_under_its_hash_and_ending(cache, root):
     file = stored(b"a,b\n", "prices.2019.csv.gz")
     assert cache.hold(file) is None
     with cache.add(file, [b"a,", b"b\n"]) as held:
@@ -83,21 +83,19 @@ def test_what_was_added_is_there_under_its_hash_and_ending(cache: FileCache, roo
     assert root.stat().st_mode & 0o777 == 0o700
 
 
-def test_an_empty_file(cache: FileCache) -> None:
+def test_an_empty_file(cache):
     assert cache.add(stored(b""), []).path.read_bytes() == b""
 
 
 @pytest.mark.parametrize("chunks", [[b"abcd"], [b"ab"], [b"abc", b"d"], [b"abx"], []])
-def test_other_bytes_than_announced_leave_nothing(
-    cache: FileCache, root: Path, chunks: list[bytes]
-) -> None:
+def test_other_bytes_than_announced_leave_nothing(cache, root, chunks):
     with pytest.raises(DataCorrupted, match="expected 3 with"):
         cache.add(stored(b"abc"), chunks)
     assert entries(root) == set()
     assert drafts(root) == []
 
 
-def test_who_stops_half_way_leaves_nothing(cache: FileCache, root: Path) -> None:
+def test_who_stops_half_way_leaves_nothing(cache, root):
     def chunks() -> Iterator[bytes]:
         yield b"a"
         raise Unavailable("the store is away")
@@ -108,7 +106,7 @@ def test_who_stops_half_way_leaves_nothing(cache: FileCache, root: Path) -> None
     assert drafts(root) == []
 
 
-def test_the_longest_unused_goes_first(cache: FileCache, root: Path) -> None:
+def test_the_longest_unused_goes_first(cache, root):
     files = [add(cache, content(letter, 3 * MIB)) for letter in "abc"]
     for age, file in enumerate(reversed(files)):
         os.utime(root / file.local_name, (1000 - age, 1000 - age))
@@ -117,7 +115,7 @@ def test_the_longest_unused_goes_first(cache: FileCache, root: Path) -> None:
     assert entries(root) == {file.sha256 for file in (files[0], files[2], newest)}
 
 
-def test_what_is_held_stays_and_the_next_goes(cache: FileCache, root: Path) -> None:
+def test_what_is_held_stays_and_the_next_goes(cache, root):
     first, second = (add(cache, content(letter, 4 * MIB)) for letter in "ab")
     os.utime(root / first.local_name, (1, 1))
     with cache.hold(first) as held:
@@ -128,22 +126,19 @@ def test_what_is_held_stays_and_the_next_goes(cache: FileCache, root: Path) -> N
     assert not has(cache, second)
 
 
-def test_no_room(cache: FileCache, root: Path) -> None:
-    with pytest.raises(
-        Exhausted,
-        match=r"no room for 11.0 MiB: 0.0 MiB of 10.0 MiB are in use .PODRACER_CACHE_SIZE",
-    ):
+def test_no_room(cache, root):
+    with raises(Exhausted, "CACHE_FULL", match="11.0 MiB: 0.0 MiB"):
         add(cache, content("x", 11 * MIB))
     with (
         cache.hold(add(cache, content("a", 6 * MIB))),
-        pytest.raises(Exhausted, match="are in use"),
+        raises(Exhausted, "CACHE_FULL", match="use"),
     ):
         add(cache, content("b", 6 * MIB))
     add(cache, content("b", 6 * MIB))
     assert len(entries(root)) == 1
 
 
-def test_archives_are_unpacked_once(cache: FileCache, root: Path) -> None:
+def test_archives_are_unpacked_once(cache, root):
     packed = make_zip(("a.py", b"1"), ("pkg/b.py", content("x")))
     file = stored(packed, "code.zip")
     assert cache.hold_unpacked(file) is None
@@ -171,9 +166,7 @@ def test_archives_are_unpacked_once(cache: FileCache, root: Path) -> None:
         lambda code: rewrite(next(code.parent.glob("*.zip")), b"2"),
     ],
 )
-def test_what_an_earlier_session_has_changed_is_not_handed_out(
-    cache: FileCache, change: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_an_earlier_session_has_changed_is_not_handed_out(cache, change, caplog):
     packed = make_zip(("a.py", b"1"), ("empty", b""), ("pkg/b.py", content("x")))
     file = add(cache, packed, "code.zip")
     with cache.hold_unpacked(file) as held:
@@ -193,7 +186,7 @@ def rewrite(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_unpacked_code_counts_and_goes_too(cache: FileCache, root: Path) -> None:
+def test_unpacked_code_counts_and_goes_too(cache, root):
     packed = make_zip(("large.bin", content("x", 6 * MIB)))
     file = add(cache, packed, "code.zip")
     with cache.hold_unpacked(file), pytest.raises(Exhausted):
@@ -203,15 +196,15 @@ def test_unpacked_code_counts_and_goes_too(cache: FileCache, root: Path) -> None
     assert f"{file.sha256}-code" not in entries(root)
 
 
-def test_a_bad_archive_leaves_nothing(cache: FileCache, root: Path) -> None:
+def test_a_bad_archive_leaves_nothing(cache, root):
     file = add(cache, make_zip(("ok.py", b"1"), ("../x", b"1")), "code.zip")
-    with pytest.raises(InvalidInput, match="leads out of its folder"):
+    with raises(InvalidInput, "INVALID_CODE_ARCHIVE"):
         cache.hold_unpacked(file)
     assert entries(root) == {file.local_name}
     assert drafts(root) == []
 
 
-def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path) -> None:
+def test_a_folder_that_others_may_write_is_refused(cache, root):
     root.mkdir(parents=True)
     root.chmod(0o777)
     for use in (
@@ -219,13 +212,11 @@ def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path)
         lambda: cache.hold(stored(b"abc")),
         lambda: cache.hold_unpacked(stored(b"")),
     ):
-        with pytest.raises(PermissionRefused, match="no write permission for others"):
+        with pytest.raises(PermissionRefused, match="write permission"):
             use()
 
 
-def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(
-    cache: FileCache, folder: Path, root: Path
-) -> None:
+def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(cache, folder, root):
     """As an emptyDir under fsGroup is: root's, and 2777."""
     folder.mkdir(parents=True)
     folder.chmod(0o2777)
@@ -234,20 +225,16 @@ def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(
     assert list(folder.iterdir()) == [root]
 
 
-def test_another_users_folder_is_refused(
-    cache: FileCache, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_folder_is_refused(cache, folder, monkeypatch):
     folder.mkdir(parents=True)
     owner = folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(PermissionRefused, match="no write permission for others"):
+    with pytest.raises(PermissionRefused, match="write permission"):
         add(cache, b"abc")
 
 
 @pytest.mark.parametrize("place", ["folder", "root"])
-def test_a_link_in_place_of_a_folder_is_refused(
-    cache: FileCache, place: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_link_in_place_of_a_folder_is_refused(cache, place, tmp_path, request):
     (tmp_path / "elsewhere").mkdir()
     link = request.getfixturevalue(place)
     link.parent.mkdir(parents=True)
@@ -256,9 +243,7 @@ def test_a_link_in_place_of_a_folder_is_refused(
         add(cache, b"abc")
 
 
-def test_what_user_code_has_shut_can_be_removed(
-    cache: FileCache, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_user_code_has_shut_can_be_removed(cache, root, monkeypatch):
     """It runs as the user that the cache is of. Root may read everything, so `open` says what
     others hear."""
     packed = make_zip(("pkg/inner/b.py", content("x", 6 * MIB)))
@@ -284,14 +269,14 @@ def test_what_user_code_has_shut_can_be_removed(
     assert root.parent.stat().st_mode == before
 
 
-def test_a_disk_that_fails_is_told(cache: FileCache, folder: Path) -> None:
+def test_a_disk_that_fails_is_told(cache, folder):
     folder.parent.mkdir()
     folder.write_text("a file where the folder should be")
-    with pytest.raises(Unavailable, match=r"the cache .*File exists"):
+    with pytest.raises(Unavailable, match="File exists"):
         add(cache, b"abc")
 
 
-def test_several_threads_with_one_file(cache: FileCache, root: Path) -> None:
+def test_several_threads_with_one_file(cache, root):
     data, found = content("z"), []
 
     def use() -> None:
@@ -364,9 +349,7 @@ def killed(running: subprocess.Popen[str]) -> None:
     running.stdout.close()
 
 
-def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(
-    cache: FileCache, root: Path
-) -> None:
+def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(cache, root):
     running = process(WRITER, root.parent)
     assert running.stdout is not None
     assert running.stdout.readline() == "writing\n"
@@ -381,7 +364,7 @@ def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(
     assert drafts(root) == []
 
 
-def test_what_another_process_holds_stays_until_it_ends(cache: FileCache, root: Path) -> None:
+def test_what_another_process_holds_stays_until_it_ends(cache, root):
     file = add(cache, content("a", 6 * MIB))
     running = process(HOLDER, root.parent)
     assert running.stdout is not None
@@ -393,7 +376,7 @@ def test_what_another_process_holds_stays_until_it_ends(cache: FileCache, root: 
     assert not has(cache, file)
 
 
-def test_several_processes_at_once(root: Path) -> None:
+def test_several_processes_at_once(root):
     running = [process(HAMMER, root.parent, str(seed)) for seed in range(3)]
     deadline = time.monotonic() + 60
     for each in running:

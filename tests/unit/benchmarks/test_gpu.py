@@ -32,7 +32,7 @@ def run_tiny(monkeypatch: pytest.MonkeyPatch, results: Path, *rows: str) -> None
     gpu.main()
 
 
-def test_what_was_never_measured_comes_first_then_older_code_then_older_figures() -> None:
+def test_what_was_never_measured_comes_first_then_older_code_then_older_figures():
     rows = [
         row for row in gpu.ROWS if row.name in ("cartpole", "cohort", "start", "ant_speed", "sac")
     ]
@@ -50,9 +50,7 @@ def test_what_was_never_measured_comes_first_then_older_code_then_older_figures(
     ]
 
 
-def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(
         sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")]
     )
@@ -65,9 +63,7 @@ def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
     )
 
 
-def test_the_table_has_medians_of_the_newest_records_of_a_chip(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_table_has_medians_of_the_newest_records_of_a_chip(capsys):
     rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort")]
     paces = [*(("overlapping", pace) for pace in (9e9, 50e6, 70e6, 80e6)), ("PureJaxRL", 50e6)]
     records = [record("cartpole", name, figures={"steps/s": value}) for name, value in paces]
@@ -85,9 +81,7 @@ def test_the_table_has_medians_of_the_newest_records_of_a_chip(
     assert met["lock-step, steps/s ÷ cartpole lock-step"] == (None, False)
 
 
-def test_a_run_after_one_that_was_cut_begins_with_the_other_rows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_after_one_that_was_cut_begins_with_the_other_rows(monkeypatch, tmp_path):
     def cut(row: gpu.Row, *arguments: Any) -> Any:
         if row.name == "cohort":
             raise KeyboardInterrupt
@@ -107,9 +101,7 @@ def test_a_run_after_one_that_was_cut_begins_with_the_other_rows(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("row", [row for row in gpu.ROWS if row.systems], ids=lambda row: row.name)
-def test_every_row_runs_in_tiny_form(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: gpu.Row
-) -> None:
+def test_every_row_runs_in_tiny_form(monkeypatch, tmp_path, row):
     run_tiny(monkeypatch, tmp_path / "gpu.jsonl", row.name)
     assert {each["system"] for each in gpu.read_lines(tmp_path / "gpu.jsonl")} == {*row.systems} - {
         "PureJaxRL"

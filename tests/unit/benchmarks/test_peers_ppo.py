@@ -45,7 +45,7 @@ def targets_of(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> dict[str,
 
 
 @pytest.mark.parametrize("environment", ["Ant-v5", "HalfCheetah-v5"])
-def test_our_job_is_valid_and_has_the_recipe(environment: str) -> None:
+def test_our_job_is_valid_and_has_the_recipe(environment):
     job = our_job(Entry("target", TASKS[environment], "ours", 3), 1000.0, 900.0)
     spec = parse_job(json.dumps(job))
     validate(spec)
@@ -57,7 +57,7 @@ def test_our_job_is_valid_and_has_the_recipe(environment: str) -> None:
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "LunarLander-v3"])
-def test_a_task_with_a_job_of_its_own_has_its_target(environment: str) -> None:
+def test_a_task_with_a_job_of_its_own_has_its_target(environment):
     task = TASKS[environment]
     spec = parse_job(json.dumps(our_job(Entry("target", task, "ours", 3), *task.targets, 60.0)))
     validate(spec)
@@ -66,7 +66,7 @@ def test_a_task_with_a_job_of_its_own_has_its_target(environment: str) -> None:
     assert spec.objective.target_return == task.targets[0]
 
 
-def test_every_task_has_the_recipes_and_limits_of_its_systems() -> None:
+def test_every_task_has_the_recipes_and_limits_of_its_systems():
     for task in TASKS.values():
         names = systems_of(task, ["podracer", "sb3", "sbx"])
         assert names[0] == "ours"
@@ -77,7 +77,7 @@ def test_every_task_has_the_recipes_and_limits_of_its_systems() -> None:
     assert not [name for name in systems_of(TASKS["Ant-v5"], ["podracer"]) if name != "ours"]
 
 
-def test_ended_runs_are_kept_also_behind_a_torn_line(tmp_path: Path) -> None:
+def test_ended_runs_are_kept_also_behind_a_torn_line(tmp_path):
     results = tmp_path / "runs" / "results.jsonl"
     first, second = speed("Ant-v5", "ours", 0, 1.0), speed("Ant-v5", "sbx_same", 0, 2.0)
     Runs(Run, results).add([first])
@@ -88,16 +88,14 @@ def test_ended_runs_are_kept_also_behind_a_torn_line(tmp_path: Path) -> None:
     assert first.key in Runs(Run, results)
 
 
-def test_other_settings_make_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_settings_make_another_run(monkeypatch):
     entry = Entry("target", TASKS["Ant-v5"], "sb3_same", 0)
     keys = [run.key for run in entry.runs(SETTING)]
     monkeypatch.setattr(ppo_recipes, "SAME", replace(SAME, epochs=4))
     assert not set(keys) & {run.key for run in entry.runs(SETTING)}
 
 
-def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(capsys):
     runs = [speed("Ant-v5", "ours", seed, 6000.0 + 1000 * seed) for seed in range(3)]
     # 3, 2.33, 2
     runs += [speed("Ant-v5", "sb3_same", seed, 2000.0 + 1000 * seed) for seed in range(3)]
@@ -108,9 +106,7 @@ def test_ratios_are_paired_by_seed_and_held_against_the_best_peer(
     assert found["c_Ant-v5_steps_per_second"]["value"] == pytest.approx(7.0)
 
 
-def test_a_peer_that_fails_counts_with_its_limit_and_ours_not_at_all(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_peer_that_fails_counts_with_its_limit_and_ours_not_at_all(capsys):
     runs = [*solved("Ant-v5", "ours", 0, 30.0, None), *solved("Ant-v5", "sb3_same", 0, 120.0, None)]
     runs += solved("Ant-v5", "sbx_published", 0, None, None)
     found = targets_of(runs, capsys)
@@ -119,7 +115,7 @@ def test_a_peer_that_fails_counts_with_its_limit_and_ours_not_at_all(
     assert not found["a_Ant-v5_seconds_to_2000"]["met"]
 
 
-def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch):
     events: list[tuple[float, dict[str, Any]]] = [
         (10.0, {"event": "training"}),
         (110.0, {"event": "reached", "target": 1000.0, "env_steps": 50_000, "mean_return": 1100.0}),
@@ -141,12 +137,10 @@ def test_a_peer_has_what_it_told_until_its_time_was_over(monkeypatch: pytest.Mon
     assert second.figures["steps_per_second"] == 500.0
 
 
-def test_a_peer_that_ends_before_its_time_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_ends_before_its_time_is_an_error(tmp_path, monkeypatch):
     log = tmp_path / "sbx_published.log"
     log.write_text("no such thing")
     told = Measured([(10.0, {"event": "training"})], timed_out=False, log=log)
     monkeypatch.setattr(ppo_measure, "run_script", lambda *args, **kwargs: told)
-    with pytest.raises(SystemExit, match="no such thing"):
+    with pytest.raises(SystemExit, match="thing"):
         measure(Entry("target", TASKS["Ant-v5"], "sbx_published", 0), SETTING)

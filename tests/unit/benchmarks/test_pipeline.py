@@ -20,14 +20,14 @@ from pipeline import AHEAD, FUSED, LOCK_STEP, PODS, TASKS, Pod
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("pod", PODS, ids=lambda pod: pod.name)
-def test_every_row_is_a_job_that_is_accepted(task: str, pod: Pod) -> None:
+def test_every_row_is_a_job_that_is_accepted(task, pod):
     spec = parse_job(json.dumps(pipeline.job(TASKS[task], pod, 12.0)))
     validate(spec)
     assert spec.pod.layout == ("split" if pod.workers else "fused")
     assert spec.pod.workers == max(pod.workers, 1)
 
 
-def test_the_pace_is_the_median_of_what_was_told_after_it_had_settled() -> None:
+def test_the_pace_is_the_median_of_what_was_told_after_it_had_settled():
     def told(at: float, pace: float) -> tuple[float, dict[str, Any]]:
         return at, {"event": "progress", "env_steps_per_second": pace}
 
@@ -46,7 +46,7 @@ def test_the_pace_is_the_median_of_what_was_told_after_it_had_settled() -> None:
         pipeline.steady_pace(Measured([told(1.0, 0.0)]), 1.0)
 
 
-def test_targets_are_ratios_of_runs_that_followed_one_another() -> None:
+def test_targets_are_ratios_of_runs_that_followed_one_another():
     ant = {
         FUSED: [10.0, 20.0, 30.0],
         LOCK_STEP: [10.0, 10.0, 30.0],

@@ -27,7 +27,7 @@ def run(system: str = "ours", seed: int = 0, *returns: float, task: str = "Hoppe
     return Run(task, system, seed, settings, 1000 * len(returns), looks, 1.0)
 
 
-def test_an_agent_that_was_trained_is_found_again_also_behind_a_torn_line(tmp_path: Path) -> None:
+def test_an_agent_that_was_trained_is_found_again_also_behind_a_torn_line(tmp_path):
     results, record = tmp_path / "runs" / "results.jsonl", tmp_path / "record.jsonl"
     first = run("ours", 0, 1.0, 2.0)
     second = run("ours", 1, 3.0, 4.0)
@@ -51,7 +51,7 @@ def as_read(runs: list[Run]) -> list[Run]:
     return [replace(each, looks=[list(look) for look in each.looks]) for each in runs]
 
 
-def test_a_long_run_holds_a_short_one(tmp_path: Path) -> None:
+def test_a_long_run_holds_a_short_one(tmp_path):
     short, long = run("ours", 0, 1.0, 2.0), run("ours", 0, 1.0, 2.0, 6.0, 7.0)
     runs = AgentRuns(Run, tmp_path / "results.jsonl")
     runs.add([long])
@@ -62,14 +62,14 @@ def test_a_long_run_holds_a_short_one(tmp_path: Path) -> None:
     assert (long.first_at(5.0), long.first_at(8.0)) == (3000, None)
 
 
-def test_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
+def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
     assert interquartile_mean(
         np.array([[100.0, 1.0, 2.0, 3.0, -50.0], [0.0, 0.0, 3.0, 6.0, 9.0]])
     ).tolist() == [2, 3]
     assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == 3.0  # of three seeds none
 
 
-def test_the_interval_holds_the_estimate_and_draws_within_each_task() -> None:
+def test_the_interval_holds_the_estimate_and_draws_within_each_task():
     one = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (one.value, one.low >= 1, one.high <= 5, one.low < 3 < one.high) == (
         3.0,
@@ -83,9 +83,7 @@ def test_the_interval_holds_the_estimate_and_draws_within_each_task() -> None:
 
 
 @pytest.mark.parametrize(("worst", "met"), [(100.0, True), (1.0, False)])
-def test_the_target_is_missed_by_one_task_whose_interval_is_below(
-    worst: float, met: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_target_is_missed_by_one_task_whose_interval_is_below(worst, met, capsys):
     found = {
         task: {
             "ours": [run("ours", seed, 100.0 + seed, task=task) for seed in range(5)],
@@ -102,9 +100,7 @@ def test_the_target_is_missed_by_one_task_whose_interval_is_below(
     assert (target["value"], target["met"]) == (0 if met else 1, met)
 
 
-def test_nothing_is_concluded_before_all_tasks_are_there(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_is_concluded_before_all_tasks_are_there(capsys):
     report({"Ant-v5": {"ours": [run("ours", 0, 1.0, task="Ant-v5")], "sb3": []}}, 1000)
     closing = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert closing["targets"]["tasks_with_an_interval_below_sb3"]["value"] is None

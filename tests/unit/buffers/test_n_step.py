@@ -23,7 +23,7 @@ def by_hand() -> tuple[Replay, Rollout]:
     return replay, rollout
 
 
-def test_returns_of_three_steps_by_hand() -> None:
+def test_returns_of_three_steps_by_hand():
     replay, _ = by_hand()
     drawn = draw(replay, 200, steps=3)
     # step -> reward, discount, step of the state that it bootstraps from; gamma is a half
@@ -48,7 +48,7 @@ def test_returns_of_three_steps_by_hand() -> None:
     assert (drawn.weight == 1).all()
 
 
-def test_a_return_over_a_row_that_is_not_valid_has_no_weight() -> None:
+def test_a_return_over_a_row_that_is_not_valid_has_no_weight():
     _, rollout = by_hand()
     rollout.valid[4] = False
     rollout.truncated[4] = True
@@ -60,7 +60,7 @@ def test_a_return_over_a_row_that_is_not_valid_has_no_weight() -> None:
     assert torch.equal(drawn.weight, (~broken).float())
 
 
-def test_a_return_over_a_gap_has_no_weight() -> None:
+def test_a_return_over_a_gap_has_no_weight():
     shape = (1, 1, 4, 12)
     parts = [*rollouts(shape, 1, 0.0, 0.0), *rollouts(shape, 1, 0.0, 0.0, first=50)]
     drawn = draw(filled(shape, parts), 200, steps=3)
@@ -70,7 +70,7 @@ def test_a_return_over_a_gap_has_no_weight() -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 5, 40])
-def test_returns_equal_a_loop_over_time_also_where_the_ring_begins_anew(steps: int) -> None:
+def test_returns_equal_a_loop_over_time_also_where_the_ring_begins_anew(steps):
     shape = (2, 3, 5, 30)
     parts = list(rollouts(shape, 7))
     for part in parts:
@@ -107,7 +107,7 @@ def test_returns_equal_a_loop_over_time_also_where_the_ring_begins_anew(steps: i
     assert (drawn.weight == 1).all()
 
 
-def test_of_one_step_terminated_and_truncated_at_once_nothing_follows() -> None:
+def test_of_one_step_terminated_and_truncated_at_once_nothing_follows():
     rollout = next(rollouts((1, 2, 2, 8), 1, terminated=1.0, truncated=1.0))
     replay = Replay(8, rollout)
     replay.add(rollout)

@@ -33,7 +33,7 @@ def whole(members: int, leaves: int) -> torch.Tensor:
 
 
 @LEAVES
-def test_leaves_are_found_in_exact_proportion_to_their_priorities(leaves: int) -> None:
+def test_leaves_are_found_in_exact_proportion_to_their_priorities(leaves):
     priority = whole(3, leaves)
     tree = PriorityTree(3, leaves)
     tree.set(torch.arange(leaves).expand(3, -1), priority)
@@ -45,7 +45,7 @@ def test_leaves_are_found_in_exact_proportion_to_their_priorities(leaves: int) -
 
 
 @LEAVES
-def test_what_has_no_priority_is_never_found(leaves: int) -> None:
+def test_what_has_no_priority_is_never_found(leaves):
     tree = PriorityTree(2, leaves)
     some = torch.tensor([[leaves // 2, 1], [leaves - 2, 3]])
     tree.set(some, torch.tensor([[0.3, 0.7], [1e-6, 1e6]]))
@@ -57,12 +57,12 @@ def test_what_has_no_priority_is_never_found(leaves: int) -> None:
     assert set(leaf[0].tolist()) == set(some[0].tolist())
 
 
-def test_a_tree_of_nothing_finds_probability_zero() -> None:
+def test_a_tree_of_nothing_finds_probability_zero():
     _, probability = PriorityTree(2, 70).find(torch.rand(2, 9))
     assert (probability == 0).all()
 
 
-def test_thousands_of_updates_leave_no_error_in_the_sums() -> None:
+def test_thousands_of_updates_leave_no_error_in_the_sums():
     """Sums that are carried along instead would be off by all that has been rounded away."""
     leaves, generator = 5000, torch.Generator().manual_seed(0)
     tree, present = PriorityTree(2, leaves), torch.zeros(2, leaves)
@@ -83,7 +83,7 @@ def test_thousands_of_updates_leave_no_error_in_the_sums() -> None:
         torch.testing.assert_close(above[:, : expected.shape[1]], expected, rtol=1e-6, atol=0)
 
 
-def test_new_leaves_get_the_greatest_priority_so_far_of_their_member() -> None:
+def test_new_leaves_get_the_greatest_priority_so_far_of_their_member():
     tree = PriorityTree(2, 200)
     tree.set_newest(torch.tensor([3]), torch.ones(2, 1, dtype=torch.bool))
     _, probability = tree.find(torch.zeros(2, 1))
@@ -99,7 +99,7 @@ def test_new_leaves_get_the_greatest_priority_so_far_of_their_member() -> None:
     torch.testing.assert_close(probability[1], torch.tensor([0.25 / 2.25, 1 / 2.25]))
 
 
-def test_a_leaf_set_twice_at_once_counts_once_by_the_greater_priority() -> None:
+def test_a_leaf_set_twice_at_once_counts_once_by_the_greater_priority():
     """Which was written last is chance on a GPU."""
     tree = PriorityTree(1, 100)
     tree.set(torch.tensor([[7, 7, 70]]), torch.tensor([[4.0, 9.0, 5.0]]))
@@ -149,7 +149,7 @@ def own_number(drawn: Transitions) -> torch.Tensor:
     return (drawn.reward - 100 * torch.arange(MEMBERS).view(-1, 1)).long()
 
 
-def test_probabilities_and_importance_weights_by_hand() -> None:
+def test_probabilities_and_importance_weights_by_hand():
     # Priorities 1 … 8 of N = 8 transitions: P(i) = i / 36, (N P(i))^-0.5 over its greatest, that of
     # i = 1: i^-0.5
     buffer = replay()
@@ -166,7 +166,7 @@ def test_probabilities_and_importance_weights_by_hand() -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.4, 1.0])
-def test_with_the_full_exponent_the_weights_undo_the_priorities(exponent: float) -> None:
+def test_with_the_full_exponent_the_weights_undo_the_priorities(exponent):
     buffer = replay()
     prioritize(buffer, torch.tensor([[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8]] * MEMBERS))
     drawn = draw(buffer, 5_100, exponent)
@@ -178,7 +178,7 @@ def test_with_the_full_exponent_the_weights_undo_the_priorities(exponent: float)
     torch.testing.assert_close(share, expected / expected.sum(), rtol=0.03, atol=0)
 
 
-def test_every_part_of_a_batch_is_drawn_from() -> None:
+def test_every_part_of_a_batch_is_drawn_from():
     """One draw from each of B equal parts: with B = 8 equal priorities every transition is there
     once."""
     drawn = draw(replay(), 8)
@@ -186,7 +186,7 @@ def test_every_part_of_a_batch_is_drawn_from() -> None:
         assert own_number(drawn)[member].sort().values.tolist() == list(range(8))
 
 
-def test_new_transitions_come_with_the_greatest_priority_and_old_ones_go() -> None:
+def test_new_transitions_come_with_the_greatest_priority_and_old_ones_go():
     buffer = replay()
     prioritize(buffer, torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 5]] * MEMBERS))
     buffer.add(rollout(4))
@@ -202,7 +202,7 @@ def test_new_transitions_come_with_the_greatest_priority_and_old_ones_go() -> No
     )
 
 
-def test_rows_whose_successor_a_lost_worker_took_with_it_are_not_drawn() -> None:
+def test_rows_whose_successor_a_lost_worker_took_with_it_are_not_drawn():
     buffer = replay(capacity=40)
     ended = rollout(4)
     ended.terminated[-1, 0] = True
@@ -215,14 +215,14 @@ def test_rows_whose_successor_a_lost_worker_took_with_it_are_not_drawn() -> None
     assert not last[1:].any()
 
 
-def test_an_unfinished_buffer_gives_only_what_is_there() -> None:
+def test_an_unfinished_buffer_gives_only_what_is_there():
     buffer = replay(capacity=9000)
     drawn = draw(buffer, 500)
     assert own_number(drawn).unique().tolist() == list(range(8))
     assert (drawn.weight == 1).all()
 
 
-def test_transitions_that_are_loaded_keep_their_priorities() -> None:
+def test_transitions_that_are_loaded_keep_their_priorities():
     buffer = replay()
     priority = torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 5], [1.0] * 8, [8.0, 1, 1, 1, 1, 1, 1, 1]])
     prioritize(buffer, priority)
@@ -240,7 +240,7 @@ def test_transitions_that_are_loaded_keep_their_priorities() -> None:
     torch.testing.assert_close(counts, torch.tensor([10.0] * 7 + [50.0] * 9), rtol=0, atol=1.001)
 
 
-def test_transitions_without_priorities_begin_alike() -> None:
+def test_transitions_without_priorities_begin_alike():
     state = {
         name: value for name, value in replay().member_state(0).items() if "priority" not in name
     }

@@ -11,7 +11,7 @@ import torch
 from podracer_core.buffers import Replay, Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import replay_keys
-from support.transitions import Shape, draw, filled, number, rollouts, told
+from support.transitions import draw, filled, number, rollouts, told
 
 # Members, environments, steps of a rollout, capacity; the steps do not divide the rows, 7 + 1 and
 # so on.
@@ -27,7 +27,7 @@ def newest(parts: list[Rollout], rows: int) -> dict[str, torch.Tensor]:
 
 
 @SHAPES
-def test_no_row_is_lost_or_doubled(shape: Shape) -> None:
+def test_no_row_is_lost_or_doubled(shape):
     members, envs, horizon, capacity = shape
     parts = list(rollouts(shape, 9))
     replay = Replay(capacity, parts[0])
@@ -49,7 +49,7 @@ def test_no_row_is_lost_or_doubled(shape: Shape) -> None:
 
 
 @SHAPES
-def test_everything_that_is_stored_can_be_drawn_and_nothing_else(shape: Shape) -> None:
+def test_everything_that_is_stored_can_be_drawn_and_nothing_else(shape):
     parts = list(rollouts(shape, 9))
     for count in (1, 4, 9):
         replay = filled(shape, parts[:count])
@@ -66,7 +66,7 @@ def test_everything_that_is_stored_can_be_drawn_and_nothing_else(shape: Shape) -
 
 
 @SHAPES
-def test_every_row_leads_to_its_true_successor(shape: Shape) -> None:
+def test_every_row_leads_to_its_true_successor(shape):
     parts = list(rollouts(shape, 9))
     drawn = draw(filled(shape, parts))
     ends = {
@@ -89,7 +89,7 @@ def test_every_row_leads_to_its_true_successor(shape: Shape) -> None:
     assert torch.equal(same_place[~terminated], (drawn.reward % 1000)[~terminated])
 
 
-def test_rows_are_drawn_evenly() -> None:
+def test_rows_are_drawn_evenly():
     shape = (2, 3, 4, 20)  # 8 rows of 3 environments
     replay = filled(shape, list(rollouts(shape, 5)))
     drawn, cells = 48_000, 24
@@ -101,7 +101,7 @@ def test_rows_are_drawn_evenly() -> None:
     assert (deviation > 7.5).all()
 
 
-def test_members_draw_independently_and_the_same_numbers_give_the_same_rows() -> None:
+def test_members_draw_independently_and_the_same_numbers_give_the_same_rows():
     shape = (2, 3, 4, 20)
     replay = filled(shape, list(rollouts(shape, 5)))
     first, again = draw(replay), draw(replay)
@@ -115,7 +115,7 @@ def test_members_draw_independently_and_the_same_numbers_give_the_same_rows() ->
     assert torch.equal(rest.reward, first.reward[:, 100:400])
 
 
-def test_shared_members_draw_from_everybody() -> None:
+def test_shared_members_draw_from_everybody():
     shape = (3, 2, 4, 16)
     replay = filled(shape, list(rollouts(shape, 5)), own_part=0.0)
     drawn = draw(replay, 48_000)
@@ -136,7 +136,7 @@ def test_shared_members_draw_from_everybody() -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "own_rows"), [(8, 4), (7, 4), (1, 1)])
-def test_half_of_each_mixed_batch_is_the_members_own(batch_size: int, own_rows: int) -> None:
+def test_half_of_each_mixed_batch_is_the_members_own(batch_size, own_rows):
     """Rounded up. A row lies at (row * M + member) * E + environment, so that place and reward name
     one transition."""
     members, envs = 3, 2
@@ -168,7 +168,7 @@ def test_half_of_each_mixed_batch_is_the_members_own(batch_size: int, own_rows: 
             assert ((counts - mean).square().sum() / mean) < 84.0
 
 
-def test_a_member_with_few_rows_draws_its_own_half_from_these() -> None:
+def test_a_member_with_few_rows_draws_its_own_half_from_these():
     shape = (2, 3, 4, 60)
     parts = list(rollouts(shape, 3))
     parent = filled(shape, parts)
@@ -182,7 +182,7 @@ def test_a_member_with_few_rows_draws_its_own_half_from_these() -> None:
     assert (drawn.weight[:, :1000] > 0).all()
 
 
-def test_a_successor_that_was_overwritten_aside_has_no_weight() -> None:
+def test_a_successor_that_was_overwritten_aside_has_no_weight():
     # Everything is cut off: 20 rows of 2 environments, but room aside for 2 rollouts of 4 steps
     # only, 16 rows.
     shape = (1, 2, 4, 40)
@@ -194,7 +194,7 @@ def test_a_successor_that_was_overwritten_aside_has_no_weight() -> None:
     assert torch.equal(told(drawn.next_observation)[kept], step[kept] + 0.5)
 
 
-def test_a_row_whose_successor_never_came_has_no_weight_unless_it_ended() -> None:
+def test_a_row_whose_successor_never_came_has_no_weight_unless_it_ended():
     shape = (2, 3, 4, 60)
     parts = list(rollouts(shape, 2, terminated=0.3, truncated=0.3))
     lost = list(rollouts(shape, 2, first=100))  # as if 92 steps had been lost on the way
@@ -208,7 +208,7 @@ def test_a_row_whose_successor_never_came_has_no_weight_unless_it_ended() -> Non
     assert torch.equal(drawn.weight, expected)
 
 
-def test_rows_that_are_not_valid_have_no_weight() -> None:
+def test_rows_that_are_not_valid_have_no_weight():
     """The world of member 1's environment 2 breaks in step 5."""
     shape = (2, 3, 4, 60)
     parts = list(rollouts(shape, 3, terminated=0.0, truncated=0.0))
@@ -220,7 +220,7 @@ def test_rows_that_are_not_valid_have_no_weight() -> None:
     assert torch.equal(drawn.weight, (~broken).float())
 
 
-def test_images_stay_bytes() -> None:
+def test_images_stay_bytes():
     example = allocate_rollout(3, 2, 4, ((5, 6, 2), torch.uint8), ((), torch.int64))
     example.observation.random_(0, 256, generator=torch.Generator().manual_seed(0))
     example.truncated[1] = True
@@ -235,8 +235,8 @@ def test_images_stay_bytes() -> None:
 
 
 def test_a_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_allocated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("podracer_core.device.free_bytes", lambda device: 3 << 30)
     example = next(rollouts((3, 4, 5, 26), 1))
     with pytest.raises(InvalidInput, match="replay_capacity") as caught:
@@ -251,7 +251,7 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_al
     Replay(1_000_000, example)
 
 
-def test_an_automatic_capacity_depends_on_the_size_of_a_transition_alone() -> None:
+def test_an_automatic_capacity_depends_on_the_size_of_a_transition_alone():
     for members, num_envs in ((1, 4), (3, 4)):
         example = next(rollouts((members, num_envs, 5, 26), 1))
         assert Replay(0, example).rows * num_envs == 1_000_000
@@ -261,7 +261,7 @@ def test_an_automatic_capacity_depends_on_the_size_of_a_transition_alone() -> No
     assert capacity == pytest.approx((1 << 28) / (84 * 84 * 12 + 4 + 15), abs=4)
 
 
-def test_rollouts_of_another_shape_are_refused() -> None:
+def test_rollouts_of_another_shape_are_refused():
     shape = (3, 4, 5, 26)
     replay = filled(shape, list(rollouts(shape, 1)))
     for other in ((2, 4, 5, 26), (3, 5, 5, 26)):

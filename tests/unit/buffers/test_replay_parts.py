@@ -28,7 +28,7 @@ def hashes(parts: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
     }
 
 
-def test_parts_come_together_as_they_were_and_most_stay_as_they_are() -> None:
+def test_parts_come_together_as_they_were_and_most_stay_as_they_are():
     first = next(rollouts(SHAPE, 1))
     replay = Replay(SHAPE[3], first, prioritized=True)
     before: dict[str, str] = {}
@@ -49,7 +49,7 @@ def test_parts_come_together_as_they_were_and_most_stay_as_they_are() -> None:
     assert int(state["first_row"]) == 45 - 20
 
 
-def test_a_member_that_goes_on_elsewhere_cuts_at_the_same_places() -> None:
+def test_a_member_that_goes_on_elsewhere_cuts_at_the_same_places():
     parts = list(rollouts(SHAPE, 14, truncated=0.1))
     through = Replay(SHAPE[3], parts[0])
     for part in parts[:9]:
@@ -67,7 +67,7 @@ def test_a_member_that_goes_on_elsewhere_cuts_at_the_same_places() -> None:
         assert one == other
 
 
-def test_who_comes_without_transitions_counts_from_its_own_first() -> None:
+def test_who_comes_without_transitions_counts_from_its_own_first():
     parts = list(rollouts(SHAPE, 3))
     replay = Replay(SHAPE[3], parts[0])
     replay.add(parts[0])
@@ -79,7 +79,7 @@ def test_who_comes_without_transitions_counts_from_its_own_first() -> None:
     assert [int(resumed.member_state(member)["first_row"]) for member in range(2)] == [0, 0]
 
 
-def test_a_part_that_is_missing_is_noticed() -> None:
+def test_a_part_that_is_missing_is_noticed():
     replay = Replay(SHAPE[3], next(rollouts(SHAPE, 1)))
     for part in rollouts(SHAPE, 5):
         replay.add(part)

@@ -17,7 +17,7 @@ def round_trip(states: list[dict[str, torch.Tensor] | None], shape: Shape) -> Re
     return replay
 
 
-def test_a_buffer_goes_on_from_its_states_as_if_nothing_had_happened() -> None:
+def test_a_buffer_goes_on_from_its_states_as_if_nothing_had_happened():
     shape = (3, 4, 5, 26)
     parts = list(rollouts(shape, 7, truncated=0.4))
     through = filled(shape, parts[:5])
@@ -32,7 +32,7 @@ def test_a_buffer_goes_on_from_its_states_as_if_nothing_had_happened() -> None:
             assert torch.equal(getattr(first, name), getattr(second, name))
 
 
-def test_states_are_copies() -> None:
+def test_states_are_copies():
     shape = (2, 3, 4, 20)
     parts = list(rollouts(shape, 4))
     replay = filled(shape, parts[:3])
@@ -43,7 +43,7 @@ def test_states_are_copies() -> None:
 
 
 @pytest.mark.parametrize("capacity", [16, 400])
-def test_states_go_into_a_smaller_or_a_larger_buffer(capacity: int) -> None:
+def test_states_go_into_a_smaller_or_a_larger_buffer(capacity):
     shape = (2, 4, 2, 48)
     parts = list(rollouts(shape, 8, terminated=0.0, truncated=0.2))
     replay = filled(shape, parts)
@@ -63,7 +63,7 @@ def test_states_go_into_a_smaller_or_a_larger_buffer(capacity: int) -> None:
     assert other.size.tolist() == [min(other.rows, rows + 2)] * 2
 
 
-def test_a_member_without_a_state_draws_from_what_comes_later() -> None:
+def test_a_member_without_a_state_draws_from_what_comes_later():
     shape = (3, 4, 2, 48)
     replay = filled(shape, list(rollouts(shape, 5)))
     resumed = round_trip([replay.member_state(0), None, replay.member_state(2)], shape)
@@ -84,7 +84,7 @@ def test_a_member_without_a_state_draws_from_what_comes_later() -> None:
         assert (drawn.weight == 1).all()
 
 
-def test_no_state_at_all_leaves_an_empty_buffer() -> None:
+def test_no_state_at_all_leaves_an_empty_buffer():
     shape = (2, 4, 2, 48)
     empty = Replay(48, next(rollouts(shape, 1))).member_state(0)
     for states in ([None, None], [empty, None]):
@@ -94,16 +94,14 @@ def test_no_state_at_all_leaves_an_empty_buffer() -> None:
         assert (draw(replay).weight == 1).all()
 
 
-def test_states_that_do_not_fit_are_refused() -> None:
+def test_states_that_do_not_fit_are_refused():
     shape = (2, 4, 2, 48)
     replay = filled(shape, list(rollouts(shape, 3)))
     states = [replay.member_state(m) for m in range(2)]
     with pytest.raises(InvalidInput, match="empty"):
         replay.load_member_states(list(states))
     assert replay.fits(states[0])
-    with pytest.raises(
-        InvalidInput, match="member 0's transitions are of another number of environments"
-    ):
+    with pytest.raises(InvalidInput, match="member 0's transitions"):
         round_trip(list(states), (2, 5, 2, 48))
     pixels = Replay(48, next(rollouts(shape, 1, dtype=torch.uint8)))
     assert not pixels.fits(states[0])

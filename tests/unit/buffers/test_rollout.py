@@ -7,6 +7,7 @@ import torch
 
 from podracer_core.buffers import Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 HORIZON, MEMBERS, ENVS = 5, 2, 3
 
@@ -30,22 +31,20 @@ def filled() -> Rollout:
     return rollout
 
 
-def test_shapes_and_counts() -> None:
+def test_shapes_and_counts():
     rollout = filled()
     assert (rollout.horizon, rollout.members, rollout.num_envs, rollout.env_steps) == (5, 2, 3, 30)
     assert rollout.observation.shape == (6, 2, 3, 4, 2)
     assert rollout.final_observation.shape == (5, 2, 3, 4, 2)
 
 
-def test_one_that_memory_has_no_room_for_is_refused() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"a rollout of 1,000,000 steps of 1,048,576 environments takes .* GiB"
-    ) as no:
+def test_one_that_memory_has_no_room_for_is_refused():
+    with raises(InvalidInput, "ROLLOUT_TOO_LARGE") as no:
         allocate_rollout(1_000_000, 16, 65_536, ((4,), torch.float32), ((), torch.int64))
     assert (no.value.reason, no.value.violations[0].field) == ("ROLLOUT_TOO_LARGE", "horizon")
 
 
-def test_tensors_round_trip_bit_for_bit() -> None:
+def test_tensors_round_trip_bit_for_bit():
     rollout = filled()
     tensors = rollout.to_tensors()
     assert sum(tensor.nbytes for tensor in tensors.values()) <= rollout.size_bytes
@@ -58,7 +57,7 @@ def test_tensors_round_trip_bit_for_bit() -> None:
     assert back.episodes.return_sum.tolist() == [1.5, 2.5]
 
 
-def test_action_masks_round_trip() -> None:
+def test_action_masks_round_trip():
     rollout = allocate_rollout(
         HORIZON, MEMBERS, ENVS, ((2,), torch.float32), ((), torch.int64), mask_size=4
     )
@@ -76,19 +75,17 @@ def test_action_masks_round_trip() -> None:
     assert Rollout.from_tensors(without.to_tensors()).action_mask is None
 
 
-def test_damaged_tensors_are_refused() -> None:
+def test_damaged_tensors_are_refused():
     tensors = filled().to_tensors()
     with pytest.raises(InvalidInput, match="reward"):
         Rollout.from_tensors({name: tensor for name, tensor in tensors.items() if name != "reward"})
-    with pytest.raises(InvalidInput, match="log_prob has shape"):
+    with pytest.raises(InvalidInput, match="log_prob"):
         Rollout.from_tensors(tensors | {"log_prob": torch.zeros(5, 2, 4)})
-    with pytest.raises(InvalidInput, match="observation has shape"):
+    with pytest.raises(InvalidInput, match="observation"):
         Rollout.from_tensors(tensors | {"observation": tensors["observation"][1:]})
-    with pytest.raises(InvalidInput, match="final_rows has shape"):
+    with pytest.raises(InvalidInput, match="final_rows"):
         Rollout.from_tensors(tensors | {"final_rows": tensors["final_rows"][1:]})
-    with pytest.raises(InvalidInput, match=r"action_mask has shape \(5, 2, 3, 4\)"):
+    with pytest.raises(InvalidInput, match=r"shape \(5, 2, 3, 4\)"):
         Rollout.from_tensors(tensors | {"action_mask": torch.ones(5, 2, 3, 4, dtype=torch.bool)})
-    with pytest.raises(
-        InvalidInput, match=r"action_mask is torch\.float32 with 4 axes, not bool with 4"
-    ):
+    with pytest.raises(InvalidInput, match=r"torch\.float32 with 4"):
         Rollout.from_tensors(tensors | {"action_mask": torch.ones(6, 2, 3, 4)})

@@ -69,7 +69,7 @@ class Pair:
         return self.encoder.encode({"x": torch.arange(100.0)})[0]["x"]
 
 
-def test_even_small_tensors_stay_on_the_device_and_its_memory_is_opened_once() -> None:
+def test_even_small_tensors_stay_on_the_device_and_its_memory_is_opened_once():
     pair = Pair()
     for index in range(6):
         tensors = {
@@ -92,7 +92,7 @@ def test_even_small_tensors_stay_on_the_device_and_its_memory_is_opened_once() -
     )
 
 
-def test_handles_and_devices_that_are_not_the_streams_are_refused() -> None:
+def test_handles_and_devices_that_are_not_the_streams_are_refused():
     for change, error in (
         ({"memory_handle": b"short"}, InvalidInput),
         ({"memory_handle": b"x" * HANDLE_BYTES}, CarrierFailed),
@@ -111,7 +111,7 @@ def test_handles_and_devices_that_are_not_the_streams_are_refused() -> None:
         assert not pair.returns
 
 
-def test_a_second_allocation_on_one_stream_is_refused() -> None:
+def test_a_second_allocation_on_one_stream_is_refused():
     pair = Pair()
     pair.decoder.begin({"x": pair.message()})
     other = CudaIpc.export(LAYOUT, CPU, pair.memory)
@@ -120,7 +120,7 @@ def test_a_second_allocation_on_one_stream_is_refused() -> None:
         pair.decoder.begin(messages)
 
 
-def test_a_machine_without_a_gpu_says_so() -> None:
+def test_a_machine_without_a_gpu_says_so():
     if torch.cuda.is_available():
         pytest.skip("there is one")
     cuda_ipc._runtime.cache_clear()
@@ -151,7 +151,7 @@ for index in range(5):
 
 
 @pytest.mark.gpu
-def test_between_two_processes() -> None:
+def test_between_two_processes():
     device = torch.device("cuda", 0)
     returns: list[tensor_pb2.SlotReturn] = []
     decoder = TensorDecoder()
@@ -180,7 +180,7 @@ def test_between_two_processes() -> None:
 
 
 @pytest.mark.gpu
-def test_a_handle_of_nothing_is_refused_and_the_device_goes_on_working() -> None:
+def test_a_handle_of_nothing_is_refused_and_the_device_goes_on_working():
     device = torch.device("cuda", 0)
     with pytest.raises(CarrierFailed):
         RuntimeMemory().open(b"\1" * HANDLE_BYTES, 4096, device)

@@ -4,10 +4,7 @@ where it can."""
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,6 @@ from podracer_core.catalogue import (
     Interval,
     MultiBinarySpace,
     MultiDiscreteSpace,
-    Space,
     adapted,
     automatic_algorithms,
     check_action_space,
@@ -31,6 +27,7 @@ from podracer_core.catalogue import (
     sought,
 )
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 KNOBS = [
     (info.name, knob.name) for info in BUILT_IN_ALGORITHMS.values() for knob in info.hyperparameters
@@ -47,7 +44,7 @@ DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete
 
 
 @pytest.mark.parametrize("algorithm", BUILT_IN_ALGORITHMS)
-def test_every_row_is_sound(algorithm: str) -> None:
+def test_every_row_is_sound(algorithm):
     for knob in BUILT_IN_ALGORITHMS[algorithm].hyperparameters:
         check_row(knob)
 
@@ -74,18 +71,18 @@ def check_row(knob: Hyperparameter) -> None:
         assert knob.search.low > 0 or not knob.search.logarithmic
 
 
-def test_names_are_unique() -> None:
+def test_names_are_unique():
     assert len(set(KNOBS)) == len(KNOBS)
 
 
-def test_these_are_all_of_them() -> None:
+def test_these_are_all_of_them():
     assert set(BUILT_IN_ALGORITHMS) == {"ppo", "a2c"} | CONTINUOUS | DISCRETE_ONLY
     assert set(OFF) == CONTINUOUS | DISCRETE_ONLY
     assert set(known_algorithms()) >= set(BUILT_IN_ALGORITHMS)
 
 
 @pytest.mark.parametrize("algorithm", OFF)
-def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: str) -> None:
+def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm):
     for knob in OFF_POLICY:
         if (algorithm, knob.name) == ("crossq", "target_rate"):
             continue  # it has no targets
@@ -94,7 +91,7 @@ def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: 
         assert replace(own, default=knob.default, source=knob.source, search=search) == knob
 
 
-def test_only_a_known_hyperparameter_is_adapted() -> None:
+def test_only_a_known_hyperparameter_is_adapted():
     changed = adapted(OFF_POLICY, "me", batch_size=32)
     assert [(knob.name, knob.default, knob.source) for knob in changed if knob.source == "me"] == [
         ("batch_size", 32, "me")
@@ -103,7 +100,7 @@ def test_only_a_known_hyperparameter_is_adapted() -> None:
         adapted(OFF_POLICY, "me", batchsize=32)
 
 
-def test_a_search_may_have_another_value_than_the_default() -> None:
+def test_a_search_may_have_another_value_than_the_default():
     changed = {knob.name: knob for knob in sought(OFF_POLICY, batch_size=32)}
     assert changed["batch_size"].search == Fixed(32)
     assert changed["batch_size"].default == 256
@@ -129,7 +126,7 @@ def test_a_search_may_have_another_value_than_the_default() -> None:
         ("normalize_observations", 1, "must be true or false"),
     ],
 )
-def test_wrong_values(name: str, value: object, complaint: str) -> None:
+def test_wrong_values(name, value, complaint):
     with pytest.raises(InvalidInput, match=complaint) as caught:
         find_algorithm("ppo").hyperparameter(name).check(value)
     assert caught.value.violations[0].field == name
@@ -150,7 +147,7 @@ def test_wrong_values(name: str, value: object, complaint: str) -> None:
         ("exploration", "epsilon"),
     ],
 )
-def test_wrong_values_off_policy(name: str, value: object) -> None:
+def test_wrong_values_off_policy(name, value):
     with pytest.raises(InvalidInput, match=name):
         find_algorithm("sac").hyperparameter(name).check(value)
 
@@ -171,19 +168,19 @@ def test_wrong_values_off_policy(name: str, value: object) -> None:
         ),
     ],
 )
-def test_an_algorithm_that_cannot_be_right(change: dict[str, Any], complaint: str) -> None:
+def test_an_algorithm_that_cannot_be_right(change, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         replace(find_algorithm("sac"), **change)
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="did you mean ppo"):
+def test_unknown_names_are_answered_with_the_nearest():
+    with raises(InvalidInput, "UNKNOWN_ALGORITHM"):
         find_algorithm("ppq")
-    with pytest.raises(InvalidInput, match="did you mean learning_rate"):
+    with raises(InvalidInput, field="lerning_rate"):
         find_algorithm("ppo").hyperparameter("lerning_rate")
 
 
-def test_defaults_by_scope() -> None:
+def test_defaults_by_scope():
     info = find_algorithm("ppo")
     assert set(info.defaults("member")) >= {"learning_rate", "gamma", "gae_lambda", "clip_range"}
     assert "hidden_sizes" not in info.defaults("member", "cohort")
@@ -202,7 +199,7 @@ def test_defaults_by_scope() -> None:
         (DictSpace(()), set()),
     ],
 )
-def test_who_acts_where(space: Space, names: set[str]) -> None:
+def test_who_acts_where(space, names):
     able = set()
     for name in BUILT_IN_ALGORITHMS:
         try:
@@ -239,9 +236,7 @@ def test_who_acts_where(space: Space, names: set[str]) -> None:
         ),
     ],
 )
-def test_who_cannot_act_is_told_why_and_who_can(
-    algorithm: str, space: Space, complaint: str
-) -> None:
+def test_who_cannot_act_is_told_why_and_who_can(algorithm, space, complaint):
     with pytest.raises(InvalidInput, match=complaint) as caught:
         check_action_space(algorithm, space)
     assert caught.value.violations[0].field == "search.algorithms"
@@ -258,16 +253,5 @@ def test_who_cannot_act_is_told_why_and_who_can(
         (None, {"ppo", "sac", "td3", "d3qn", "discrete_sac"}),
     ],
 )
-def test_what_auto_stands_for(space: Space | None, names: set[str]) -> None:
+def test_what_auto_stands_for(space, names):
     assert set(automatic_algorithms(space)) == names
-
-
-def test_the_catalogue_needs_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "from podracer_core.catalogue import known_algorithms\n"
-        "assert known_algorithms()\n"
-        "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -15,7 +15,7 @@ OURS = ("num_envs", "device", "max_episode_steps")
 
 
 @pytest.mark.parametrize("environment_id", BUILT_IN_ENVIRONMENTS)
-def test_names_and_defaults(environment_id: str) -> None:
+def test_names_and_defaults(environment_id):
     info = BUILT_IN_ENVIRONMENTS[environment_id]
     parameters = dict(inspect.signature(pkgutil.resolve_name(info.factory)).parameters)
     num_envs, device, limit = (parameters.pop(name) for name in OURS)
@@ -30,7 +30,7 @@ def test_names_and_defaults(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
-def test_a_job_can_say_them(environment_id: str) -> None:
+def test_a_job_can_say_them(environment_id):
     for argument in known_environments()[environment_id].arguments:
         json.dumps(argument.default)
         assert argument.meaning

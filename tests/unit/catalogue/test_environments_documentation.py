@@ -10,13 +10,13 @@ from podracer_core.catalogue import EnvironmentInfo, describe, known_environment
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "environments"
 
 
-def test_the_table_is_the_catalogue() -> None:
+def test_the_table_is_the_catalogue():
     text = (FOLDER / "README.md").read_text()
     found = [line for line in text.splitlines() if line.startswith("| `")]
     assert found == [_row(info) for info in known_environments().values()]
 
 
-def test_its_links_lead_somewhere() -> None:
+def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)", (FOLDER / "README.md").read_text()):
         assert (FOLDER / target).exists(), target
 

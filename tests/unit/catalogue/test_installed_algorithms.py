@@ -23,6 +23,7 @@ from podracer_core.evolution import shape_of
 from podracer_leaderboard.competition import read_competition
 from podracer_platform.jobs import parse_job, validate
 from podracer_platform.training_messages import cohort_from_message
+from support.errors import raises
 from support.installed import CATALOGUE, Install, install
 
 __all__ = ["install"]
@@ -42,34 +43,34 @@ class TestASoundOne:
     def package(self, install: Install) -> None:
         install("my-package", MINE, catalogue=CATALOGUE, mine=IMPLEMENTATION)
 
-    def test_is_in_the_catalogue(self) -> None:
+    def test_is_in_the_catalogue(self):
         info = find_algorithm("mine")
         assert info is known_algorithms()["mine"]
         assert info.package == "my-package 1.2"
         assert find_algorithm("ppo").package == ""
         assert broken_algorithms() == []
-        with pytest.raises(InvalidInput, match="did you mean mine"):
+        with raises(InvalidInput, "UNKNOWN_ALGORITHM"):
             find_algorithm("mien")
 
-    def test_acts_where_it_says_and_not_for_auto(self) -> None:
+    def test_acts_where_it_says_and_not_for_auto(self):
         check_action_space("mine", DiscreteSpace(2))
         check_action_space("mine", DictSpace(()))
         assert "mine" not in automatic_algorithms(None)
-        with pytest.raises(InvalidInput, match="mine cannot act in"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="mine"):
             check_action_space("mine", BoxSpace(-1.0, 1.0, (2,)))
-        with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\).*; mine can"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="mine"):
             check_action_space("ppo", DictSpace(()))
 
-    def test_a_job_may_search_it(self) -> None:
+    def test_a_job_may_search_it(self):
         text = (
             "name: j\nenvironment: {id: CartPole-v1}\nobjective: {target_return: 475}\n"
             "search: {algorithms: [mine, ppo], space: {mine.boldness: {uniform: [0.1, 0.9]}}}\n"
         )
         validate(parse_job(text, "job.yaml"))
-        with pytest.raises(InvalidInput, match="must be a number from 0 to 1"):
+        with raises(InvalidInput, "INVALID_FILE"):
             validate(parse_job(text.replace("0.9", "1.9"), "job.yaml"))
 
-    def test_a_leaderboard_proposes_it(self) -> None:
+    def test_a_leaderboard_proposes_it(self):
         spec = leaderboard_pb2.LeaderboardSpec(
             job="projects/p/jobs/j",
             objective=evolution_pb2.Objective(target_return=1.0),
@@ -83,7 +84,7 @@ class TestASoundOne:
         assert read_competition(spec).space.shares == {"mine": 1.0}
         assert shape_of("mine", {"boldness": 0.1}) == ("mine", ())
 
-    def test_a_pod_trains_it(self) -> None:
+    def test_a_pod_trains_it(self):
         agent = agent_pb2.AgentSpec(
             name="a",
             algorithm="mine",
@@ -118,9 +119,7 @@ class TestASoundOne:
         ({"ppo": "my_package.catalogue:INFO"}, CATALOGUE, "the name is a built-in algorithm's"),
     ],
 )
-def test_a_broken_one_is_named_with_its_package(
-    entry_points: dict[str, str], catalogue: str, problem: str, install: Install
-) -> None:
+def test_a_broken_one_is_named_with_its_package(entry_points, catalogue, problem, install):
     install("my-package", entry_points, catalogue=catalogue)
     (name,) = entry_points
     (message,) = broken_algorithms()
@@ -134,19 +133,17 @@ def test_a_broken_one_is_named_with_its_package(
         assert (caught.value.message, caught.value.reason) == (message, "BROKEN_ALGORITHM")
 
 
-def test_a_broken_one_leaves_the_others_alone(install: Install) -> None:
+def test_a_broken_one_leaves_the_others_alone(install):
     install("my-package", MINE, catalogue=CATALOGUE)
     install("other-package", {"other": "other_package:INFO"})
     assert find_algorithm("mine").package == "my-package 1.2"
     assert len(broken_algorithms()) == 1
 
 
-def test_two_of_one_name_are_both_refused(install: Install) -> None:
+def test_two_of_one_name_are_both_refused(install):
     install("my-package", MINE, catalogue=CATALOGUE)
     install("other-package", {"mine": "other_package.catalogue:INFO"}, catalogue=CATALOGUE)
-    with pytest.raises(
-        InvalidInput, match=r"other-package 1\.2 offers one of the same name|my-package 1\.2 offers"
-    ):
+    with raises(InvalidInput, "BROKEN_ALGORITHM"):
         find_algorithm("mine")
     assert len(broken_algorithms()) == 2
 
@@ -162,7 +159,7 @@ def test_two_of_one_name_are_both_refused(install: Install) -> None:
         ("class Mine: pass", "is no podracer_core.algorithms.algorithm.Algorithm"),
     ],
 )
-def test_a_class_that_cannot_be_had(implementation: str, problem: str, install: Install) -> None:
+def test_a_class_that_cannot_be_had(implementation, problem, install):
     install("my-package", MINE, catalogue=CATALOGUE, mine=implementation)
     with pytest.raises(InvalidInput) as caught:
         algorithm_class("mine")

@@ -3,8 +3,6 @@ part."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -35,7 +33,7 @@ NESTED = spaces.Dict(
 @pytest.mark.parametrize(
     "space", [ROBOT, NESTED, spaces.Discrete(5, start=-2), spaces.Box(0, 1, ())], ids=str
 )
-def test_rows_are_those_of_gymnasium(space: gymnasium.Space[Any]) -> None:
+def test_rows_are_those_of_gymnasium(space):
     own = from_gymnasium(space)
     space.seed(0)
     observations = [space.sample() for _ in range(5)]
@@ -53,7 +51,7 @@ def test_rows_are_those_of_gymnasium(space: gymnasium.Space[Any]) -> None:
         np.testing.assert_array_equal(rows.astype(np.float32), expected)
 
 
-def test_parts_have_names_and_places() -> None:
+def test_parts_have_names_and_places():
     found = [(part.name, part.offset, part.size) for part in parts_of(from_gymnasium(NESTED))]
     assert found == [
         ("z/0/speed", 0, 2), ("z/0/gear", 2, 3), ("z/0/armed", 5, 2), ("z/1", 7, 10),
@@ -70,13 +68,13 @@ def test_parts_have_names_and_places() -> None:
     }
 
 
-def test_what_is_empty_is_a_constant() -> None:
+def test_what_is_empty_is_a_constant():
     for space, observation in ((spaces.Dict(), {}), (spaces.Box(0, 1, (0,)), np.zeros(0))):
         rows, is_single = flat_rows(from_gymnasium(space), observation)
         assert (rows.tolist(), is_single) == ([[0.0]], True)
 
 
-def test_text_is_left_out() -> None:
+def test_text_is_left_out():
     rows, _ = flat_rows(
         from_gymnasium(spaces.Dict(numbers=spaces.Box(0, 9, (2,)))),
         {"numbers": [1, 2], "mission": "go"},
@@ -104,7 +102,7 @@ GOOD = {"speed": np.zeros(2), "gear": 1, "armed": [0, 1]}
         ),
     ],
 )
-def test_what_does_not_fit_is_named(changed: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_named(changed, message):
     with pytest.raises(InvalidInput, match=message):
         flat_rows(from_gymnasium(ROBOT), GOOD | changed)
 
@@ -128,5 +126,5 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], message: str) -> No
     ],
     ids=str,
 )
-def test_a_line_for_people(space: gymnasium.Space[Any], line: str) -> None:
+def test_a_line_for_people(space, line):
     assert treatment(from_gymnasium(space)) == line

@@ -14,7 +14,6 @@ from podracer_core.catalogue import (
     EnvironmentSpec,
     Fixed,
     Interval,
-    Recipe,
     find_recipe,
 )
 from podracer_core.in_process import Order, find_source
@@ -30,9 +29,7 @@ ANT = {
 
 
 @pytest.mark.parametrize(("kind", "device", "recipe"), CELLS)
-def test_every_cell_is_possible_and_has_its_evidence(
-    kind: str, device: str, recipe: Recipe
-) -> None:
+def test_every_cell_is_possible_and_has_its_evidence(kind, device, recipe):
     assert (DOCS / recipe.evidence).is_file()
     for algorithm, values in recipe.hyperparameters.items():
         for name, value in values.items():
@@ -55,7 +52,7 @@ def test_every_cell_is_possible_and_has_its_evidence(
         )
 
 
-def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
+def test_a_kind_is_known_by_the_catalogue_and_by_the_class():
     assert find_recipe(EnvironmentSpec("Ant-v5"), "cuda:1") is RECIPES["mujoco"]["cuda"]
     assert (
         find_recipe(EnvironmentSpec("Ant-v5", isolation="process"), "cuda")
@@ -69,7 +66,7 @@ def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
     ] == [8192, 1024]
 
 
-def test_train_has_the_recipe_of_its_device_unless_start_or_the_caller_says_otherwise() -> None:
+def test_train_has_the_recipe_of_its_device_unless_start_or_the_caller_says_otherwise():
     order = Order(find_source("Ant-v5"), "ppo", 8, None, "mean", 100_000, None, 32, None, 0, "cuda")
     assert order.defaults.items() >= ANT.items()
     algorithm = BUILT_IN_ALGORITHMS["ppo"].defaults()
@@ -77,7 +74,7 @@ def test_train_has_the_recipe_of_its_device_unless_start_or_the_caller_says_othe
     assert replace(order, device="auto").defaults == algorithm
 
 
-def test_a_job_is_filled_in_where_it_leaves_a_value_open() -> None:
+def test_a_job_is_filled_in_where_it_leaves_a_value_open():
     recipe, actions = RECIPES["mujoco"]["cuda"], BUILT_IN_ENVIRONMENTS["Ant-v5"].action_space
     filled = {each.key: each.range for each in Search().filled(recipe, actions).space}
     assert filled["ppo.horizon"] == Fixed(16)

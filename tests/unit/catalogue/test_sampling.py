@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, Range, perturb, sample
+from podracer_core.catalogue import Choice, Fixed, IntegerInterval, Interval, perturb, sample
 
 positive = st.floats(1e-12, 1e12)
 real = st.floats(-1e12, 1e12)
@@ -52,7 +52,7 @@ RANGES = st.one_of(
 
 
 @given(RANGES, st.integers(0, 2**32))
-def test_samples_and_their_neighbours_stay_inside(search: Range, seed: int) -> None:
+def test_samples_and_their_neighbours_stay_inside(search, seed):
     random = Random(seed)
     value = sample(search, random)
     assert search.contains(value)
@@ -62,13 +62,13 @@ def test_samples_and_their_neighbours_stay_inside(search: Range, seed: int) -> N
 
 
 @given(RANGES, st.integers(0, 2**32))
-def test_the_same_seed_gives_the_same_values(search: Range, seed: int) -> None:
+def test_the_same_seed_gives_the_same_values(search, seed):
     first, second = Random(seed), Random(seed)
     assert sample(search, first) == sample(search, second)
 
 
 @given(integer_intervals(), st.integers(0, 2**32))
-def test_a_neighbour_of_a_whole_number_is_another_one(search: IntegerInterval, seed: int) -> None:
+def test_a_neighbour_of_a_whole_number_is_another_one(search, seed):
     random = Random(seed)
     value = sample(search, random)
     neighbour = perturb(search, value, random)
@@ -76,18 +76,18 @@ def test_a_neighbour_of_a_whole_number_is_another_one(search: IntegerInterval, s
     assert neighbour != value
 
 
-def test_a_real_number_moves_by_a_fifth() -> None:
+def test_a_real_number_moves_by_a_fifth():
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
     moved = {perturb(search, 1e-3, random) for _ in range(50)}
     assert moved == {1e-3 * 0.8, 1e-3 * 1.2}
 
 
-def test_at_an_end_it_moves_inwards() -> None:
+def test_at_an_end_it_moves_inwards():
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
     assert {perturb(search, 1e-2, random) for _ in range(50)} == {1e-2 * 0.8}
 
 
-def test_where_both_neighbours_are_outside_they_are_clipped() -> None:
+def test_where_both_neighbours_are_outside_they_are_clipped():
     assert {perturb(Interval(0.95, 0.999), 0.98, Random(seed)) for seed in range(50)} == {
         0.95,
         0.999,
@@ -108,16 +108,14 @@ def test_where_both_neighbours_are_outside_they_are_clipped() -> None:
         (0.97, 0.999, 0.9, [0.97]),
     ],
 )
-def test_near_one_the_distance_from_it_moves_by_a_fifth(
-    low: float, high: float, value: float, expected: list[float]
-) -> None:
+def test_near_one_the_distance_from_it_moves_by_a_fifth(low, high, value, expected):
     search = Interval(low, high, logarithmic=True, near_one=True)
     assert sorted({perturb(search, value, Random(seed)) for seed in range(50)}) == pytest.approx(
         expected
     )
 
 
-def test_near_one_every_decade_of_the_distance_has_its_share() -> None:
+def test_near_one_every_decade_of_the_distance_has_its_share():
     """Half of what is drawn from 0.9 to 0.999 is above 0.99; of an even range that would be an
     eleventh."""
     search, random = Interval(0.9, 0.999, logarithmic=True, near_one=True), Random(0)
@@ -130,7 +128,7 @@ def test_near_one_every_decade_of_the_distance_has_its_share() -> None:
     )
 
 
-def test_a_choice_moves_to_the_one_beside_it() -> None:
+def test_a_choice_moves_to_the_one_beside_it():
     search, random = Choice((0.9, 0.95, 0.99)), Random(0)
     assert {perturb(search, 0.9, random) for _ in range(50)} == {0.95}
     assert {perturb(search, 0.95, random) for _ in range(50)} == {0.9, 0.99}
@@ -139,12 +137,12 @@ def test_a_choice_moves_to_the_one_beside_it() -> None:
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
-def test_both_ends_of_whole_numbers_are_drawn(logarithmic: bool) -> None:
+def test_both_ends_of_whole_numbers_are_drawn(logarithmic):
     search, random = IntegerInterval(1, 4, logarithmic), Random(0)
     assert {sample(search, random) for _ in range(200)} == {1, 2, 3, 4}
 
 
-def test_a_logarithmic_range_gives_every_decade_its_share() -> None:
+def test_a_logarithmic_range_gives_every_decade_its_share():
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
     lower = sum(sample(search, random) < 1e-3 for _ in range(4000))
     assert abs(lower / 4000 - 0.5) < 0.03

@@ -38,7 +38,7 @@ SPACES: list[Space] = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=describe)
-def test_json_there_and_back(space: Space) -> None:
+def test_json_there_and_back(space):
     text = json.dumps(to_json(space), allow_nan=False)
     assert from_json(json.loads(text)) == space
     assert hash(from_json(json.loads(text))) == hash(space)
@@ -48,21 +48,21 @@ def test_json_there_and_back(space: Space) -> None:
     "value",
     [{}, {"kind": "text"}, {"kind": "box", "low": 0}, {"kind": "discrete", "n": "x", "start": 0}],
 )
-def test_anything_else_is_refused(value: dict[str, object]) -> None:
+def test_anything_else_is_refused(value):
     with pytest.raises(InvalidInput):
         from_json(value)
 
 
-def test_box() -> None:
+def test_box():
     assert BoxSpace(0.0, 1.0, (2, 3)).size == 6
     assert BoxSpace(0.0, 1.0, ()).size == 1
     assert BoxSpace(0.0, 1.0, (2,)).bounded
     assert not BoxSpace(0.0, (1.0, math.inf), (2,)).bounded
-    with pytest.raises(InvalidInput, match="high has 3 numbers for a Box of 2"):
+    with pytest.raises(InvalidInput, match="3 numbers"):
         BoxSpace(0.0, (1.0, 2.0, 3.0), (2,))
 
 
-def test_descriptions() -> None:
+def test_descriptions():
     assert [describe(space) for space in SPACES[3:6]] == [
         "Discrete(4)",
         "Discrete(4)",
@@ -71,7 +71,7 @@ def test_descriptions() -> None:
     assert describe(SPACES[-1]) == "Dict(z: Box(3,), a: Tuple(Discrete(2), Discrete(3)))"
 
 
-def test_what_decides_whether_a_network_fits() -> None:
+def test_what_decides_whether_a_network_fits():
     """Bounds of observations do not, and those of actions may be rounded, as in a catalogue and in
     float32."""
     exact = BoxSpace(-4.8, 4.8, (2,))

@@ -6,7 +6,6 @@ import itertools
 import json
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -31,6 +30,7 @@ from podracer_core.checkpoint import (
     pack_policy,
 )
 from podracer_core.errors import DataCorrupted, InvalidInput
+from support.errors import raises
 from support.policies import random_policy, trained_policies
 
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
@@ -44,12 +44,12 @@ def one_thread() -> None:
 
 
 class TestRules:
-    def test_the_mean_of_actions(self) -> None:
+    def test_the_mean_of_actions(self):
         # three policies, one row, two numbers
         actions = torch.tensor([[[0.5, -1.0]], [[1.0, 0.0]], [[0.0, 4.0]]])
         assert torch.equal(combine(actions, "mean"), torch.tensor([[0.5, 1.0]]))
 
-    def test_most_votes_win_and_the_best_policy_decides_between_as_many(self) -> None:
+    def test_most_votes_win_and_the_best_policy_decides_between_as_many(self):
         choices = torch.tensor(
             [  # five policies, the best first; one column a row
                 [0, 0, 3, 4],
@@ -63,17 +63,17 @@ class TestRules:
         # differ: the best decides.
         assert combine(choices, "vote").tolist() == [1, 1, 1, 4]
 
-    def test_each_dimension_has_its_own_vote(self) -> None:
+    def test_each_dimension_has_its_own_vote(self):
         choices = torch.tensor([[[0, 1, 1]], [[2, 0, 1]], [[2, 1, 0]]])
         assert combine(choices, "vote").tolist() == [[2, 1, 1]]
 
     @pytest.mark.parametrize("value", [0.1, 1 / 3, -1.7, 1e-30, 3e30])
     @pytest.mark.parametrize("policies", [1, 2, 3, 7, 49])
-    def test_the_mean_of_one_number_is_that_number(self, value: float, policies: int) -> None:
+    def test_the_mean_of_one_number_is_that_number(self, value, policies):
         actions = torch.full((policies, 1), value)
         assert torch.equal(combine(actions, "mean"), actions[0])
 
-    def test_the_rule_follows_the_action_space(self) -> None:
+    def test_the_rule_follows_the_action_space(self):
         assert ensemble_rule(BOX) == ensemble_rule(BOX, "mean") == "mean"
         for space in (
             gymnasium.spaces.Discrete(3),
@@ -81,19 +81,16 @@ class TestRules:
             gymnasium.spaces.MultiBinary(2),
         ):
             assert ensemble_rule(space, "") == ensemble_rule(space, "vote") == "vote"
-            with pytest.raises(
-                InvalidInput, match="choices, which have no mean: use vote"
-            ) as refused:
+            with raises(InvalidInput, "ENSEMBLE_RULE", match="use vote"):
                 ensemble_rule(space, "mean")
-            assert refused.value.reason == "ENSEMBLE_RULE"
-        with pytest.raises(InvalidInput, match="real numbers, of which no two are alike: use mean"):
+        with raises(InvalidInput, "ENSEMBLE_RULE", match="alike: use"):
             ensemble_rule(BOX, "vote")
-        with pytest.raises(InvalidInput, match="unknown rule 'median': expected mean or vote"):
+        with raises(InvalidInput, "ENSEMBLE_RULE", match="rule 'median'"):
             ensemble_rule(BOX, "median")
 
 
 class TestActing:
-    def test_policies_of_several_algorithms_and_shapes(self) -> None:
+    def test_policies_of_several_algorithms_and_shapes(self):
         """Two networks are alike and act in one call, the others in one each; the order is the
         ranking's."""
         policies = [
@@ -112,7 +109,7 @@ class TestActing:
             ensemble.repeat(6).greedy(blocks), ensemble.repeat(2).repeat(3).greedy(blocks)
         )
 
-    def test_a_tie_goes_to_the_better_policy_whichever_network_it_has(self) -> None:
+    def test_a_tie_goes_to_the_better_policy_whichever_network_it_has(self):
         actions = gymnasium.spaces.Discrete(5)
         policies = [
             random_policy("ppo", OBSERVATIONS, actions, 1, **SMALL),
@@ -136,7 +133,7 @@ class TestActing:
         ],
         ids=["multi_discrete", "multi_binary"],
     )
-    def test_several_choices_at_once(self, actions: Any) -> None:
+    def test_several_choices_at_once(self, actions):
         policies = [
             random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)
         ]
@@ -151,7 +148,7 @@ class TestActing:
         ]
         assert load_ensemble(policies).greedy(observation)[0].tolist() == expected
 
-    def test_masks_are_obeyed(self) -> None:
+    def test_masks_are_obeyed(self):
         actions = gymnasium.spaces.Discrete(6)
         policies = [
             random_policy("ppo", OBSERVATIONS, actions, seed, **SMALL) for seed in (1, 2, 3)
@@ -165,7 +162,7 @@ class TestActing:
         assert not mask.gather(-1, free.unsqueeze(-1)).all(), "else the masks had nothing to forbid"
 
     @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
-    def test_copies_of_one_policy_act_exactly_as_the_one(self, environment: str) -> None:
+    def test_copies_of_one_policy_act_exactly_as_the_one(self, environment):
         (policy,) = trained_policies(environment, [3], updates=3, horizon=32, envs=8)
         for episodes, copies in ((8, 2), (32, 3), (40, 5)):
             spec, seeds = EnvironmentSpec(id=environment), list(range(episodes))
@@ -186,7 +183,7 @@ class TestRefusals:
         assert refused.value.message == refused_too.value.message
         return refused.value
 
-    def test_other_spaces(self, policy: Checkpoint) -> None:
+    def test_other_spaces(self, policy):
         other = random_policy(
             "ppo", OBSERVATIONS, gymnasium.spaces.Box(-1.0, 1.0, (1,)), 2, **SMALL
         )
@@ -198,19 +195,19 @@ class TestRefusals:
         wider = random_policy("ppo", gymnasium.spaces.Box(-1, 1, (4,)), BOX, 2, **SMALL)
         assert self.refused(policy, wider).reason == "ENSEMBLE_SPACES"
 
-    def test_another_environment(self, policy: Checkpoint) -> None:
+    def test_another_environment(self, policy):
         other = random_policy("ppo", OBSERVATIONS, BOX, 2, environment="Reacher-v5", **SMALL)
         error = self.refused(policy, other)
         assert error.reason == "ENSEMBLE_ENVIRONMENT"
         assert "agents/a1 was trained in Pendulum-v1" in error.message
         assert "agents/a2 in Reacher-v5" in error.message
 
-    def test_other_arguments_are_another_environment(self, policy: Checkpoint) -> None:
+    def test_other_arguments_are_another_environment(self, policy):
         changed = EnvironmentSpec(id="Pendulum-v1", kwargs={"g": 1.5}).to_metadata()
         other = replace(policy, metadata={**policy.metadata, "environment": changed})
         assert '"g": 1.5' in self.refused(policy, other).message
 
-    def test_bad_rules_and_no_policy(self, policy: Checkpoint) -> None:
+    def test_bad_rules_and_no_policy(self, policy):
         assert self.refused(policy, policy, rule="vote").reason == "ENSEMBLE_RULE"
         assert "at least one" in self.refused().message
 
@@ -220,7 +217,7 @@ class TestRefusals:
 @pytest.mark.parametrize(
     "actions", [BOX, gymnasium.spaces.Discrete(4, start=2)], ids=["mean", "vote"]
 )
-def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: Any) -> None:
+def test_an_export_acts_as_they_do_together(tmp_path, form, actions):
     other = "sac" if actions is BOX else "dqn"
     policies = [
         random_policy("ppo", OBSERVATIONS, actions, 1, **SMALL),
@@ -251,7 +248,7 @@ def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: 
             ]
 
 
-def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -> None:
+def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together():
     """Six agents of PPO on CartPole, half trained: the three best, and most other three of them."""
     knobs = {
         "minibatch_size": 1024,
@@ -277,7 +274,7 @@ def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -
 
 
 class TestPacking:
-    def test_a_policy_comes_back_bit_for_bit(self, tmp_path: Path) -> None:
+    def test_a_policy_comes_back_bit_for_bit(self, tmp_path):
         policy = random_policy("sac", OBSERVATIONS, BOX, 4, **SMALL)
         data = pack_policy(policy)
         assert data == pack_policy(policy)
@@ -295,9 +292,9 @@ class TestPacking:
         )
 
     @pytest.mark.parametrize("data", [b"", b"junk", bytes(range(256)) * 8])
-    def test_any_other_file_is_refused(self, tmp_path: Path, data: bytes) -> None:
+    def test_any_other_file_is_refused(self, tmp_path, data):
         (tmp_path / "policy").write_bytes(data)
-        with pytest.raises(DataCorrupted, match="not a packed policy"):
+        with pytest.raises(DataCorrupted, match="a packed policy"):
             open_packed_policy(tmp_path / "policy")
 
 

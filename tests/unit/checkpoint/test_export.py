@@ -37,6 +37,7 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.in_process import Policy
 from podracer_core.storage import FolderStore
 from podracer_policy.policies import ServedPolicy
+from support.errors import raises
 from support.policies import random_policy, with_origin, with_original_space
 
 Space = gymnasium.Space[Any]
@@ -109,9 +110,7 @@ def stored(actions: str, folder: Path) -> Checkpoint:
 @pytest.mark.parametrize(
     ("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt"), ("onnx", ".onnx")]
 )
-def test_an_export_acts_alike_without_podracer(
-    tmp_path: Path, kinds: list[str], format_: Any, suffix: str
-) -> None:
+def test_an_export_acts_alike_without_podracer(tmp_path, kinds, format_, suffix):
     observation = 3.0 * torch.randn(
         7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1)
     )
@@ -164,13 +163,8 @@ def test_an_export_acts_alike_without_podracer(
     ],
 )
 def test_every_kind_of_policy_can_be_exported(
-    tmp_path: Path,
-    name: str,
-    observation_space: Space,
-    action_space: Space,
-    more: dict[str, Any],
-    format_: Any,
-) -> None:
+    tmp_path, name, observation_space, action_space, more, format_
+):
     shared = {"hidden_sizes": [16, 8]} | more
     algorithm = algorithm_class(name)(
         CohortConfig(name, (MemberConfig("a", 1),), shared), observation_space, action_space
@@ -193,7 +187,7 @@ def test_every_kind_of_policy_can_be_exported(
     torch.testing.assert_close(loaded(observation), greedy + start, rtol=1e-6, atol=1e-5)
 
 
-def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> None:
+def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path):
     robot = gymnasium.spaces.Dict(
         gear=gymnasium.spaces.Discrete(3, start=1), arms=gymnasium.spaces.Box(0, 1, (3,))
     )
@@ -217,7 +211,7 @@ def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("format_", ["torch_export", "torchscript", "onnx"])
-def test_seconds_since_1970_are_told_apart(tmp_path: Path, format_: Any) -> None:
+def test_seconds_since_1970_are_told_apart(tmp_path, format_):
     """By the exported file as by the policy and a served one: float32 has no number between the
     two."""
     vector = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
@@ -235,7 +229,7 @@ def test_seconds_since_1970_are_told_apart(tmp_path: Path, format_: Any) -> None
         np.testing.assert_allclose(act(torch.from_numpy(times)), expected, rtol=0, atol=1e-5)
 
 
-def test_the_batch_of_an_onnx_file_is_open(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_the_batch_of_an_onnx_file_is_open(checkpoint, tmp_path):
     export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
@@ -243,7 +237,7 @@ def test_the_batch_of_an_onnx_file_is_open(checkpoint: Checkpoint, tmp_path: Pat
     assert given.shape[0] == "batch"
 
 
-def test_it_is_compared_on_what_is_observed_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_it_is_compared_on_what_is_observed_too(checkpoint, tmp_path):
     observed = torch.full((5, *OBSERVATIONS.shape), 100.0)
     assert export_policy(checkpoint, tmp_path / "policy.pt2", observed=observed).observations == 133
 
@@ -260,9 +254,7 @@ class Shifted(torch.nn.Module):
         return (action + self.shift).to(action.dtype)
 
 
-def test_a_file_that_acts_otherwise_is_refused(
-    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_acts_otherwise_is_refused(checkpoint, tmp_path, monkeypatch):
     """Whatever was wrong with writing it: nothing is there afterwards, and what was there stays."""
     (tmp_path / "policy.pt2").write_bytes(b"former")
 
@@ -271,11 +263,8 @@ def test_a_file_that_acts_otherwise_is_refused(
 
     monkeypatch.setitem(WRITERS, "torch_export", write)
     monkeypatch.setitem(READERS, "torch_export", READERS["torchscript"])
-    with pytest.raises(
-        PreconditionFailed, match="does not act as the trained policy does"
-    ) as refused:
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match="trained policy"):
         export_policy(checkpoint, tmp_path / "policy.pt2")
-    assert refused.value.reason == "EXPORT_DIFFERS"
     assert (tmp_path / "policy.pt2").read_bytes() == b"former"
 
 
@@ -284,7 +273,7 @@ def test_a_file_that_acts_otherwise_is_refused(
     ("shift", "alike"),
     [(0.0, True), (0.5e-5, True), (2e-5, False), (math.nan, False), (math.inf, False)],
 )
-def test_alike_means_to_1e_5(factor: float, shift: float, alike: bool) -> None:
+def test_alike_means_to_1e_5(factor, shift, alike):
     """Of actions of at most 1; of greater ones it is a share of them: 300 and 300.0015 are alike,
     300.006 is not."""
     observations = torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
@@ -302,21 +291,17 @@ def test_alike_means_to_1e_5(factor: float, shift: float, alike: bool) -> None:
             compare(trained, shifted, observations)
 
 
-def test_choices_are_the_same() -> None:
+def test_choices_are_the_same():
     observations = torch.rand(4, 2)
     trained = Scaled(0.0, torch.int64)
     assert compare(trained, trained, observations).largest_difference == 0.0
-    with pytest.raises(
-        PreconditionFailed, match=r"on observation 2 of 4 it does .*1.*, the policy .*0"
-    ):
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match="observation 2 of 4"):
         compare(
             trained,
             lambda rows: trained(rows) + (torch.arange(len(rows)) == 2).long()[:, None],
             observations,
         )
-    with pytest.raises(
-        PreconditionFailed, match=r"it gives torch.float32 \[1, 2\] for 1 observations"
-    ):
+    with raises(PreconditionFailed, "EXPORT_DIFFERS", match=r"gives torch.float32 \[1, 2\]"):
         compare(trained, lambda rows: trained(rows).float(), observations)
 
 
@@ -331,39 +316,33 @@ class Scaled(torch.nn.Module):
         return (observation.sign() * self.factor).to(self.dtype)
 
 
-def test_says_what_onnx_needs(
-    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_says_what_onnx_needs(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(
-        PreconditionFailed, match=r"ONNX needs onnxscript.*pip install 'podracer-core\[onnx\]'"
-    ):
+    with raises(PreconditionFailed, "EXPORT_FORMAT"):
         export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
     assert not (tmp_path / "policy.onnx").exists()
 
 
-def test_refuses_an_unknown_format_and_an_unwritable_path(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match="unknown format 'tflite': expected torch_export or"):
+def test_refuses_an_unknown_format_and_an_unwritable_path(checkpoint, tmp_path):
+    with pytest.raises(InvalidInput, match="format 'tflite'"):
         export_policy(checkpoint, tmp_path / "policy", "tflite")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"cannot write .*No such file"):
+    with raises(InvalidInput, "UNWRITABLE_PATH", match="write"):
         export_policy(checkpoint, tmp_path / "absent" / "policy.pt2")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InvalidInput, match=r"cannot write .*Is a directory"):
+    with raises(InvalidInput, "UNWRITABLE_PATH", match="a directory"):
         export_policy(checkpoint, tmp_path / "folder")
 
 
 @pytest.mark.parametrize(
     "missing", ["algorithm", "hyperparameters", "observation_space", "action_space"]
 )
-def test_says_what_a_checkpoint_lacks(checkpoint: Checkpoint, missing: str) -> None:
+def test_says_what_a_checkpoint_lacks(checkpoint, missing):
     metadata = {name: value for name, value in checkpoint.metadata.items() if name != missing}
-    with pytest.raises(InvalidInput, match=f"its metadata have no {missing}"):
+    with raises(InvalidInput, "NOT_A_POLICY", match=f" {missing}"):
         load_policy(replace(checkpoint, metadata=metadata))
 
 
-def test_says_that_tensors_are_not_what_the_metadata_say(checkpoint: Checkpoint) -> None:
+def test_says_that_tensors_are_not_what_the_metadata_say(checkpoint):
     for groups in ({"actor": checkpoint.groups["actor"]}, {}):
         with pytest.raises(InvalidInput, match="the checkpoint's"):
             load_policy(replace(checkpoint, groups=groups))

@@ -37,7 +37,7 @@ BOX = {"kind": "box", "low": -1.0, "high": 1.0, "shape": [4], "dtype": "float32"
         {"hyperparameters": {"hidden_sizes": [16_000] * 3}},
     ],
 )
-def test_it_is_refused(lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_refused(lie, monkeypatch):
     checkpoint = random_policy("ppo", OBSERVATIONS, gymnasium.spaces.Discrete(2), 1)
     make, places = PPO.make_actor, []
 
@@ -55,7 +55,7 @@ def test_it_is_refused(lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     assert places[2:] in ([], ["meta"])
 
 
-def test_a_space_may_be_as_large_as_its_networks() -> None:
+def test_a_space_may_be_as_large_as_its_networks():
     """And without networks, where only the metadata were loaded, as large as four million
     numbers."""
     checkpoint = random_policy("ppo", OBSERVATIONS, gymnasium.spaces.Discrete(2), 1)

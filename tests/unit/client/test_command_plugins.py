@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -45,14 +44,14 @@ def installed(install: Install) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_command_is_a_function_or_a_group(tmp_path: Path) -> None:
+def test_a_command_is_a_function_or_a_group(tmp_path):
     assert run_here("greet", "world", cwd=tmp_path).stdout == "hello, world\n"
     assert run_here("greetings", "farewell", "you", cwd=tmp_path).stdout == "hello, you\n"
     assert "Greet a person." in run_here("greet", "--help", cwd=tmp_path).stdout
 
 
 @pytest.mark.usefixtures("installed")
-def test_help_lists_commands_where_they_belong(tmp_path: Path) -> None:
+def test_help_lists_commands_where_they_belong(tmp_path):
     result = run_here("--help", cwd=tmp_path)
     assert "Of installed packages" in result.stdout
     names = list(get_command(application).commands)  # type: ignore[attr-defined]
@@ -66,7 +65,7 @@ def test_help_lists_commands_where_they_belong(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_command_of_ours_looks_for_no_packages(tmp_path: Path) -> None:
+def test_a_command_of_ours_looks_for_no_packages(tmp_path):
     result = run_here("algorithms", "ppo", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert "my_package.commands" not in sys.modules

@@ -47,7 +47,7 @@ JOBS = [
 ]
 
 
-def test_a_row_for_each_job_and_one_for_the_repeats_of_each_combination() -> None:
+def test_a_row_for_each_job_and_one_for_the_repeats_of_each_combination():
     assert comparison_text(JOBS, AXES).splitlines() == [
         "job       algorithms  seed  state      best return  to target  steps  device s",
         "grid-1-x  [ppo]       0     succeeded        480.0      4.0 s  1,000         1",
@@ -61,11 +61,11 @@ def test_a_row_for_each_job_and_one_for_the_repeats_of_each_combination() -> Non
     ]
 
 
-def test_seeds_alone_are_nothing_to_group() -> None:
+def test_seeds_alone_are_nothing_to_group():
     assert "reached" not in comparison_text(JOBS[:2], ("seed",))
 
 
-def test_a_line_only_where_something_has_changed() -> None:
+def test_a_line_only_where_something_has_changed():
     out, diagnostics = io.StringIO(), io.StringIO()
     display = ExperimentDisplay(AXES, out, diagnostics)
     display.show(JOBS)
@@ -79,7 +79,7 @@ def test_a_line_only_where_something_has_changed() -> None:
     assert out.getvalue().endswith("–\nnext\n  podracer report grid\n")
 
 
-def test_an_end_before_the_first_look() -> None:
+def test_an_end_before_the_first_look():
     out = io.StringIO()
     ExperimentDisplay(AXES, out, io.StringIO()).finish([], ["podracer run grid.yaml"])
     assert (
@@ -88,7 +88,7 @@ def test_an_end_before_the_first_look() -> None:
     )
 
 
-def test_why_a_job_has_failed_is_said() -> None:
+def test_why_a_job_has_failed_is_said():
     failed = job(4, "[d3qn]", 1)
     failed.state = job_pb2.JOB_STATE_FAILED
     failed.problem.message = "no generator 'x' is installed"
@@ -99,7 +99,7 @@ def test_why_a_job_has_failed_is_said() -> None:
     )
 
 
-def test_json_lines() -> None:
+def test_json_lines():
     out = io.StringIO()
     display = JsonExperimentDisplay(AXES, out, io.StringIO())
     display.show(JOBS[:1])

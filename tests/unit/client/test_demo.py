@@ -47,7 +47,7 @@ def command(folder: Path, *arguments: str) -> Result:
     return run_here("demo", "--plain", *arguments, cwd=folder)
 
 
-def test_the_job_is_that_of_the_example() -> None:
+def test_the_job_is_that_of_the_example():
     example, ours = load_job_file(EXAMPLES / "cartpole.yaml"), parse_job(demo.JOB)
     assert (ours.search, ours.evolution, ours.pod) == (
         example.search,
@@ -56,7 +56,7 @@ def test_the_job_is_that_of_the_example() -> None:
     )
 
 
-def test_the_champion_is_filmed(trained: dict[str, Any], tmp_path: Path) -> None:
+def test_the_champion_is_filmed(trained, tmp_path):
     result = command(tmp_path)
     assert (result.returncode, trained["policies"]) == (0, ["objects/best"]), result.stderr
     assert trained["again"] == ["demo", "--dir", "podracer-demo"]
@@ -67,7 +67,7 @@ def test_the_champion_is_filmed(trained: dict[str, Any], tmp_path: Path) -> None
     assert command(tmp_path).returncode == 3
 
 
-def test_without_a_champion_or_an_encoder(trained: dict[str, Any], tmp_path: Path) -> None:
+def test_without_a_champion_or_an_encoder(trained, tmp_path):
     trained["error"] = PreconditionFailed("videos need the extra podracer-core[video]")
     result = command(tmp_path)
     assert (result.returncode, "no video: videos need the extra" in result.stderr) == (0, True)
@@ -76,9 +76,7 @@ def test_without_a_champion_or_an_encoder(trained: dict[str, Any], tmp_path: Pat
     assert (result.returncode, "filming" in result.stderr) == (1, False)
 
 
-def test_the_page_is_opened_where_it_can_be_served(
-    trained: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_page_is_opened_where_it_can_be_served(trained, monkeypatch, tmp_path):
     def refuse(**options: Any) -> None:
         raise InvalidInput("the live page needs Starlette", reason="NO_WEB")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from podracer_client.secrets import create_secrets
 from podracer_platform.rpc import FileToken, Role, TlsFolder, TokenFiles
 
@@ -23,7 +21,7 @@ GIVEN = {
 }
 
 
-def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
+def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path):
     create_secrets(tmp_path)
     roles = tmp_path / "roles"
     found = {
@@ -41,9 +39,7 @@ def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> No
     assert (roles / "leaderboard" / "database" / "pgpass").read_text() == f"*:*:*:*:{password}"
 
 
-def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(
-    tmp_path: Path,
-) -> None:
+def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(tmp_path):
     create_secrets(tmp_path)
     assert create_secrets(tmp_path) == []
     former = tmp_path / "roles" / "learner" / "store" / "secret_key"  # as versions before gave it
@@ -59,7 +55,7 @@ def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(
     assert (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes() != before
 
 
-def test_who_only_answers_cannot_use_the_tokens_that_it_knows(tmp_path: Path) -> None:
+def test_who_only_answers_cannot_use_the_tokens_that_it_knows(tmp_path):
     create_secrets(tmp_path)
     (tmp_path / "tokens" / "pod").write_text("old\nnew projects/research\n")
     create_secrets(tmp_path)

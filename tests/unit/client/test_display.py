@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -61,9 +60,7 @@ def with_agents(job: job_pb2.Job, agents: list[leaderboard_service_pb2.Agent]) -
     return History(job, agents=[Agent.of(each, wanted, job.create_time) for each in agents])
 
 
-def test_the_table_shows_no_control_characters_of_an_event(
-    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
-) -> None:
+def test_the_table_shows_no_control_characters_of_an_event(running_job, pods):
     console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
     pods[0].message = "lost\x1b[2J"
     with TableDisplay(io.StringIO(), console) as display:
@@ -74,7 +71,7 @@ def test_the_table_shows_no_control_characters_of_an_event(
     assert "lost\\u001b[2J" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_numbers() -> None:
+def test_numbers():
     assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == [
         "0",
         "999,999",
@@ -99,9 +96,7 @@ def test_numbers() -> None:
     assert evaluation_text(one) == "0.45 (95 % interval -0.30 to 1.20, 1 episode)"
 
 
-def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
-    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
-) -> None:
+def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(running_job, pods):
     snapshot = History(running_job, tuple(map(Pod.of, pods)))
     assert (snapshot.env_steps, snapshot.live_env_steps) == (1_200_000, 1_234_567)
     assert snapshot.state == "RUNNING"
@@ -115,7 +110,7 @@ def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
     assert snapshot.pods[0].agents[0] == "a0001"
 
 
-def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -> None:
+def test_the_score_is_the_statistic_of_the_objective(running_job):
     running_job.spec.objective.statistic, running_job.progress.best_score = (
         evolution_pb2.TARGET_STATISTIC_MEAN,
         -182.4,
@@ -124,7 +119,7 @@ def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -
     assert (snapshot.best_score, snapshot.objective.statistic) == (-182.4, "mean")
 
 
-def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
+def test_a_score_that_is_no_return_is_named(finished_job):
     finished_job.spec.environment.id = "StockTrading-v0"
     assert "best -201.3 (lower" in progress_line(History(finished_job))
     finished_job.spec.environment.kwargs.update({"score": "sharpe_ratio"})
@@ -139,7 +134,7 @@ def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
     )
 
 
-def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
+def test_a_job_without_target_and_evaluation(running_job):
     running_job.spec.objective.ClearField("target_return")
     running_job.progress.Clear()
     snapshot = History(running_job)
@@ -147,14 +142,14 @@ def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
     assert "best –" in progress_line(snapshot)
 
 
-def test_agents_are_sorted_by_score_then_newest_first() -> None:
+def test_agents_are_sorted_by_score_then_newest_first():
     found = with_agents(
         job_pb2.Job(), [agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)]
     )
     assert list(agent_table(found).columns[0].cells) == ["a0003", "a0001", "a0004", "a0002"]
 
 
-def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table() -> None:
+def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table():
     agents = [agent(1, -300), agent(2, -100), agent(3, None)]
     agents[1].exclusion = "its environment broke"
     found = with_agents(job_pb2.Job(), agents)
@@ -162,7 +157,7 @@ def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table()
     assert list(table.columns[0].cells) == ["a0001", "a0003", "a0002"]
     assert "breaks too often" in str(list(table.columns[2].cells)[-1])
 
-    training = found.changed(agents=[replace(each, state="TRAINING") for each in found.agents])
+    training = replace(found, agents=[replace(each, state="TRAINING") for each in found.agents])
     page = population_table(training, {})
     assert (
         page.index("a0001")
@@ -172,9 +167,7 @@ def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table()
     )
 
 
-def test_the_json_display_ends_with_job_finished(
-    finished_job: job_pb2.Job, pods: list[job_pb2.Pod]
-) -> None:
+def test_the_json_display_ends_with_job_finished(finished_job, pods):
     out, errors = io.StringIO(), io.StringIO()
     display = JsonDisplay(out, errors, clock=lambda: 0.0)
     display.show(History(finished_job, tuple(map(Pod.of, pods))))
@@ -205,16 +198,14 @@ def test_the_json_display_ends_with_job_finished(
     }
 
 
-def test_a_job_that_never_began_has_nulls(failed_job: job_pb2.Job) -> None:
+def test_a_job_that_never_began_has_nulls(failed_job):
     values = JobSummary(failed_job, "").to_json()
     assert values["state"] == "FAILED"
     assert values["best_return"] is values["seconds_to_target"] is values["checkpoint"] is None
     assert values["env_steps_per_second"] == 0.0
 
 
-def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state(
-    running_job: job_pb2.Job,
-) -> None:
+def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state(running_job):
     times = iter((0.0, 0.5, 1.9, 2.0, 2.1))
     errors = io.StringIO()
     display = PlainDisplay(io.StringIO(), errors, clock=lambda: next(times))
@@ -227,7 +218,7 @@ def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state
     assert "suspended" in lines[-1]
 
 
-def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job) -> None:
+def test_the_plain_display_keeps_stdout_for_the_result(finished_job):
     out, errors = io.StringIO(), io.StringIO()
     display = PlainDisplay(out, errors)
     display.show(History(finished_job))
@@ -243,7 +234,7 @@ def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job
     assert "  podracer evaluate runs/objects/x" in text
 
 
-def test_a_failed_job_shows_the_users_own_traceback(failed_job: job_pb2.Job) -> None:
+def test_a_failed_job_shows_the_users_own_traceback(failed_job):
     lines = JobSummary(failed_job, "").lines()
     assert "problem      USER_CODE_FAILED: it raised" in lines
     assert "    ValueError" in lines
@@ -252,13 +243,11 @@ def test_a_failed_job_shows_the_users_own_traceback(failed_job: job_pb2.Job) -> 
     assert "    ValueError" in errors.getvalue().splitlines()
 
 
-def test_the_table_shows_pods_agents_and_figures(
-    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
-) -> None:
+def test_the_table_shows_pods_agents_and_figures(running_job, pods):
     console = Console(file=io.StringIO(), width=140, markup=False)
     display = TableDisplay(io.StringIO(), console, clock=lambda: 5.0)
     found = with_agents(running_job, [agent(number, -100.0 - number) for number in range(1, 16)])
-    display.show(found.changed(pods=tuple(map(Pod.of, pods))))
+    display.show(replace(found, pods=tuple(map(Pod.of, pods))))
     display.note("[a note] with brackets")
     console.print(display.render())
     text = console.file.getvalue()
@@ -271,7 +260,7 @@ def test_the_table_shows_pods_agents_and_figures(
     assert "a0015" not in text
 
 
-def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job: job_pb2.Job) -> None:
+def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job):
     running_job.environment_description.preparation = "prices.csv: [2] gaps filled"
     inspected = job_pb2.Event(
         position=2, kind="ENVIRONMENT_INSPECTED", message="the environment runs on torch"
@@ -294,13 +283,13 @@ def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job: j
     assert screen.getvalue().count("prepared") == 1
 
 
-def test_a_display_without_a_terminal_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_display_without_a_terminal_is_plain(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert isinstance(choose_display(plain=False, json=False), PlainDisplay)
     assert isinstance(choose_display(plain=True, json=True), JsonDisplay)
 
 
-def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_steps_can_be_pasted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "my tools" / "podracer"
     program.parent.mkdir()
@@ -317,9 +306,7 @@ def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert commands == [f"{program_text} run j.yaml", f"{program_text} leaderboard j"]
 
 
-def test_the_program_on_the_path_is_called_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_on_the_path_is_called_by_its_name(tmp_path, monkeypatch):
     program = tmp_path / "podracer"
     program.write_text("")
     program.chmod(0o755)
@@ -328,14 +315,12 @@ def test_the_program_on_the_path_is_called_by_its_name(
     assert program_words(["/x/podracer_client/__main__.py"])[1:] == ["-m", "podracer_client"]
 
 
-def test_paths_below_the_working_directory_are_relative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_below_the_working_directory_are_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert path_text(tmp_path / "runs" / "x") == "runs/x"
     assert path_text(Path("/elsewhere/x")) == "/elsewhere/x"
 
 
-def test_columns_are_aligned() -> None:
+def test_columns_are_aligned():
     text = columns(("name", "n"), [("a", "1"), ("longer", "1,000")], right=("n",))
     assert text.splitlines() == ["name        n", "a           1", "longer  1,000"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ ABSENT = Finding("GPU", "", "no CUDA device is visible")
 MISSING = Finding("torch", "", "pip install 'podracer-core[torch]'", required=True)
 
 
-def test_findings_of_this_machine(tmp_path: Path) -> None:
+def test_findings_of_this_machine(tmp_path):
     found = {each.name: each for each in examine(tmp_path)}
     assert (
         found["Python"].state
@@ -40,9 +39,7 @@ def test_findings_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("findings", "code"), [([GOOD, ABSENT], 0), ([GOOD, MISSING], 1)])
-def test_the_exit_code(
-    findings: list[Finding], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_exit_code(findings, code, monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "examine", lambda folder, store: findings)
     result = run_here("doctor", cwd=tmp_path)
     assert (result.returncode, len(result.lines)) == (code, 3)
@@ -52,9 +49,7 @@ def test_the_exit_code(
     assert result.events[1]["advice"] == findings[1].advice
 
 
-def test_a_probe_that_hangs_or_breaks_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_probe_that_hangs_or_breaks_leaves_the_others(monkeypatch, tmp_path):
     over = threading.Event()
 
     def hang() -> list[Finding]:
@@ -82,15 +77,13 @@ def test_a_probe_that_hangs_or_breaks_leaves_the_others(
     assert found["Python"].advice == "could not be examined: RuntimeError: no such device"
 
 
-def test_torch_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_does_not_start(monkeypatch):
     monkeypatch.setattr(machine, "_TORCH", "raise ImportError('libcudart is missing')")
     (found,) = machine._torch()
     assert (found.state, "libcudart is missing" in found.advice) == ("missing", True)
 
 
-def test_a_taken_port_and_a_bad_folder_and_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_taken_port_and_a_bad_folder_and_store(monkeypatch, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -28,13 +28,13 @@ def refused(folder: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("name", [*known_environments(), "LunarLander-v3", "FrozenLake-v1"])
-def test_every_environment_has_a_valid_file(name: str, tmp_path: Path) -> None:
+def test_every_environment_has_a_valid_file(name, tmp_path):
     (tmp_path / "prices.csv").touch()  # what StockTrading-v0 asks for
     spec = written(tmp_path, "job.yaml", "job.yaml", "--environment", name)
     assert (spec.environment.id, spec.objective.max_duration) == (name, 600.0)
 
 
-def test_without_a_terminal_defaults_answer(tmp_path: Path) -> None:
+def test_without_a_terminal_defaults_answer(tmp_path):
     spec = written(tmp_path, "cartpole.yaml")
     assert (spec.environment.id, spec.objective.target_return, spec.search.algorithms) == (
         "CartPole-v1",
@@ -47,7 +47,7 @@ def test_without_a_terminal_defaults_answer(tmp_path: Path) -> None:
     )
 
 
-def test_options(tmp_path: Path) -> None:
+def test_options(tmp_path):
     options = (
         "--target",
         "-200",
@@ -64,14 +64,14 @@ def test_options(tmp_path: Path) -> None:
     assert written(tmp_path, "x.yaml", "x.yaml", "--target", "none").objective.target_return is None
 
 
-def test_what_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
+def test_what_is_there_is_replaced_only_by_force(tmp_path):
     (tmp_path / "cartpole.yaml").write_text("mine")
     assert "cartpole.yaml already exists; --force replaces it" in refused(tmp_path)
     assert (tmp_path / "cartpole.yaml").read_text() == "mine"
     written(tmp_path, "cartpole.yaml", "--force")
 
 
-def test_what_is_wrong_writes_nothing(tmp_path: Path) -> None:
+def test_what_is_wrong_writes_nothing(tmp_path):
     assert "did you mean CartPole-v1" in refused(tmp_path, "--environment", "CartPol-v1")
     assert "--target much: expected a number, or none" in refused(tmp_path, "--target", "much")
     assert "expected a duration such as 90s" in refused(tmp_path, "--max-duration", "soon")
@@ -79,15 +79,13 @@ def test_what_is_wrong_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_that_are_missing_are_said(tmp_path: Path) -> None:
+def test_data_that_are_missing_are_said(tmp_path):
     result = run_here("init", "--environment", "StockTrading-v0", cwd=tmp_path)
     assert (result.returncode, "first, stocktrading.yaml:" in result.stdout) == (0, True)
     assert "prices.csv" in result.stdout
 
 
-def test_a_terminal_is_asked_three_questions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_terminal_is_asked_three_questions(monkeypatch, tmp_path):
     asked = []
 
     def answer(question: str, default: str, err: bool) -> str:

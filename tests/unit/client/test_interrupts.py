@@ -13,7 +13,7 @@ from podracer_client.processes import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_and_the_second(number: signal.Signals) -> None:
+def test_the_first_and_the_second(number):
     calls: list[str] = []
     former = signal.getsignal(number)
     with Interrupts(lambda: calls.append("first"), lambda: calls.append("second")) as interrupts:
@@ -25,7 +25,7 @@ def test_the_first_and_the_second(number: signal.Signals) -> None:
     assert signal.getsignal(number) == former
 
 
-def test_a_shell_that_ignores_sigint_for_us_changes_nothing() -> None:
+def test_a_shell_that_ignores_sigint_for_us_changes_nothing():
     code = (
         "import os, signal; from podracer_client.processes import Interrupts; calls = []\n"
         "assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN\n"

@@ -30,7 +30,7 @@ class PlayedJobs:
         return job_pb2.Job(name="projects/default/jobs/a", event_position=self.events)
 
 
-def test_the_latest_events_are_those_of_now_not_of_when_the_handle_was_made() -> None:
+def test_the_latest_events_are_those_of_now_not_of_when_the_handle_was_made():
     played = PlayedJobs(events=20)
     servers: Any = SimpleNamespace(job_service=played)
     job = Job(servers, played.message())

@@ -10,7 +10,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display import (
     JobSummary,
     candidate_json,
@@ -70,15 +69,13 @@ def board() -> leaderboard_pb2.Leaderboard:
     )
 
 
-def test_a_ranking_fits_a_hundred_columns(board: leaderboard_pb2.Leaderboard) -> None:
+def test_a_ranking_fits_a_hundred_columns(board):
     text = leaderboard_text(board, every=True, width=100)
     assert max(map(len, text.splitlines())) <= 100
     assert "activation tanh" in text
 
 
-def test_a_ranking_says_where_agents_come_from_and_what_differs(
-    board: leaderboard_pb2.Leaderboard,
-) -> None:
+def test_a_ranking_says_where_agents_come_from_and_what_differs(board):
     head, first, below_first, second, below_second = leaderboard_text(board, width=100).splitlines()
     assert head.split()[:4] == ["rank", "agent", "algorithm", "score"]
     assert first.split()[:5] == ["1", "a0001", "ppo", "-201.2", "-180.0"]
@@ -92,16 +89,12 @@ def test_a_ranking_says_where_agents_come_from_and_what_differs(
     )
 
 
-def test_the_score_is_the_one_that_the_leaderboard_tells(
-    board: leaderboard_pb2.Leaderboard,
-) -> None:
+def test_the_score_is_the_one_that_the_leaderboard_tells(board):
     board.candidates[0].score = -190.0  # with broken episodes
     assert leaderboard_text(board).splitlines()[1].split()[3:5] == ["-190.0", "-180.0"]
 
 
-def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(
-    board: leaderboard_pb2.Leaderboard,
-) -> None:
+def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(board):
     """As in tests/unit/evaluate/test_shrinkage.py."""
     for candidate, mean, episodes in zip(board.candidates, (20.0, 0.0), (32, 8), strict=True):
         candidate.evaluation.mean, candidate.evaluation.standard_deviation = mean, 10.0
@@ -111,7 +104,7 @@ def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(
     assert (first.split()[4:6], second.split()[4:6]) == (["20.0", "19.8"], ["0.00", "0.62"])
 
 
-def test_an_empty_ranking() -> None:
+def test_an_empty_ranking():
     board = leaderboard_pb2.Leaderboard(name="projects/default/leaderboards/x", agent_count=3)
     assert (
         leaderboard_text(board)
@@ -119,7 +112,7 @@ def test_an_empty_ranking() -> None:
     )
 
 
-def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leaderboard) -> None:
+def test_a_candidate_as_json_is_complete_and_strict(board):
     values = candidate_json(board.candidates[1])
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert (values["score"], values["upper_bound"], values["confirmed"]) == (-201.25, None, False)
@@ -128,7 +121,7 @@ def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leade
     assert (values["initialization"], values["device_seconds"]) == ("FUSE", 1234.0)
 
 
-def test_which_hyperparameters_are_worth_a_look() -> None:
+def test_which_hyperparameters_are_worth_a_look():
     agents = [
         ("ppo", {"learning_rate": 0.1, "gamma": 0.99, "horizon": 64}),
         ("ppo", {"learning_rate": 0.2, "gamma": 0.99, "horizon": 64}),
@@ -138,7 +131,7 @@ def test_which_hyperparameters_are_worth_a_look() -> None:
     assert differing_names(agents) == ("learning_rate",)
 
 
-def test_the_evaluator_that_a_job_names_is_shown(finished_job: job_pb2.Job) -> None:
+def test_the_evaluator_that_a_job_names_is_shown(finished_job):
     assert "evaluator" not in "\n".join(JobSummary(finished_job, "").lines())
     assert job_json(finished_job)["evaluator"] is None
     finished_job.spec.evaluation.evaluator = "success_rate"
@@ -146,7 +139,7 @@ def test_the_evaluator_that_a_job_names_is_shown(finished_job: job_pb2.Job) -> N
     assert job_json(finished_job)["evaluator"] == "success_rate"
 
 
-def test_a_confirmed_best_and_an_ensemble_are_shown(finished_job: job_pb2.Job) -> None:
+def test_a_confirmed_best_and_an_ensemble_are_shown(finished_job):
     assert "confirmed" not in "\n".join(JobSummary(finished_job, "").lines())
     assert job_json(finished_job)["best_confirmed"] is False
     finished_job.progress.best.purpose = agent_pb2.EVALUATION_PURPOSE_CHALLENGE

@@ -23,7 +23,7 @@ def missed(job: job_pb2.Job) -> job_pb2.Job:
     return job
 
 
-def test_exit_codes(finished_job: job_pb2.Job, failed_job: job_pb2.Job) -> None:
+def test_exit_codes(finished_job, failed_job):
     reached = job_pb2.Job()
     reached.CopyFrom(finished_job)
     over = missed(finished_job)
@@ -33,7 +33,7 @@ def test_exit_codes(finished_job: job_pb2.Job, failed_job: job_pb2.Job) -> None:
     assert (exit_code([over]), missed_target(over), target_lines(over)) == (0, False, [])
 
 
-def test_how_far_it_came_and_what_to_try(finished_job: job_pb2.Job) -> None:
+def test_how_far_it_came_and_what_to_try(finished_job):
     job = missed(finished_job)
     job.spec.search.algorithms.add(algorithm="ppo")
     job.spec.evolution.population = 4
@@ -51,7 +51,7 @@ def test_how_far_it_came_and_what_to_try(finished_job: job_pb2.Job) -> None:
     ]
 
 
-def test_advice_names_only_what_applies(finished_job: job_pb2.Job) -> None:
+def test_advice_names_only_what_applies(finished_job):
     job = missed(finished_job)
     job.spec.objective.statistic = evolution_pb2.TARGET_STATISTIC_MEAN
     job.spec.objective.target_return = -100.0

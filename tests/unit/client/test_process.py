@@ -17,6 +17,7 @@ import pytest
 
 from podracer_client.processes import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_core.errors import DeadlineExpired, Unavailable
+from support.errors import raises
 
 SERVE = "import time; print('listening on unix:///x', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
@@ -51,14 +52,12 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
-def test_the_address_is_what_the_child_says(start: Start) -> None:
+def test_the_address_is_what_the_child_says(start):
     process, _ = start(SERVE)
     assert process.wait_ready(10) == "unix:///x"
 
 
-def test_a_child_has_a_session_of_its_own_and_knows_its_parent(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_child_has_a_session_of_its_own_and_knows_its_parent(start, tmp_path):
     code = (
         "import os; print(os.getsid(0) == os.getpid(), os.environ['PODRACER_PARENT_PID'], "
         "flush=True); " + SERVE
@@ -68,7 +67,7 @@ def test_a_child_has_a_session_of_its_own_and_knows_its_parent(
     assert (tmp_path / "child.log").read_text() == f"True {os.getpid()}\n"
 
 
-def test_a_killed_child_is_started_again(start: Start) -> None:
+def test_a_killed_child_is_started_again(start):
     process, news = start(SERVE)
     process.wait_ready(10)
     first = process.pid
@@ -83,17 +82,14 @@ def test_a_killed_child_is_started_again(start: Start) -> None:
     assert process.pid not in (None, first)
 
 
-def test_a_child_that_cannot_start_is_given_up_with_its_last_words(start: Start) -> None:
+def test_a_child_that_cannot_start_is_given_up_with_its_last_words(start):
     process, news = start("import sys; sys.exit('the port is taken')")
-    with pytest.raises(
-        Unavailable,
-        match=r"the child could not start \(exit code 1\): the port is taken; its log: .*child.log",
-    ):
+    with raises(Unavailable, "PROCESS_FAILED", match=r"\(exit code 1\)"):
         process.wait_ready(10)
     assert news.get(timeout=5).fatal
 
 
-def test_a_child_that_dies_again_and_again_is_given_up(start: Start) -> None:
+def test_a_child_that_dies_again_and_again_is_given_up(start):
     process, news = start("print('listening on x', flush=True); raise SystemExit(3)", restarts=1)
     assert not news.get(timeout=5).fatal
     last = news.get(timeout=5)
@@ -102,22 +98,20 @@ def test_a_child_that_dies_again_and_again_is_given_up(start: Start) -> None:
     assert process.pid is None
 
 
-def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there(tmp_path):
     process = ManagedProcess(ProcessPlan("child", ("/no/such/program",), {}, tmp_path / "log"))
     process.start()
-    with pytest.raises(Unavailable, match="No such file"):
+    with raises(Unavailable, "PROCESS_FAILED", match="file"):
         process.wait_ready(10)
 
 
-def test_a_silent_child_misses_its_deadline(start: Start) -> None:
+def test_a_silent_child_misses_its_deadline(start):
     process, _ = start("import time; time.sleep(60)")
     with pytest.raises(DeadlineExpired, match="child"):
         process.wait_ready(0.2)
 
 
-def test_a_slow_child_gets_longer_while_it_computes(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_child_gets_longer_while_it_computes(start, tmp_path, monkeypatch):
     """It is ready once the message has come."""
     used = count(0.02, 0.011)
     monkeypatch.setattr(ManagedProcess, "_processor_seconds", lambda self: next(used))
@@ -133,7 +127,7 @@ def test_a_slow_child_gets_longer_while_it_computes(
     assert (message.message[:30], message.fatal) == ("the child is still starting: i", False)
 
 
-def test_stop_ends_it_without_news(start: Start) -> None:
+def test_stop_ends_it_without_news(start):
     process, news = start(SERVE)
     process.wait_ready(10)
     pid = process.pid
@@ -143,7 +137,7 @@ def test_stop_ends_it_without_news(start: Start) -> None:
     assert news.empty()
 
 
-def test_stop_kills_what_does_not_listen(start: Start) -> None:
+def test_stop_kills_what_does_not_listen(start):
     process, _ = start(STUBBORN)
     process.wait_ready(10)
     pid = process.pid
@@ -152,7 +146,7 @@ def test_stop_kills_what_does_not_listen(start: Start) -> None:
     assert gone(pid)
 
 
-def test_stop_before_it_has_started(start: Start) -> None:
+def test_stop_before_it_has_started(start):
     process, news = start(SERVE)
     process.stop(5)
     assert process.join(0)

@@ -44,7 +44,7 @@ def event(kind: str, pod: str, time_s: float, fence: str = "") -> Event:
     return Event(1, kind, "", "pods", pod, time_s, {"fence": fence} if fence else {})
 
 
-def test_thinning_keeps_an_even_choice_in_order() -> None:
+def test_thinning_keeps_an_even_choice_in_order():
     thinning: Thinning[int] = Thinning(10)
     for number in range(10):
         thinning.add(number)
@@ -64,7 +64,7 @@ def test_thinning_keeps_an_even_choice_in_order() -> None:
     )
 
 
-def test_families_stay_together_and_no_agent_is_lost() -> None:
+def test_families_stay_together_and_no_agent_is_lost():
     people = [
         agent("a"),
         agent("b"),
@@ -78,13 +78,13 @@ def test_families_stay_together_and_no_agent_is_lost() -> None:
     assert sorted(each.name for each in family_order(circle)) == ["x", "y", "z"]
 
 
-def test_a_line_lives_as_long_as_one_descendant_does() -> None:
+def test_a_line_lives_as_long_as_one_descendant_does():
     people = [agent("a"), agent("a1", "a", state="WAITING"), agent("b"), agent("b1", "b")]
     assert living_lines(people) == {"a", "a1"}
     assert ancestors(people, ["b1", "unknown"]) == {"b", "b1"}
 
 
-def test_of_many_agents_the_board_and_its_ancestors_are_shown_first() -> None:
+def test_of_many_agents_the_board_and_its_ancestors_are_shown_first():
     report = made_up_report(60, 3)
     chosen = {each.name for each in most_telling(report, 30)}
     assert len(chosen) == 30
@@ -94,7 +94,7 @@ def test_of_many_agents_the_board_and_its_ancestors_are_shown_first() -> None:
     assert best_agent(empty_report()) == ""
 
 
-def test_pods_from_events() -> None:
+def test_pods_from_events():
     events = [
         event("LEASE_GRANTED", "p0", 1.0, "1"),
         event("LEASE_GRANTED", "p1", 2.0, "2"),
@@ -119,7 +119,7 @@ def test_pods_from_events() -> None:
     assert pod_histories([], 10.0) == ()
 
 
-def test_work_that_was_handed_on_belongs_to_its_new_pod() -> None:
+def test_work_that_was_handed_on_belongs_to_its_new_pod():
     def of(kind: str, pod: str, time_s: float, fence: str = "") -> Event:
         details = {"work": "w", **({"fence": fence} if fence else {})}
         return Event(1, kind, "", "pods" if pod else "", pod, time_s, details)
@@ -139,7 +139,7 @@ def test_work_that_was_handed_on_belongs_to_its_new_pod() -> None:
     ]
 
 
-def test_the_throughput_adds_up_to_the_steps() -> None:
+def test_the_throughput_adds_up_to_the_steps():
     report = made_up_report()
     edges, rates = throughput(report)
     width = edges[1] - edges[0]
@@ -148,13 +148,13 @@ def test_the_throughput_adds_up_to_the_steps() -> None:
     assert throughput(empty_report()) == ([], [])
 
 
-def test_the_best_so_far_only_grows_and_only_by_judged_evaluations() -> None:
+def test_the_best_so_far_only_grows_and_only_by_judged_evaluations():
     curve = best_so_far(made_up_report())
     assert [score for *_, score in curve] == sorted({score for *_, score in curve})
     assert curve[-1][2] == made_up_report().candidates[0].score
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_what_is_not_finite_is_left_out():
     message = agent_pb2.Evaluation(agent="projects/p/jobs/j/agents/a0001", mean=math.nan)
     assert finite_evaluation(message, ORIGIN) is None
     message.mean, message.lower_bound, message.upper_bound = 1.0, -math.inf, math.inf
@@ -163,7 +163,7 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert (record.agent, record.lower, record.upper, record.time_s) == ("a0001", None, None, None)
 
 
-def test_times_count_from_the_job_s_creation_and_names_are_short() -> None:
+def test_times_count_from_the_job_s_creation_and_names_are_short():
     message = job_pb2.Event(
         kind="TARGET_REACHED",
         message="projects/default/jobs/x/agents/a0003 has reached it, on projects/default/pods/x-0",
@@ -175,7 +175,7 @@ def test_times_count_from_the_job_s_creation_and_names_are_short() -> None:
     assert record.message == "a0003 has reached it, on x-0"
 
 
-def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
+def test_what_was_asked_is_said_in_the_words_of_a_job_file():
     message = job_pb2.JobSpec(
         display_name="x",
         environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1"),
@@ -203,7 +203,7 @@ def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
     assert searched_names(message) == {"learning_rate": True}
 
 
-def test_what_is_to_happen_besides_training_is_said_too() -> None:
+def test_what_is_to_happen_besides_training_is_said_too():
     spec = JobSpec(
         name="x",
         environment=EnvironmentSpec("StockTrading-v0", kwargs={"evaluation_split": "validation"}),
@@ -240,7 +240,7 @@ def test_what_is_to_happen_besides_training_is_said_too() -> None:
     )
 
 
-def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:
+def test_jobs_are_grouped_over_seeds_and_ordered_by_size():
     jobs = [
         empty_report(
             name=f"projects/default/jobs/j{rate}-{seed}",
@@ -281,5 +281,5 @@ def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:
         ([1.0, 2.0], "1.5 (1 to 2)"),
     ],
 )
-def test_a_median_with_its_range(values: list[float | None], expected: str) -> None:
+def test_a_median_with_its_range(values, expected):
     assert spread(values, lambda value: f"{value:g}") == expected

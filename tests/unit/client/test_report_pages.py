@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def page_of(report: History, *, video: tuple[str, str] = ("", "")) -> str:
 
 
 def with_job(report: History, **fields: object) -> History:
-    return report.changed(job=changed(report.job, **fields))
+    return replace(report, job=changed(report.job, **fields))
 
 
 def page_of_experiment(experiment: Experiment) -> str:
@@ -89,7 +88,7 @@ def infested_report() -> History:
         retrained=policy,
         continuous_status=job_pb2.ContinuousStatus(champion=champion),
     )
-    return report.changed(job=job, agents=agents, events=events, pods=pods)
+    return replace(report, job=job, agents=agents, events=events, pods=pods)
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -155,7 +154,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) -> None:
+def test_a_page_is_whole_and_asks_for_nothing(name, pages):
     text = pages[name]
     reader = Reader(text)
     assert text.startswith("<!DOCTYPE html>")
@@ -174,7 +173,7 @@ def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_that_is_no_number_is_shown(name: str, pages: dict[str, str]) -> None:
+def test_nothing_that_is_no_number_is_shown(name, pages):
     words = " ".join(Reader(pages[name]).texts).lower().split()
     assert not {"nan", "inf", "-inf", "−inf", "none", "null"} & {
         word.strip(",;()") for word in words
@@ -182,7 +181,7 @@ def test_nothing_that_is_no_number_is_shown(name: str, pages: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_both_themes_and_paper_have_their_colours(name: str, pages: dict[str, str]) -> None:
+def test_both_themes_and_paper_have_their_colours(name, pages):
     text = pages[name]
     assert "prefers-color-scheme:dark" in text
     assert "@media print" in text
@@ -190,12 +189,12 @@ def test_both_themes_and_paper_have_their_colours(name: str, pages: dict[str, st
     assert "#1b1e23" not in body  # the ink is a variable, so that it is legible in the dark
 
 
-def test_the_same_data_give_the_same_bytes(pages: dict[str, str]) -> None:
+def test_the_same_data_give_the_same_bytes(pages):
     for name in ("a population", "infested"):
         assert PAGES[name]() == pages[name]
 
 
-def test_what_users_wrote_is_shown_as_they_wrote_it(pages: dict[str, str]) -> None:
+def test_what_users_wrote_is_shown_as_they_wrote_it(pages):
     shown = " ".join(Reader(pages["failed before any agent"]).texts)
     for text in (
         "<b>it</b> raised & ended",
@@ -209,7 +208,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(pages: dict[str, str]) -> No
     assert "Continuous training" in infested
 
 
-def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
+def test_a_page_says_what_came_out(pages):
     report = made_up_report()
     shown = " ".join(Reader(pages["a population"]).texts)
     assert report.best is not None
@@ -229,10 +228,10 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
 
 
 @pytest.mark.thorough
-def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
+def test_five_hundred_agents_make_a_page_of_bounded_size():
     report = made_up_report(500, 40)
     assert len(report.evaluations) > 15_000
-    text = page_of(report.changed(evaluation_count=2 * len(report.evaluations)))
+    text = page_of(replace(report, evaluation_count=2 * len(report.evaluations)))
     assert len(text) < 4_000_000
     shown = " ".join(Reader(text).texts)
     assert "400 most telling of 500 agents" in shown
@@ -240,7 +239,7 @@ def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
     assert "an even choice" in shown
 
 
-def test_figures_are_files_too(tmp_path: Path) -> None:
+def test_figures_are_files_too(tmp_path):
     report = made_up_report(4, 2)
     plans = job_figures(report)
     written = write_figures(tmp_path / "figures", render_figures(plans, png=True).values())
@@ -258,7 +257,7 @@ def test_figures_are_files_too(tmp_path: Path) -> None:
     )
 
 
-def test_names_in_any_script_are_drawn_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_names_in_any_script_are_drawn_without_a_warning(recwarn):
     report = made_up_report()
     agents = [replace(agent, algorithm="日本") for agent in report.agents]
     rendered = render(
@@ -271,7 +270,7 @@ def test_names_in_any_script_are_drawn_without_a_warning(recwarn: pytest.Warning
     assert not recwarn.list
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     write_whole(tmp_path / "page.html", b"one")
     write_whole(tmp_path / "page.html", b"two")
     assert (tmp_path / "page.html").read_text() == "two"

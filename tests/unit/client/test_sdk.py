@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +15,12 @@ from podracer_client.names import is_checkpoint_name, job_name, leaderboard_name
 from podracer_client.policies import checkpoint_folder
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound, Unavailable
 from podracer_platform.attachments import receive_artifact
+from support.errors import raises
 
 Response = artifact_service_pb2.DownloadResponse
 
 
-def test_a_job_is_called_by_its_id_or_its_name() -> None:
+def test_a_job_is_called_by_its_id_or_its_name():
     assert (
         job_name("cartpole-x7")
         == job_name("projects/default/jobs/cartpole-x7")
@@ -28,11 +28,11 @@ def test_a_job_is_called_by_its_id_or_its_name() -> None:
     )
     assert leaderboard_name("j") == "projects/default/leaderboards/j"
     for text in ("", "UPPER", "a/b", "projects/default/jobs/", "x" * 64, "../x"):
-        with pytest.raises(InvalidInput, match="not the name of a job"):
+        with raises(InvalidInput, "INVALID_NAME", field="job"):
             job_name(text)
 
 
-def test_names_of_checkpoints() -> None:
+def test_names_of_checkpoints():
     assert is_checkpoint_name("projects/default/jobs/j/checkpoints/best")
     assert is_checkpoint_name("projects/default/jobs/j/agents/a0001/checkpoints/4096-3")
     assert not is_checkpoint_name("runs/objects/projects/default/jobs/j/checkpoints/best")
@@ -51,7 +51,7 @@ def stream(files: dict[str, bytes], *, sha256: str = "") -> Iterator[Response]:
             yield Response(data=data[start : start + 3])
 
 
-def test_a_download_writes_every_file(tmp_path: Path) -> None:
+def test_a_download_writes_every_file(tmp_path):
     files = {"manifest.json": b"{}", "replay/0.safetensors": b"0123456789", "empty": b""}
     artifact = receive_artifact(stream(files), tmp_path / "a" / "checkpoint")
     assert artifact.name == "n"
@@ -65,19 +65,19 @@ def test_a_download_writes_every_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
-def test_a_download_stays_in_its_folder(tmp_path: Path, path: str) -> None:
-    with pytest.raises(DataCorrupted, match="expected one below its folder"):
+def test_a_download_stays_in_its_folder(tmp_path, path):
+    with pytest.raises(DataCorrupted, match="below"):
         receive_artifact(stream({path: b"x"}), tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_download_leaves_nothing(tmp_path: Path) -> None:
+def test_a_damaged_download_leaves_nothing(tmp_path):
     with pytest.raises(DataCorrupted, match="manifest"):
         receive_artifact(stream({"manifest.json": b"{}"}, sha256="0" * 64), tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_download_overwrites_nothing(tmp_path: Path) -> None:
+def test_a_download_overwrites_nothing(tmp_path):
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path, tmp_path / "file"):
         with pytest.raises(AlreadyExists):
@@ -126,7 +126,7 @@ def followed(jobs: FakeJobs, **options: Any) -> Follower:
     return Follower(lambda: servers, job_pb2.Job(name="n"), **options)  # type: ignore[arg-type, return-value]
 
 
-def test_a_watch_goes_on_where_it_was_cut_off() -> None:
+def test_a_watch_goes_on_where_it_was_cut_off():
     end = news(4, state=job_pb2.JOB_STATE_SUCCEEDED)
     jobs = FakeJobs(
         [news(1), news(2), Unavailable("reset")], [news(draining=True)], [], [news(2, 3), end]
@@ -137,24 +137,24 @@ def test_a_watch_goes_on_where_it_was_cut_off() -> None:
     assert updates[-1].ended
 
 
-def test_a_watch_gives_up_after_its_patience() -> None:
+def test_a_watch_gives_up_after_its_patience():
     times = iter(range(100))
     silent = FakeJobs(*[[] for _ in range(9)])
-    with pytest.raises(Unavailable, match="ends each call and says nothing"):
+    with pytest.raises(Unavailable, match="says nothing"):
         list(followed(silent, patience_s=2, clock=lambda: float(next(times))))
     jobs = FakeJobs([news(1)])
     watch = iter(followed(jobs, patience_s=2, clock=lambda: float(next(times))))
     assert next(watch).events[0].position == 1
-    with pytest.raises(Unavailable, match="no answer from the orchestrator for 2 s: away"):
+    with pytest.raises(Unavailable, match="2 s: away"):
         next(watch)
 
 
-def test_what_the_server_refuses_ends_a_watch() -> None:
+def test_what_the_server_refuses_ends_a_watch():
     with pytest.raises(NotFound):
         list(followed(FakeJobs([NotFound("no such job")])))
 
 
-def test_a_cancelled_watch_ends() -> None:
+def test_a_cancelled_watch_ends():
     watch = followed(FakeJobs([news(1), news(2)]))
     for _ in watch:
         watch.cancel()
@@ -164,14 +164,14 @@ def no_server() -> Client:
     raise AssertionError("nothing is asked of a server")
 
 
-def test_a_local_checkpoint_is_its_folder(tmp_path: Path) -> None:
+def test_a_local_checkpoint_is_its_folder(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     for text in (str(tmp_path), str(tmp_path / "manifest.json")):
         with checkpoint_folder(text, no_server) as folder:
             assert folder == tmp_path
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint(tmp_path):
     (tmp_path / "file").write_text("")
     cases = {"": InvalidInput, "file": InvalidInput, "missing": NotFound}
     for name, error in cases.items():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from podracer_client.policies import Wanted, wanted_policies
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 
-def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_given_or_the_jobs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
     (tmp_path / "x=y@z").mkdir()
@@ -36,6 +35,6 @@ def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("texts", [["a=j@x", "a=best"], ["a=best", "a=j@x"], ["j", "j@x"]])
-def test_one_name_is_one_policy(texts: list[str]) -> None:
-    with pytest.raises(InvalidInput, match="is there twice"):
+def test_one_name_is_one_policy(texts):
+    with raises(InvalidInput, field="POLICY"):
         wanted_policies(texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ def environments(state: StateFolder) -> tuple[Mapping[str, str], Mapping[str, st
         return orchestrator.environment, leaderboard_plan(state, "unix:///l").environment
 
 
-def test_spans_go_to_the_state_folder(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_go_to_the_state_folder(state, monkeypatch):
     monkeypatch.delenv("PODRACER_TRACE_DIR", raising=False)
     assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [
         str(state.path / "traces")
@@ -44,16 +44,12 @@ def test_spans_go_to_the_state_folder(state: StateFolder, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("said", ["", "/elsewhere"])
-def test_or_where_the_user_says(
-    state: StateFolder, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
+def test_or_where_the_user_says(state, monkeypatch, said):
     monkeypatch.setenv("PODRACER_TRACE_DIR", said)
     assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [said] * 2
 
 
-def test_one_address_for_metrics_is_the_orchestrators(
-    state: StateFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_address_for_metrics_is_the_orchestrators(state, monkeypatch):
     monkeypatch.setenv("PODRACER_METRICS_LISTEN", "127.0.0.1:9464")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
     orchestrator, leaderboard = environments(state)
@@ -71,9 +67,7 @@ def test_one_address_for_metrics_is_the_orchestrators(
         lambda folder: keep_up(folder, ServiceOptions()),
     ],
 )  # type: ignore[arg-type]
-def test_what_is_not_installed_is_said_before_anything_is_made(
-    command: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_installed_is_said_before_anything_is_made(command, tmp_path, monkeypatch):
     find, missing = importlib.util.find_spec, ("podracer_leaderboard", "podracer_worker")
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in missing else find(name)

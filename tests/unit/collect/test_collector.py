@@ -61,7 +61,7 @@ def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
 
 
 @BOTH
-def test_every_row_is_what_the_environment_did(name: str) -> None:
+def test_every_row_is_what_the_environment_did(name):
     """The same actions in a second environment give the same rows, episode ends included."""
     mine = collector(name, [3, 4], random_ages=False)
     rollouts = [copy(mine.collect(HORIZON)) for _ in range(3)]
@@ -89,7 +89,7 @@ def test_every_row_is_what_the_environment_did(name: str) -> None:
 
 
 @BOTH
-def test_log_probs_are_those_of_the_acting_policy(name: str) -> None:
+def test_log_probs_are_those_of_the_acting_policy(name):
     mine = collector(name, [3, 4])
     rollout = mine.collect(HORIZON)
     actor = mine.actor
@@ -100,7 +100,7 @@ def test_log_probs_are_those_of_the_acting_policy(name: str) -> None:
 
 
 @BOTH
-def test_an_agent_experiences_the_same_alone_and_in_a_cohort(name: str) -> None:
+def test_an_agent_experiences_the_same_alone_and_in_a_cohort(name):
     together, alone = collector(name, [3, 4, 5]), collector(name, [4])
     for _ in range(3):
         mine, whole = copy(alone.collect(HORIZON)), copy(together.collect(HORIZON))
@@ -109,7 +109,7 @@ def test_an_agent_experiences_the_same_alone_and_in_a_cohort(name: str) -> None:
 
 
 @BOTH
-def test_two_workers_experience_what_one_would(name: str) -> None:
+def test_two_workers_experience_what_one_would(name):
     one = copy(collector(name, [3, 4], 5).collect(HORIZON))
     left = copy(collector(name, [3, 4], 2).collect(HORIZON))
     right = copy(collector(name, [3, 4], 3, first_environment=2).collect(HORIZON))
@@ -120,7 +120,7 @@ def test_two_workers_experience_what_one_would(name: str) -> None:
 
 
 @BOTH
-def test_the_horizon_does_not_matter(name: str) -> None:
+def test_the_horizon_does_not_matter(name):
     long = copy(collector(name, [3]).collect(2 * HORIZON))
     short = collector(name, [3])
     first, second = copy(short.collect(HORIZON)), copy(short.collect(HORIZON))
@@ -130,7 +130,7 @@ def test_the_horizon_does_not_matter(name: str) -> None:
 
 
 @BOTH
-def test_resuming_is_exact(name: str) -> None:
+def test_resuming_is_exact(name):
     through = collector(name, [3, 4])
     through.collect(HORIZON)
     resumed = collector(name, [3, 4], session=1)
@@ -144,12 +144,12 @@ def test_resuming_is_exact(name: str) -> None:
             )
 
 
-def test_a_new_session_has_new_episodes() -> None:
+def test_a_new_session_has_new_episodes():
     first, second = collector("Pendulum", [3]), collector("Pendulum", [3], session=1)
     assert not torch.equal(first.collect(1).observation[0], second.collect(1).observation[0])
 
 
-def test_fused_and_split_training_are_the_same() -> None:
+def test_fused_and_split_training_are_the_same():
     """A worker's actor that is given the learner's state, and a rollout that crosses a wire, change
     nothing."""
 
@@ -174,22 +174,22 @@ def test_fused_and_split_training_are_the_same() -> None:
     assert all(torch.equal(fused[name], split[name]) for name in fused)
 
 
-def test_finished_episodes_are_counted() -> None:
+def test_finished_episodes_are_counted():
     mine = collector("Pendulum", [3, 4], random_ages=False)
     counts = [mine.collect(HORIZON).episodes.count.tolist() for _ in range(4)]
     assert counts == [[0, 0], [ENVS, ENVS], [0, 0], [ENVS, ENVS]]
     assert mine.collect(8).episodes.length_sum.tolist() == [12 * ENVS] * 2
 
 
-def test_a_collector_of_another_size_is_refused() -> None:
+def test_a_collector_of_another_size_is_refused():
     environment, algorithm = make("CartPole", [3, 4])
-    with pytest.raises(InvalidInput, match="10 environments and 3 seeds for 2 members"):
+    with pytest.raises(InvalidInput, match="3 seeds for 2"):
         Collector(environment, algorithm.actor, torch.tensor([1, 2, 3]))
     with pytest.raises(InvalidInput, match="state"):
         Collector(environment, algorithm.actor, torch.tensor([1, 2])).load_state({})
 
 
-def test_a_rollout_is_given_up_where_a_check_says_so() -> None:
+def test_a_rollout_is_given_up_where_a_check_says_so():
     class GivenUp(Exception):
         pass
 
@@ -208,7 +208,7 @@ def test_a_rollout_is_given_up_where_a_check_says_so() -> None:
         watched.collect(HORIZON)
 
 
-def test_evaluation_seeds_overlap_with_nothing() -> None:
+def test_evaluation_seeds_overlap_with_nothing():
     from podracer_core.random_numbers import environment_keys
 
     training = set(environment_keys(torch.arange(50), 40).flatten().tolist())
@@ -222,8 +222,8 @@ def test_evaluation_seeds_overlap_with_nothing() -> None:
 
 @BOTH
 def test_a_halted_rollout_has_the_steps_that_were_taken_or_is_padded_with_rows_that_are_not_valid(
-    name: str,
-) -> None:
+    name,
+):
     whole, halted, padded = (collector(name, [3, 4]) for _ in range(3))
     expected = whole.collect(HORIZON)
     for one in (halted, padded):

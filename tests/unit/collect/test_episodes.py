@@ -9,7 +9,7 @@ from podracer_core.collect import EpisodeTracker
 HORIZON, MEMBERS, ENVS, ROLLOUTS = 5, 2, 3, 9
 
 
-def test_equals_a_loop_over_steps_and_environments() -> None:
+def test_equals_a_loop_over_steps_and_environments():
     generator = torch.Generator().manual_seed(0)
     tracker = EpisodeTracker(MEMBERS, ENVS)
     running = {(m, e): [0.0, 0, True] for m in range(MEMBERS) for e in range(ENVS)}
@@ -45,7 +45,7 @@ def test_equals_a_loop_over_steps_and_environments() -> None:
     assert finished > 20
 
 
-def test_state_round_trip_and_reset() -> None:
+def test_state_round_trip_and_reset():
     tracker, other = EpisodeTracker(MEMBERS, ENVS), EpisodeTracker(MEMBERS, ENVS)
     never = torch.zeros(HORIZON, MEMBERS, ENVS).bool()
     always = torch.ones(HORIZON, MEMBERS, ENVS).bool()
@@ -60,7 +60,7 @@ def test_state_round_trip_and_reset() -> None:
     assert tracker.update(reward, always, always).return_sum.tolist() == [ENVS * HORIZON] * MEMBERS
 
 
-def test_an_aged_episode_counts_only_if_it_ends_before_it_is_cut_off() -> None:
+def test_an_aged_episode_counts_only_if_it_ends_before_it_is_cut_off():
     tracker = EpisodeTracker(1, 4)
     tracker.begin_aged(torch.tensor([[True, True, True, False]]))
     reward, valid = torch.ones(2, 1, 4), torch.ones(2, 1, 4).bool()

@@ -57,7 +57,7 @@ def environment() -> Iterator[PreprocessVecEnv]:
     made.close()
 
 
-def test_masks_reach_the_actor_and_the_rollout(environment: PreprocessVecEnv) -> None:
+def test_masks_reach_the_actor_and_the_rollout(environment):
     """Episodes end in between, and the mask goes on from one rollout to the next, of another length
     too."""
     actor = FirstAllowed()
@@ -73,7 +73,7 @@ def test_masks_reach_the_actor_and_the_rollout(environment: PreprocessVecEnv) ->
     assert ended > 10
 
 
-def test_the_mask_after_load_state(environment: PreprocessVecEnv) -> None:
+def test_the_mask_after_load_state(environment):
     collector = Collector(environment, FirstAllowed(), torch.tensor([3, 4]))  # type: ignore[arg-type]
     collector.collect(5)
     state = collector.state()
@@ -86,7 +86,7 @@ def test_the_mask_after_load_state(environment: PreprocessVecEnv) -> None:
     assert torch.equal(rollout.action_mask, expected(rollout.observation))
 
 
-def test_without_masks_the_actor_gets_none() -> None:
+def test_without_masks_the_actor_gets_none():
     actor = FirstAllowed()
     rollout = Collector(CartPole(MEMBERS * ENVS), actor, torch.tensor([3, 4])).collect(2)  # type: ignore[arg-type]
     assert rollout.action_mask is None

@@ -41,7 +41,7 @@ def collector(kind: type[Pendulum] = Pendulum, limit: int = LIMIT) -> Collector:
     return Collector(environment, algorithm.actor, torch.tensor(SEEDS))
 
 
-def test_limits_fall_apart_and_episodes_cut_short_are_not_counted() -> None:
+def test_limits_fall_apart_and_episodes_cut_short_are_not_counted():
     mine = collector()
     first = mine.collect(LIMIT)
     truncated, whole = first.truncated.clone(), first.episodes.count.clone()
@@ -56,7 +56,7 @@ def test_limits_fall_apart_and_episodes_cut_short_are_not_counted() -> None:
     assert second.episodes.length_sum.tolist() == [ENVS * LIMIT] * 2
 
 
-def test_ages_are_even_and_below_the_limit() -> None:
+def test_ages_are_even_and_below_the_limit():
     keys = torch.arange(12_000).view(3, -1)
     ages = first_ages(keys, LIMIT)
     assert ages.shape == keys.shape
@@ -65,13 +65,13 @@ def test_ages_are_even_and_below_the_limit() -> None:
     assert first_ages(keys, (1 << 63) - 1).min() >= 0
 
 
-def test_where_it_is_not_possible_all_episodes_are_whole() -> None:
+def test_where_it_is_not_possible_all_episodes_are_whole():
     rollout = collector(Unaged).collect(LIMIT)
     assert rollout.episodes.count.tolist() == [ENVS, ENVS]
     assert rollout.truncated[-1].all()
 
 
-def test_where_episodes_begin_anew_they_have_ages_again() -> None:
+def test_where_episodes_begin_anew_they_have_ages_again():
     through, resumed = collector(Restarting), collector(Restarting)
     fresh = through.collect(LIMIT).truncated.clone()
     resumed.load_state(through.state())
@@ -80,7 +80,7 @@ def test_where_episodes_begin_anew_they_have_ages_again() -> None:
     assert torch.equal(rollout.episodes.count, fresh[-1].sum(-1))
 
 
-def test_an_evaluation_has_whole_episodes() -> None:
+def test_an_evaluation_has_whole_episodes():
     actor = collector().actor
     for result in GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=LIMIT)).evaluate(
         actor, [1, 2, 3]

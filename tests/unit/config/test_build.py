@@ -51,7 +51,7 @@ def _mistakes(text: str) -> list[str]:
     return [str(violation) for violation in caught.value.violations]
 
 
-def test_every_kind_of_value() -> None:
+def test_every_kind_of_value():
     text = """
     name: x
     count: 2e6
@@ -73,7 +73,7 @@ def test_every_kind_of_value() -> None:
     )  # fmt: skip
 
 
-def test_defaults_and_nothing_for_optional_values() -> None:
+def test_defaults_and_nothing_for_optional_values():
     assert _build("name: x\nfolder: null\ninner:") == Outer("x")
 
 
@@ -110,11 +110,11 @@ def test_defaults_and_nothing_for_optional_values() -> None:
         (f"mode: {'long' * 50}", f"mode: expected a or b, got '{'long' * 14}…"),
     ],
 )
-def test_a_mistake_is_told_with_line_field_and_what_would_be_right(line: str, mistake: str) -> None:
+def test_a_mistake_is_told_with_line_field_and_what_would_be_right(line, mistake):
     assert _mistakes(f"name: x\n{line}\n") == [f"f.yaml:2: {mistake}"]
 
 
-def test_all_mistakes_are_told() -> None:
+def test_all_mistakes_are_told():
     assert _mistakes("nam: x\ninner:\n  high: y\nflag: 3\n") == [
         "f.yaml:1: nam: unknown key; did you mean name or by_name?",
         "f.yaml:1: name: is missing; expected text",
@@ -125,7 +125,7 @@ def test_all_mistakes_are_told() -> None:
 
 
 @pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("3", "3"), ("[1]", "a list")])
-def test_a_file_of_another_shape(text: str, got: str) -> None:
+def test_a_file_of_another_shape(text, got):
     (mistake,) = _mistakes(text)
     assert mistake.startswith("f.yaml:1: expected a mapping with the keys name, count,")
     assert mistake.endswith(f"got {got}")

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_platform.yaml_text import MAX_FILE_BYTES, load_yaml, parse_yaml
+from support.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from podracer_platform.yaml_text import MAX_FILE_BYTES, load_yaml, parse_yaml
         ("9" * 400, "9" * 400), ("0x" + "f" * 400, "0x" + "f" * 400), ("|\n  a\n  b", "a\nb"),
     ],
 )  # fmt: skip
-def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+def test_scalars_are_those_of_yaml_1_2(text, value):
     found = parse_yaml(f"key: {text}", "f.yaml").root.plain()["key"]
     assert found == value
     assert type(found) is type(value)
@@ -56,11 +56,11 @@ search:
         ("search.nothing.here", 4), ("nowhere", 2), ("", 2),
     ],
 )  # fmt: skip
-def test_fields_are_found_at_their_lines(path: str, line: int) -> None:
+def test_fields_are_found_at_their_lines(path, line):
     assert parse_yaml(TEXT, "f.yaml").locate(FieldViolation(path, "m")).line == line
 
 
-def test_violations_are_told_in_the_order_of_the_file() -> None:
+def test_violations_are_told_in_the_order_of_the_file():
     document = parse_yaml(TEXT, "f.yaml")
     error = document.refuse(
         [FieldViolation("search.algorithms", "late"), FieldViolation("name", "early")]
@@ -99,19 +99,19 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: \x07", "not valid YAML"),
     ],
 )
-def test_refuses(text: str, message: str) -> None:
+def test_refuses(text, message):
     with pytest.raises(InvalidInput) as caught:
         parse_yaml(text, "f.yaml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_small_aliases_are_allowed() -> None:
+def test_small_aliases_are_allowed():
     assert parse_yaml("a: &a [1, 2]\nb: *a", "f").root.plain() == {"a": [1, 2], "b": [1, 2]}
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text):
     try:
         parse_yaml(text, "f.yaml").root.plain()
     except InvalidInput as error:
@@ -127,30 +127,28 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_json_is_yaml(value: Any) -> None:
+def test_json_is_yaml(value):
     text = json.dumps(value).replace("Infinity", ".inf")
     assert parse_yaml(text, "f").root.plain() == value
 
 
 class TestFiles:
-    def test_a_file_with_a_mark_of_its_encoding(self, tmp_path: Path) -> None:
+    def test_a_file_with_a_mark_of_its_encoding(self, tmp_path):
         (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfname: \xc3\xbc\r\n")
         assert load_yaml(tmp_path / "f.yaml").root.plain() == {"name": "ü"}
 
-    def test_a_file_that_is_too_large_is_not_read(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_too_large_is_not_read(self, tmp_path):
         path = tmp_path / "f.yaml"
         with path.open("wb") as file:
             file.truncate(100 << 20)
-        with pytest.raises(
-            InvalidInput, match=r"f\.yaml is too large: 100\.0 MiB, at most 1 MiB are allowed"
-        ):
+        with raises(InvalidInput, "FILE_TOO_LARGE", match=r"large: 100\.0 MiB"):
             load_yaml(path)
 
-    def test_a_device_without_end_is_not_read_for_ever(self) -> None:
-        with pytest.raises(InvalidInput, match="/dev/zero is too large"):
+    def test_a_device_without_end_is_not_read_for_ever(self):
+        with raises(InvalidInput, "FILE_TOO_LARGE", match="too large"):
             load_yaml(Path("/dev/zero"))
 
-    def test_a_pipe_is_read(self) -> None:
+    def test_a_pipe_is_read(self):
         reader, writer = os.pipe()
         os.write(writer, b"a: 1")
         os.close(writer)
@@ -160,21 +158,19 @@ class TestFiles:
             os.close(reader)
 
     @pytest.mark.parametrize("data", [b"\xff\xfea\0", b"name: \xe4", b"\x89PNG\r\n\x1a\n\0\0"])
-    def test_other_encodings_and_binary_files_are_refused(
-        self, tmp_path: Path, data: bytes
-    ) -> None:
+    def test_other_encodings_and_binary_files_are_refused(self, tmp_path, data):
         (tmp_path / "f.yaml").write_bytes(data)
-        with pytest.raises(InvalidInput, match=r"f\.yaml is not a YAML file in UTF-8: byte 0x"):
+        with raises(InvalidInput, "UNREADABLE_FILE"):
             load_yaml(tmp_path / "f.yaml")
 
     @pytest.mark.parametrize(
         ("name", "why"), [("none.yaml", "No such file"), (".", "Is a directory"), ("a\0b", "null")]
     )
-    def test_what_cannot_be_read_is_told(self, tmp_path: Path, name: str, why: str) -> None:
+    def test_what_cannot_be_read_is_told(self, tmp_path, name, why):
         with pytest.raises(InvalidInput, match=why):
             load_yaml(tmp_path / name)
 
-    def test_the_limit_is_a_mebibyte(self, tmp_path: Path) -> None:
+    def test_the_limit_is_a_mebibyte(self, tmp_path):
         path = tmp_path / "f.yaml"
         path.write_bytes(b"#" * (MAX_FILE_BYTES - 1) + b"\n")
         assert load_yaml(path).root.plain() is None

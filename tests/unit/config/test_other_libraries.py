@@ -23,7 +23,7 @@ from podracer_platform.jobs import parse_job
         ("ppo", "gama", "did you mean gamma"),
     ],
 )
-def test_a_hyperparameter(algorithm: str, name: str, answer: str) -> None:
+def test_a_hyperparameter(algorithm, name, answer):
     with pytest.raises(InvalidInput, match=answer):
         find_algorithm(algorithm).hyperparameter(name)
 
@@ -38,19 +38,19 @@ def test_a_hyperparameter(algorithm: str, name: str, answer: str) -> None:
         ("her", "no hindsight replay"),
     ],
 )
-def test_an_algorithm(name: str, answer: str) -> None:
+def test_an_algorithm(name, answer):
     with pytest.raises(InvalidInput, match=answer.replace("?", r"\\?")):
         find_algorithm(name)
 
 
-def test_a_schedule() -> None:
+def test_a_schedule():
     knob: Hyperparameter = find_algorithm("ppo").hyperparameter("learning_rate")
     for value in ("lin_3e-4", lambda progress: 3e-4 * progress):
         with pytest.raises(InvalidInput, match="learning_rate_schedule"):
             knob.check(value)
 
 
-def test_keys_of_a_job_file() -> None:
+def test_keys_of_a_job_file():
     text = (
         "name: x\nenv: CartPole-v1\nn_timesteps: 1e5\nframe_stack: 4\npod: {num_workers: "
         "2}\nobjective: {}"
@@ -78,13 +78,13 @@ def test_keys_of_a_job_file() -> None:
         ("MlpPolicy", "the network follows"),
     ],
 )
-def test_an_environment_of_a_package(environment_id: str, answer: str) -> None:
+def test_an_environment_of_a_package(environment_id, answer):
     with pytest.raises(InvalidInput, match=answer) as caught:
         find_environment(environment_id)
     assert "did you mean" not in caught.value.message
 
 
-def test_what_a_user_can_do_about_an_error() -> None:
+def test_what_a_user_can_do_about_an_error():
     assert 'Path(__file__).parent / "a.csv"' in hint(
         FileNotFoundError(2, "No such file", "data/a.csv")
     )
@@ -99,6 +99,6 @@ def test_what_a_user_can_do_about_an_error() -> None:
     assert hint(KeyError("price")) == ""
 
 
-def test_python_shows_the_users_own_traceback_once_and_not_all_of_it() -> None:
+def test_python_shows_the_users_own_traceback_once_and_not_all_of_it():
     (note,) = UserCodeFailed("x", user_traceback="\n".join(map(str, range(100)))).__notes__
     assert note.splitlines() == [str(number) for number in range(70, 100)]

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_platform.database import Database, UtcTime, open_database, parse_url
+from support.errors import raises
 
 FIRST = """
 '''first'''
@@ -70,14 +71,14 @@ async def add(database: Database, note: str) -> None:
     await database.write(lambda session: session.execute(statement, {"note": note}))
 
 
-async def test_what_was_written_is_there_after_a_restart(package: Path, url: str) -> None:
+async def test_what_was_written_is_there_after_a_restart(package, url):
     async with open_it(url) as database:
         await add(database, "one")
     async with open_it(url) as database:
         assert await notes(database) == ["one"]
 
 
-async def test_commits_reach_the_disk_and_foreign_keys_hold(package: Path, url: str) -> None:
+async def test_commits_reach_the_disk_and_foreign_keys_hold(package, url):
     names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
     async with open_it(url) as database:
         pragmas = await database.read(
@@ -91,7 +92,7 @@ async def test_commits_reach_the_disk_and_foreign_keys_hold(package: Path, url: 
     }
 
 
-async def test_an_exception_takes_the_whole_write_back(package: Path, url: str) -> None:
+async def test_an_exception_takes_the_whole_write_back(package, url):
     def fail(session: Session) -> None:
         session.execute(text("INSERT INTO notes (note) VALUES ('lost')"))
         raise KeyError
@@ -102,7 +103,7 @@ async def test_an_exception_takes_the_whole_write_back(package: Path, url: str) 
         assert await notes(database) == []
 
 
-async def test_a_read_sees_one_snapshot(package: Path, url: str) -> None:
+async def test_a_read_sees_one_snapshot(package, url):
     async with open_it(url) as database:
         await add(database, "one")
         has_looked, has_changed = threading.Event(), threading.Event()
@@ -121,7 +122,7 @@ async def test_a_read_sees_one_snapshot(package: Path, url: str) -> None:
         assert await looks == (1, 1)
 
 
-async def test_read_and_change_is_atomic_among_writers(package: Path, url: str) -> None:
+async def test_read_and_change_is_atomic_among_writers(package, url):
     def append_count(session: Session) -> None:
         count = session.scalar(text("SELECT count(*) FROM notes"))
         time.sleep(0.001)
@@ -132,7 +133,7 @@ async def test_read_and_change_is_atomic_among_writers(package: Path, url: str) 
         assert await notes(database) == [str(number) for number in range(20)]
 
 
-async def test_cancelled_writers_leave_a_working_database(package: Path, url: str) -> None:
+async def test_cancelled_writers_leave_a_working_database(package, url):
     async with open_it(url) as database:
         for step in range(60):
             task = asyncio.create_task(add(database, f"cancelled {step}"))
@@ -143,7 +144,7 @@ async def test_cancelled_writers_leave_a_working_database(package: Path, url: st
         assert (await notes(database))[-1] == "kept"
 
 
-async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) -> None:
+async def test_an_acknowledged_write_survives_kill_9(package, url):
     script = f"""
         import asyncio, sys
         sys.path.insert(0, {str(package.parent)!r})
@@ -173,15 +174,14 @@ async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) ->
     assert len(stored) in (acknowledged + 1, acknowledged + 2)
 
 
-async def test_a_second_process_is_refused_until_the_first_ends(package: Path, url: str) -> None:
+async def test_a_second_process_is_refused_until_the_first_ends(package, url):
     async with open_it(url):
-        with pytest.raises(InvalidInput, match=f"in use by process {os.getpid()}") as caught:
+        with raises(InvalidInput, "DATABASE_IN_USE", match=f"process {os.getpid()}"):
             open_it(url)
-        assert caught.value.reason == "DATABASE_IN_USE"
     await open_it(url).close()
 
 
-async def test_a_newer_version_migrates_and_keeps_the_rows(package: Path, url: str) -> None:
+async def test_a_newer_version_migrates_and_keeps_the_rows(package, url):
     async with open_it(url) as database:
         await add(database, "old")
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
@@ -192,7 +192,7 @@ async def test_a_newer_version_migrates_and_keeps_the_rows(package: Path, url: s
     assert row == ("old", None)
 
 
-async def test_a_migration_that_fails_half_way_has_not_happened(package: Path, url: str) -> None:
+async def test_a_migration_that_fails_half_way_has_not_happened(package, url):
     await open_it(url).close()
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", "raise SystemExit"))
     with pytest.raises(SystemExit):
@@ -201,15 +201,15 @@ async def test_a_migration_that_fails_half_way_has_not_happened(package: Path, u
     await open_it(url).close()
 
 
-async def test_a_database_of_a_newer_version_is_refused(package: Path, url: str) -> None:
+async def test_a_database_of_a_newer_version_is_refused(package, url):
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
     await open_it(url).close()
     (package / "r0002_second.py").unlink()
-    with pytest.raises(InvalidInput, match="revision r0002: use the version that wrote it"):
+    with raises(InvalidInput, "DATABASE_TOO_NEW"):
         open_it(url)
 
 
-async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path, url: str) -> None:
+async def test_a_start_at_the_newest_revision_does_without_alembic(package, url):
     await open_it(url).close()
     script = f"""
         import sys
@@ -224,15 +224,13 @@ async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path
     assert output.stdout.strip() == "False False"
 
 
-def test_an_unwritable_folder_is_named(package: Path, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(package, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InvalidInput, match=r"file/a\.sqlite cannot be written: .*/file: not a folder"
-    ):
+    with raises(InvalidInput, "DATABASE_UNWRITABLE"):
         open_it(f"sqlite:///{tmp_path}/file/a.sqlite")
 
 
-def test_a_file_that_is_no_database_is_refused(package: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(package, tmp_path):
     (tmp_path / "a.sqlite").write_text(
         "this is text, and long enough to be no header of a database\n" * 20
     )
@@ -240,7 +238,7 @@ def test_a_file_that_is_no_database_is_refused(package: Path, tmp_path: Path) ->
         open_it(f"sqlite:///{tmp_path}/a.sqlite")
 
 
-def test_the_file_is_private(package: Path, url: str, tmp_path: Path) -> None:
+def test_the_file_is_private(package, url, tmp_path):
     open_it(url)
     assert (tmp_path / "state" / "a.sqlite").stat().st_mode & 0o077 == 0
 
@@ -248,14 +246,13 @@ def test_the_file_is_private(package: Path, url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d"]
 )
-def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+def test_other_urls_are_refused_without_repeating_secrets(bad):
+    with raises(InvalidInput, "INVALID_DATABASE_URL") as caught:
         parse_url(bad)
-    assert caught.value.reason == "INVALID_DATABASE_URL"
     assert "secret" not in caught.value.message
 
 
-def test_a_postgresql_url_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postgresql_url_is_understood(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.delenv("PGSSLMODE", raising=False)
     here = (
@@ -284,10 +281,10 @@ def test_a_postgresql_url_is_understood(monkeypatch: pytest.MonkeyPatch) -> None
     parse_url("postgresql://host/base")
 
 
-def test_times_are_exact_and_aware() -> None:
+def test_times_are_exact_and_aware():
     column = UtcTime()
     moment = datetime(2026, 3, 1, 12, 30, 5, 123457, tzinfo=timezone(timedelta(hours=2)))
     stored = column.process_bind_param(moment, None)  # type: ignore[arg-type]
     assert column.process_result_value(stored, None) == moment.astimezone(UTC)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no time zone"):
+    with pytest.raises(ValueError, match="time zone"):
         column.process_bind_param(datetime(2026, 3, 1), None)  # type: ignore[arg-type]

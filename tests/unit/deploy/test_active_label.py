@@ -4,9 +4,6 @@ a while."""
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from podracer_core.errors import Unavailable
 from podracer_platform import kubernetes
@@ -23,9 +20,7 @@ def labelled(store: Store) -> list[str]:
     return [pod["metadata"]["name"] for pod in store.find("pods", labels=f"{LABEL}=true")]
 
 
-async def test_the_service_follows_the_active_pod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_service_follows_the_active_pod(tmp_path, monkeypatch):
     api = Api(Store(), role=of_kind(rendered("production"), "Role")[NAME])
     api.start()
     config = api.kubeconfig(tmp_path / "kubeconfig")

@@ -9,7 +9,7 @@ from support.processes import ROOT
 TEXT = (ROOT / "docs" / "deploy.md").read_text()
 
 
-def test_the_messages_that_are_shown_are_those_of_the_code() -> None:
+def test_the_messages_that_are_shown_are_those_of_the_code():
     """Literally, with … for what the code fills in."""
     sources = [
         path.read_text() for part in ("libs", "services") for path in (ROOT / part).rglob("*.py")

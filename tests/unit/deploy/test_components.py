@@ -65,7 +65,7 @@ def everything(
     )
 
 
-def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
+def test_all_components_go_together(everything):
     names = [(one["kind"], one["metadata"]["name"]) for one in everything]
     assert len(names) == len(set(names))
     for one in everything:
@@ -98,7 +98,7 @@ def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
     assert web["command"][2] == "--listen=[::]:8080"
 
 
-def test_settings_of_components(everything: tuple[Object, ...]) -> None:
+def test_settings_of_components(everything):
     assert "podracer-settings" not in json.dumps(everything)
     for stateful in of_kind(everything, "StatefulSet").values():
         for claim in stateful["spec"].get("volumeClaimTemplates", ()):
@@ -114,7 +114,7 @@ def test_settings_of_components(everything: tuple[Object, ...]) -> None:
     assert policies[0]["podSelector"] == policies[1]["endpointSelector"]
 
 
-def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object, ...]) -> None:
+def test_an_identity_of_aws_is_the_orchestrators_alone(everything):
     for pod in pod_specs(everything):
         for name, container in pod.containers.items():
             volumes = mounted(container, pod)
@@ -129,7 +129,7 @@ def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object,
                 )
 
 
-def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> None:
+def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path):
     """Two of them, side by side: what both need is applied once."""
     shared = [*kustomize(K8S / "cluster"), *kustomize(K8S / "cluster" / "kueue")]
     policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
@@ -161,7 +161,7 @@ def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("way", ["timeSlicing", "mps"])
-def test_the_ways_to_share_a_gpu(way: str) -> None:
+def test_the_ways_to_share_a_gpu(way):
     name = {"timeSlicing": "time-slicing", "mps": "mps"}[way]
     document = yaml.safe_load((K8S / "components" / "gpu" / "sharing" / f"{name}.yaml").read_text())
     (resource,) = document["sharing"][way]["resources"]

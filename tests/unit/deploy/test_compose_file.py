@@ -9,7 +9,6 @@ import subprocess
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def _plain(value: object) -> str:
 
 
 @pytest.mark.parametrize("role", SETTINGS)
-def test_each_variable_is_a_setting(role: str, services: Mapping[str, Any]) -> None:
+def test_each_variable_is_a_setting(role, services):
     variables = {name: _plain(value) for name, value in services[role]["environment"].items()}
     settings = {f"PODRACER_{field.name.upper()}" for field in fields(SETTINGS[role])}
     store = {f"PODRACER_S3_{field.name.upper()}" for field in fields(S3Settings)}
@@ -63,7 +62,7 @@ def test_each_variable_is_a_setting(role: str, services: Mapping[str, Any]) -> N
 
 
 @pytest.mark.parametrize("role", SETTINGS)
-def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, Any]) -> None:
+def test_nothing_runs_with_more_than_it_needs(role, services):
     service = services[role]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -78,7 +77,7 @@ def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, 
         assert _plain(service["mem_limit"]) == "4g"
 
 
-def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
+def test_the_learner_stops_first(services):
     assert set(services["learner"]["depends_on"]) == {"orchestrator", "worker", "evaluator"}
     assert set(services["orchestrator"]["depends_on"]) == {
         "bootstrap",
@@ -88,7 +87,7 @@ def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
     }
 
 
-def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -> None:
+def test_the_bootstrap_gives_each_role_its_folder(services):
     given = {
         volume.rpartition("/")[2]
         for volume in services["bootstrap"]["volumes"]
@@ -97,7 +96,7 @@ def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -
     assert given == {*ROLES, *HOSTS} - {"client"}
 
 
-def test_images_and_versions_agree(services: Mapping[str, Any]) -> None:
+def test_images_and_versions_agree(services):
     gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]["learner"]["image"]
     assert gpu == f"{services['learner']['image']}-cuda"
     for name, service in services.items():
@@ -114,7 +113,7 @@ def test_images_and_versions_agree(services: Mapping[str, Any]) -> None:
     assert f"ENV {native}" in dockerfile
 
 
-def test_one_file_names_what_is_published() -> None:
+def test_one_file_names_what_is_published():
     lines = [line for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#")]
     named = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
     assert named["PODRACER_TAG"] == VERSION
@@ -125,7 +124,7 @@ def test_one_file_names_what_is_published() -> None:
     assert {project["version"] for project in projects} == {VERSION}
 
 
-def test_the_object_store_is_built_from_what_its_labels_say() -> None:
+def test_the_object_store_is_built_from_what_its_labels_say():
     folder = ROOT / "deploy" / "minio"
     dockerfile = (folder / "Dockerfile").read_text()
     (version,) = re.findall(
@@ -141,7 +140,7 @@ def test_the_object_store_is_built_from_what_its_labels_say() -> None:
     ]
 
 
-def test_torch_is_the_cpu_build_but_on_gpus(services: Mapping[str, Any]) -> None:
+def test_torch_is_the_cpu_build_but_on_gpus(services):
     index = services["worker"]["build"]["args"]["TORCH_INDEX"]
     default = re.fullmatch(r"\$\{PODRACER_TORCH_INDEX-(.+)\}", index)
     assert default is not None
@@ -152,7 +151,7 @@ def test_torch_is_the_cpu_build_but_on_gpus(services: Mapping[str, Any]) -> None
     assert gpu == {"VARIANT": "cuda", "TORCH_INDEX": "${PODRACER_TORCH_INDEX-}"}
 
 
-def test_a_second_file_and_postgres_name_what_is_there(services: Mapping[str, Any]) -> None:
+def test_a_second_file_and_postgres_name_what_is_there(services):
     gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
     assert set(gpu) <= set(services)
     load_settings(
@@ -179,7 +178,7 @@ _OWN = {"PODRACER_TLS": "", "PODRACER_THREADS": "1", "PODRACER_MAX_WORKERS": "2"
         ["-f", "docker-compose.yml", "-f", "compose.gpu.yaml"],
     ],
 )
-def test_docker_compose_takes_it(arguments: list[str], tmp_path: Path) -> None:
+def test_docker_compose_takes_it(arguments, tmp_path):
     if subprocess.run(
         ["docker", "compose", "version"], capture_output=True, check=False
     ).returncode:

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_block_says_what_it_needs() -> None:
+def test_every_block_says_what_it_needs():
     assert set(re.findall(r"^```(\S.*)$", TEXT, re.MULTILINE)) == {
         "sh",
         "sh engine",
@@ -61,7 +61,7 @@ def test_every_block_says_what_it_needs() -> None:
     }
 
 
-def test_the_commands_that_need_nothing(folder: Path) -> None:
+def test_the_commands_that_need_nothing(folder):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = "\n".join(_blocks("sh"))
     command = ["sh", "-eu", "-c", script]
@@ -87,7 +87,7 @@ def test_the_commands_that_need_nothing(folder: Path) -> None:
         assert stateful["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "gp3"
 
 
-def test_an_overlay_with_a_name_of_the_page(folder: Path) -> None:
+def test_an_overlay_with_a_name_of_the_page(folder):
     (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[1])
     (pod,) = [pod for pod in pod_specs(kustomize(folder / "mine")) if pod.owner == "podracer-web"]
     assert pod.containers["web"]["command"][1:] == [
@@ -100,7 +100,7 @@ def test_an_overlay_with_a_name_of_the_page(folder: Path) -> None:
     ]
 
 
-def test_an_overlay_for_production(folder: Path) -> None:
+def test_an_overlay_for_production(folder):
     (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[2])
     objects = kustomize(folder / "mine")
     assert of_kind(objects, "ConfigMap")["podracer-store"]["data"] == {
@@ -113,9 +113,7 @@ def test_an_overlay_for_production(folder: Path) -> None:
     assert rule["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
 
 
-def test_what_the_commands_for_a_cluster_name_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_commands_for_a_cluster_name_is_there(folder, monkeypatch):
     monkeypatch.chdir(folder)
     there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in rendered("web")}
     for program, *arguments in _commands("sh cluster"):
@@ -131,7 +129,7 @@ def test_what_the_commands_for_a_cluster_name_is_there(
             assert made["kind"] in ("Namespace", "Secret")
 
 
-def test_make_targets_and_files_of_the_commands_for_an_engine() -> None:
+def test_make_targets_and_files_of_the_commands_for_an_engine():
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for program, *arguments in _commands("sh engine"):
         if program == "make":
@@ -142,7 +140,7 @@ def test_make_targets_and_files_of_the_commands_for_an_engine() -> None:
             assert all((ROOT / path).exists() for path in files)
 
 
-def test_overlays_and_components_are_all_named() -> None:
+def test_overlays_and_components_are_all_named():
     (table,) = re.findall(r"^\| overlay \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE) == OVERLAYS
     assert all(f"`{name}`" in TEXT for name in COMPONENTS)

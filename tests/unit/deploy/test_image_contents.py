@@ -87,7 +87,7 @@ def _as_in(image: str, folder: Path) -> tuple[dict[str, str], set[str]]:
     return os.environ | {"NOT_IN_THE_IMAGE": " ".join(missing), "PYTHONPATH": paths}, missing
 
 
-def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path: Path) -> None:
+def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path):
     environment, missing = _as_in("orchestrator", tmp_path)
     assert {"numpy", "matplotlib", "torch"} <= missing
     program = "import uvicorn, podracer_client.command.report, podracer_client.web.application"
@@ -102,7 +102,7 @@ def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -> None:
+def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path):
     environment, missing = _as_in("pod", tmp_path)
     inside = _installed_by(requirements_of("pod"))
     assert {"pandas", "OpenGL", "matplotlib"} <= missing
@@ -148,9 +148,7 @@ def _entry_points() -> dict[str, tuple[dict[str, str], list[str]]]:
 @pytest.mark.parametrize(
     "image", ["orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy"]
 )
-def test_no_entry_point_imports_what_user_code_left_in_its_folder(
-    image: str, tmp_path: Path
-) -> None:
+def test_no_entry_point_imports_what_user_code_left_in_its_folder(image, tmp_path):
     variables, (_python, *command) = _entry_points()[image]
     for module in ("grpc", "numpy", "yaml", "gmpy2", "logging"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('planted')")
@@ -178,7 +176,7 @@ def test_no_entry_point_imports_what_user_code_left_in_its_folder(
 
 
 @pytest.mark.parametrize("name", [*locked(), "torch", "torch-cuda"])
-def test_a_lock_has_versions_and_hashes_of_all_that_an_image_needs(name: str) -> None:
+def test_a_lock_has_versions_and_hashes_of_all_that_an_image_needs(name):
     text = (ROOT / "constraints.txt").read_text()
     pins = {
         _normal(package): version
@@ -204,7 +202,7 @@ def test_a_lock_has_versions_and_hashes_of_all_that_an_image_needs(name: str) ->
         assert here == needed, "other packages: run `make locks`"
 
 
-def test_every_package_of_an_image_is_pinned_by_hash() -> None:
+def test_every_package_of_an_image_is_pinned_by_hash():
     installs = re.findall(r"pip install (.+)", (ROOT / "Dockerfile").read_text())
     ours, torch = (one for one in installs if "--require-hashes --no-deps" not in one)
     assert ours.startswith("--no-deps --no-build-isolation --target")

@@ -55,14 +55,14 @@ def _containers(overlay: str) -> Iterator[tuple[str, Any]]:
             yield f"{pod.owner}/{name}", container
 
 
-def test_the_overlays_are_those_of_the_documentation() -> None:
+def test_the_overlays_are_those_of_the_documentation():
     assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving", "web"]
 
 
 @pytest.mark.parametrize(
     ("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"]
 )
-def test_every_object_is_valid(version: str, overlays: list[str]) -> None:
+def test_every_object_is_valid(version, overlays):
     objects = [one for overlay in overlays for one in rendered(overlay)]
     objects += [one for folder in ("cluster", "cluster/kueue") for one in kustomize(K8S / folder)]
     different = {json.dumps(one, sort_keys=True): one for one in objects}
@@ -74,7 +74,7 @@ def test_every_object_is_valid(version: str, overlays: list[str]) -> None:
 
 
 @each_overlay
-def test_every_object_is_there_once_and_in_the_namespace(overlay: str) -> None:
+def test_every_object_is_there_once_and_in_the_namespace(overlay):
     objects = rendered(overlay)
     names = [(one["kind"], one["metadata"]["name"]) for one in objects]
     assert len(names) == len(set(names))
@@ -90,7 +90,7 @@ def test_every_object_is_there_once_and_in_the_namespace(overlay: str) -> None:
 
 
 @each_overlay
-def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
+def test_pods_keep_to_the_restricted_standard(overlay):
     volumes = {"emptyDir", "secret", "configMap", "persistentVolumeClaim"}
     for pod in pod_specs(rendered(overlay)):
         context = pod.spec["securityContext"]
@@ -121,7 +121,7 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
 
 
 @each_overlay
-def test_containers_say_what_they_need_and_may_have(overlay: str) -> None:
+def test_containers_say_what_they_need_and_may_have(overlay):
     for name, container in _containers(overlay):
         requests, limits = container["resources"]["requests"], container["resources"]["limits"]
         assert set(requests) == set(limits) == {"cpu", "memory", "ephemeral-storage"}, name
@@ -129,7 +129,7 @@ def test_containers_say_what_they_need_and_may_have(overlay: str) -> None:
 
 
 @each_overlay
-def test_what_is_kept_in_a_pod_has_a_bound(overlay: str) -> None:
+def test_what_is_kept_in_a_pod_has_a_bound(overlay):
     for pod in pod_specs(rendered(overlay)):
         folders = [volume["emptyDir"] for volume in pod.spec["volumes"] if "emptyDir" in volume]
         assert all("sizeLimit" in folder for folder in folders), pod.owner
@@ -141,7 +141,7 @@ def test_what_is_kept_in_a_pod_has_a_bound(overlay: str) -> None:
 
 
 @each_overlay
-def test_who_listens_is_probed(overlay: str) -> None:
+def test_who_listens_is_probed(overlay):
     for name, container in _containers(overlay):
         probes = {"startupProbe", "livenessProbe", "readinessProbe"} & set(container)
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
@@ -157,7 +157,7 @@ def test_who_listens_is_probed(overlay: str) -> None:
 
 
 @each_overlay
-def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
+def test_images_are_those_of_this_version_in_our_registry(overlay):
     settings = dict(
         line.split("=", 1)
         for line in (ROOT / ".env").read_text().splitlines()
@@ -180,7 +180,7 @@ def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
 
 
 @each_overlay
-def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> None:
+def test_control_services_are_alone_or_one_of_two_is_active(overlay):
     objects = rendered(overlay)
     has_standbys = overlay == "production"
     assert of_kind(objects, "Deployment")["podracer-secrets"]["spec"]["strategy"] == {
@@ -203,7 +203,7 @@ def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> Non
         assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_an_active_pod_may_label_itself_and_the_other_one_alone() -> None:
+def test_an_active_pod_may_label_itself_and_the_other_one_alone():
     objects = rendered("production")
     for name in CONTROL_SERVICES:
         *_, rule = of_kind(objects, "Role")[name]["rules"]
@@ -219,7 +219,7 @@ def test_an_active_pod_may_label_itself_and_the_other_one_alone() -> None:
 
 
 @each_overlay
-def test_volumes_outlive_what_is_deleted(overlay: str) -> None:
+def test_volumes_outlive_what_is_deleted(overlay):
     """A claim of a template is not applied, so `kubectl delete -k` leaves it."""
     objects = rendered(overlay)
     assert not of_kind(objects, "PersistentVolumeClaim")
@@ -240,14 +240,14 @@ def test_volumes_outlive_what_is_deleted(overlay: str) -> None:
         assert one["spec"]["serviceName"] in of_kind(objects, "Service")
 
 
-def test_policy_servers_take_over_from_one_another() -> None:
+def test_policy_servers_take_over_from_one_another():
     objects = rendered("serving")
     deployment = of_kind(objects, "Deployment")["podracer-policy"]
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert "publishNotReadyAddresses" not in of_kind(objects, "Service")["podracer-policy"]["spec"]
 
 
-def test_the_template_has_the_containers_that_the_pool_knows() -> None:
+def test_the_template_has_the_containers_that_the_pool_knows():
     (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
     assert [one["name"] for one in pod.spec["containers"]] == ["learner"]
     assert [one["name"] for one in pod.spec["initContainers"]] == ["worker", "evaluator"]
@@ -255,7 +255,7 @@ def test_the_template_has_the_containers_that_the_pool_knows() -> None:
     assert pod.spec["restartPolicy"] == "Never"
 
 
-def test_who_has_to_go_when_the_cluster_is_full() -> None:
+def test_who_has_to_go_when_the_cluster_is_full():
     """Where the classes of the cluster are used (components/priorities); no overlay needs them."""
     classes = of_kind(kustomize(K8S / "cluster"), "PriorityClass")
     assert classes["podracer-control"]["value"] > 0 > classes["podracer-pods"]["value"] > -10
@@ -266,7 +266,7 @@ def test_who_has_to_go_when_the_cluster_is_full() -> None:
     )
 
 
-def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations() -> None:
+def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations():
     plain, gpu = (copy.deepcopy(pod_template(rendered(overlay))) for overlay in ("dev", "gpu"))
     added = [
         one["key"]
@@ -280,7 +280,7 @@ def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations
     assert gpu == plain
 
 
-def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
+def test_production_keeps_nothing_on_disk_and_is_spread():
     for pod in pod_specs(rendered("production")):
         assert (
             pod.owner in ("podracer-secrets", "podracer-pod")
@@ -289,7 +289,7 @@ def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
         assert not any("persistentVolumeClaim" in volume for volume in pod.spec["volumes"])
 
 
-def test_certificates_bear_the_names_of_roles() -> None:
+def test_certificates_bear_the_names_of_roles():
     certificates = of_kind(rendered("production"), "Certificate")
     issuers = of_kind(rendered("production"), "Issuer")
     for role in ("orchestrator", "leaderboard", "learner", "policy", "client"):
@@ -306,7 +306,7 @@ def test_certificates_bear_the_names_of_roles() -> None:
     assert issuers[authority["issuerRef"]["name"]]["spec"] == {"selfSigned": {}}
 
 
-def test_the_queue_covers_all_that_pods_ask_for() -> None:
+def test_the_queue_covers_all_that_pods_ask_for():
     objects = (*rendered("kueue"), *kustomize(K8S / "cluster" / "kueue"))
     (group,) = of_kind(objects, "ClusterQueue")["podracer"]["spec"]["resourceGroups"]
     asked = {what for _, one in _containers("kueue") for what in one["resources"]["requests"]}

@@ -34,7 +34,7 @@ each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 
 
 @each_overlay
-def test_the_paths_between_pods_are_those_that_are_needed(overlay: str) -> None:
+def test_the_paths_between_pods_are_those_that_are_needed(overlay):
     pods = list(pod_specs(rendered(overlay)))
     ports = {
         port["containerPort"]
@@ -54,7 +54,7 @@ def test_the_paths_between_pods_are_those_that_are_needed(overlay: str) -> None:
 
 
 @each_overlay
-def test_no_path_is_open_at_one_end_only(overlay: str) -> None:
+def test_no_path_is_open_at_one_end_only(overlay):
     """What one side may send, the other may receive, and the other way about."""
     pods = list(pod_specs(rendered(overlay)))
     for direction, other in (("egress", "ingress"), ("ingress", "egress")):
@@ -68,7 +68,7 @@ def test_no_path_is_open_at_one_end_only(overlay: str) -> None:
 
 
 @each_overlay
-def test_whom_other_namespaces_reach(overlay: str) -> None:
+def test_whom_other_namespaces_reach(overlay):
     found = {
         (label, _role(pod), port["port"])
         for pod in pod_specs(rendered(overlay))
@@ -89,7 +89,7 @@ def test_whom_other_namespaces_reach(overlay: str) -> None:
 
 @pytest.mark.parametrize("cidr", ["0.0.0.0/0", "::/0"])
 @each_overlay
-def test_whom_the_world_is_open_to(overlay: str, cidr: str) -> None:
+def test_whom_the_world_is_open_to(overlay, cidr):
     found = {
         (_role(pod), port["port"])
         for pod in pod_specs(rendered(overlay))
@@ -102,7 +102,7 @@ def test_whom_the_world_is_open_to(overlay: str, cidr: str) -> None:
     assert found == API_SERVER | (PRODUCTION | labels_itself if overlay == "production" else set())
 
 
-def test_pods_reach_no_store_outside_before_an_overlay_names_it() -> None:
+def test_pods_reach_no_store_outside_before_an_overlay_names_it():
     (rule,) = of_kind(rendered("production"), "NetworkPolicy")["podracer-to-external-s3"]["spec"][
         "egress"
     ]
@@ -113,7 +113,7 @@ def test_pods_reach_no_store_outside_before_an_overlay_names_it() -> None:
 
 
 @each_overlay
-def test_every_pod_may_ask_for_names(overlay: str) -> None:
+def test_every_pod_may_ask_for_names(overlay):
     for pod in pod_specs(rendered(overlay)):
         (rule,) = [
             rule
@@ -128,7 +128,7 @@ def test_every_pod_may_ask_for_names(overlay: str) -> None:
 
 
 @each_overlay
-def test_nothing_is_allowed_that_is_not_said(overlay: str) -> None:
+def test_nothing_is_allowed_that_is_not_said(overlay):
     objects = rendered(overlay)
     policies = of_kind(objects, "NetworkPolicy")
     assert policies["podracer-default-deny"]["spec"] == {

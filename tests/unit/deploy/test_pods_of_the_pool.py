@@ -39,7 +39,7 @@ def make(overlay: str, plan: PodPlan) -> dict[str, Any]:
 
 
 @each_overlay
-def test_a_split_pod(overlay: str) -> None:
+def test_a_split_pod(overlay):
     spec = make(overlay, SPLIT)["spec"]
     sidecars = {one["name"]: one for one in spec["initContainers"]}
     assert list(sidecars) == ["worker-0", "worker-1", "evaluator"]
@@ -67,7 +67,7 @@ def test_a_split_pod(overlay: str) -> None:
 
 
 @each_overlay
-def test_a_fused_pod_with_a_gpu(overlay: str) -> None:
+def test_a_fused_pod_with_a_gpu(overlay):
     spec = make(overlay, FUSED)["spec"]
     assert "initContainers" not in spec
     (learner,) = spec["containers"]
@@ -78,13 +78,13 @@ def test_a_fused_pod_with_a_gpu(overlay: str) -> None:
 
 
 @each_overlay
-def test_the_network_policies_know_the_pods_of_the_pool(overlay: str) -> None:
+def test_the_network_policies_know_the_pods_of_the_pool(overlay):
     made = make(overlay, SPLIT)["metadata"]["labels"]
     assert pod_template(rendered(overlay))["metadata"]["labels"].items() <= made.items()
 
 
 @each_overlay
-def test_nothing_keeps_a_node_autoscaler_from_emptying_a_node(overlay: str) -> None:
+def test_nothing_keeps_a_node_autoscaler_from_emptying_a_node(overlay):
     made = make(overlay, FUSED)
     assert (
         made["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"

@@ -69,7 +69,7 @@ def _containers(overlay: str) -> Iterator[tuple[PodSpec, Any]]:
 
 
 @each_overlay
-def test_every_volume_is_there_and_mounted(overlay: str) -> None:
+def test_every_volume_is_there_and_mounted(overlay):
     for pod in pod_specs(rendered(overlay)):
         there = {volume["name"] for volume in pod.spec["volumes"]} | set(pod.claims)
         used = {mount["name"] for one in pod.containers.values() for mount in one["volumeMounts"]}
@@ -77,7 +77,7 @@ def test_every_volume_is_there_and_mounted(overlay: str) -> None:
 
 
 @each_overlay
-def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any]) -> None:
+def test_whatever_a_pod_needs_is_there(overlay, secrets):
     objects = rendered(overlay)
     made = {name: set(secret["data"]) for name, secret in secrets.items()} | BY_OPERATORS
     maps = of_kind(objects, "ConfigMap")
@@ -97,7 +97,7 @@ def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any])
                 assert source["key"] in made[source["name"]]
 
 
-def test_no_unneeded_secret_is_made(secrets: Mapping[str, Any]) -> None:
+def test_no_unneeded_secret_is_made(secrets):
     named = {
         volume["secret"]["secretName"]
         for overlay in OVERLAYS
@@ -109,7 +109,7 @@ def test_no_unneeded_secret_is_made(secrets: Mapping[str, Any]) -> None:
     assert set(secrets) == named - set(BY_OPERATORS) | by_itself
 
 
-def test_what_others_make_is_left_to_them() -> None:
+def test_what_others_make_is_left_to_them():
     objects = rendered("production")
     (pod,) = [pod for pod in pod_specs(objects) if pod.owner == "podracer-secrets"]
     words = pod.containers["secrets"]["command"]
@@ -122,7 +122,7 @@ def test_what_others_make_is_left_to_them() -> None:
 
 
 @each_overlay
-def test_no_secret_is_committed(overlay: str) -> None:
+def test_no_secret_is_committed(overlay):
     assert not of_kind(rendered(overlay), "Secret")
     text = json.dumps(rendered(overlay))
     assert "-----BEGIN" not in text
@@ -130,7 +130,7 @@ def test_no_secret_is_committed(overlay: str) -> None:
 
 
 @each_overlay
-def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
+def test_each_role_is_given_only_what_it_needs(overlay):
     given = {
         container["name"]: {
             volume["secret"]["secretName"]
@@ -162,7 +162,7 @@ def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
     } | {name: secrets for name, secrets in some.items() if name in given}
 
 
-def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: Path) -> None:
+def test_the_tokens_are_those_of_the_role(secrets, tmp_path):
     expected = {
         "orchestrator": {"client", "pod", "control"},
         "leaderboard": {"client", "control"},
@@ -179,7 +179,7 @@ def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: 
 
 
 @each_overlay
-def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_path: Path) -> None:
+def test_every_variable_is_a_setting_that_the_service_accepts(overlay, tmp_path):
     objects = rendered(overlay)
     store = {f"PODRACER_S3_{field.name.upper()}" for field in fields(S3Settings)}
     for _, container in _containers(overlay):
@@ -206,7 +206,7 @@ def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_
 
 
 @each_overlay
-def test_every_path_in_a_variable_is_mounted(overlay: str) -> None:
+def test_every_path_in_a_variable_is_mounted(overlay):
     for pod, container in _containers(overlay):
         places = mounted(container, pod)
         for name, value in environment(container, rendered(overlay)).items():
@@ -219,7 +219,7 @@ def test_every_path_in_a_variable_is_mounted(overlay: str) -> None:
 
 
 @each_overlay
-def test_every_address_in_a_variable_is_a_service_at_that_port(overlay: str) -> None:
+def test_every_address_in_a_variable_is_a_service_at_that_port(overlay):
     objects = rendered(overlay)
     services = of_kind(objects, "Service")
     for _, container in _containers(overlay):
@@ -231,7 +231,7 @@ def test_every_address_in_a_variable_is_a_service_at_that_port(overlay: str) -> 
 
 
 @each_overlay
-def test_services_lead_to_pods(overlay: str) -> None:
+def test_services_lead_to_pods(overlay):
     objects = rendered(overlay)
     for service in of_kind(objects, "Service").values():
         wanted = {
@@ -242,7 +242,7 @@ def test_services_lead_to_pods(overlay: str) -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
 
 
-def test_what_pods_keep_on_disk_fits_into_its_volume() -> None:
+def test_what_pods_keep_on_disk_fits_into_its_volume():
     (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
     sizes = {
         volume["name"]: volume["emptyDir"].get("sizeLimit")
@@ -253,7 +253,7 @@ def test_what_pods_keep_on_disk_fits_into_its_volume() -> None:
     assert LearnerConfig.spool_size < quantity(sizes["spool"])
 
 
-def test_the_learner_sees_the_sockets_and_the_shared_memory_of_all_containers() -> None:
+def test_the_learner_sees_the_sockets_and_the_shared_memory_of_all_containers():
     (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
     for container in pod.containers.values():
         variables = environment(container, rendered("dev"))
@@ -266,9 +266,7 @@ def test_the_learner_sees_the_sockets_and_the_shared_memory_of_all_containers() 
 
 
 @each_overlay
-def test_each_caller_of_the_api_server_has_a_role_of_its_own(
-    overlay: str, secrets: Mapping[str, Any]
-) -> None:
+def test_each_caller_of_the_api_server_has_a_role_of_its_own(overlay, secrets):
     objects = rendered(overlay)
     assert not of_kind(objects, "ClusterRole")
     for name in ("podracer-orchestrator", "podracer-secrets"):
@@ -291,9 +289,7 @@ def test_each_caller_of_the_api_server_has_a_role_of_its_own(
     assert own["verbs"] == ["get", "patch"]
 
 
-def test_a_sidecar_cannot_use_the_token_that_it_knows(
-    secrets: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_a_sidecar_cannot_use_the_token_that_it_knows(secrets, tmp_path):
     for role in ("sidecar", "learner"):
         (tmp_path / role).mkdir()
         (tmp_path / role / "pod").write_bytes(

@@ -34,14 +34,14 @@ def _steps(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
 
 
 @each_workflow
-def test_every_job_ends_some_time_on_a_machine_that_is_named(path: Path) -> None:
+def test_every_job_ends_some_time_on_a_machine_that_is_named(path):
     for job in _jobs(path).values():
         assert re.fullmatch(r"ubuntu-\d+\.\d+", job["runs-on"])
         assert 0 < int(job["timeout-minutes"]) <= 300
 
 
 @each_workflow
-def test_actions_are_pinned_and_keep_no_credentials(path: Path) -> None:
+def test_actions_are_pinned_and_keep_no_credentials(path):
     lines = path.read_text().splitlines()
     for _, step in _steps(path):
         assert len({"uses", "run"} & set(step)) == 1, step
@@ -55,7 +55,7 @@ def test_actions_are_pinned_and_keep_no_credentials(path: Path) -> None:
 
 
 @each_workflow
-def test_what_they_make_can_be_made(path: Path) -> None:
+def test_what_they_make_can_be_made(path):
     made = set()
     for job, step in _steps(path):
         for target in re.findall(
@@ -66,14 +66,14 @@ def test_what_they_make_can_be_made(path: Path) -> None:
     assert made <= TARGETS
 
 
-def test_the_servers_of_the_tests_are_those_that_the_tests_name() -> None:
+def test_the_servers_of_the_tests_are_those_that_the_tests_name():
     for path in WORKFLOWS:
         if path.stem in ("check", "slow"):
             runs = " ".join(step.get("run", "") for _, step in _steps(path))
             assert all(PROGRAMS[name].had_by in runs for name in ("minio", "versitygw"))
 
 
-def test_what_decides_here_decides_there() -> None:
+def test_what_decides_here_decides_there():
     """Every target of .ci/run is in the workflow for changes."""
     wanted = set(
         re.findall(r"make ([a-z0-9-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)

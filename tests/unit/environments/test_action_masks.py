@@ -58,7 +58,7 @@ def first_allowed(mask: torch.Tensor | None) -> torch.Tensor:
 
 
 @CONVENTIONS
-def test_the_mask_is_that_of_the_observation(start: Start, name: str) -> None:
+def test_the_mask_is_that_of_the_observation(start, name):
     """Also after a same-step autoreset, where the mask of the old episode's end would be
     another."""
     environment = start(user_spec(name), 5, processes=2)
@@ -78,7 +78,7 @@ def test_the_mask_is_that_of_the_observation(start: Start, name: str) -> None:
     assert telling > 10
 
 
-def test_taxi(start: Start) -> None:
+def test_taxi(start):
     environment = start(EnvironmentSpec("Taxi-v4", max_episode_steps=20), 3, processes=2)
     references = [gymnasium.make("Taxi-v4", max_episode_steps=20) for _ in range(3)]
     environment.reset(torch.arange(3))
@@ -104,7 +104,7 @@ def test_taxi(start: Start) -> None:
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_multi_discrete(start: Start, parts: bool) -> None:
+def test_multi_discrete(start, parts):
     environment = start(user_spec("MultiDiscreteMasks", parts=parts), 2, processes=1)
     environment.reset(torch.arange(2))
     for choice in (0, 2):
@@ -114,7 +114,7 @@ def test_multi_discrete(start: Start, parts: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["Counter", "BoxWithMasks", "MultiBinaryActions"])
-def test_environments_without_masks(start: Start, name: str) -> None:
+def test_environments_without_masks(start, name):
     environment = start(user_spec(name), 2, processes=1)
     assert not environment.has_action_mask
     environment.reset(torch.arange(2))
@@ -128,14 +128,14 @@ def test_environments_without_masks(start: Start, name: str) -> None:
     inspect_environment(user_spec(name))
 
 
-def test_built_in_environments_have_none() -> None:
+def test_built_in_environments_have_none():
     environment = CartPole(2)
     environment.reset(torch.arange(2))
     assert not environment.has_action_mask
     assert environment.action_mask is None
 
 
-def test_step_writes_where_it_is_told(start: Start) -> None:
+def test_step_writes_where_it_is_told(start):
     environment = start(user_spec("InfoMasks"), 5, processes=2)
     environment.reset(torch.arange(5))
     out = allocate_step(environment)
@@ -150,7 +150,7 @@ def test_step_writes_where_it_is_told(start: Start) -> None:
     assert torch.equal(out.action_mask, kept)
 
 
-def test_the_mask_after_load_state(start: Start) -> None:
+def test_the_mask_after_load_state(start):
     environment = start(user_spec("InfoMasks"), 5, processes=2)
     environment.reset(torch.arange(5))
     saved = environment.state()
@@ -159,7 +159,7 @@ def test_the_mask_after_load_state(start: Start) -> None:
     assert environment.action_mask.tolist() == [[False, True, True]] * 5
 
 
-def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) -> None:
+def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start):
     environment = start(user_spec("MethodMasks"), 4, processes=2)
     environment.reset(torch.arange(4))
     environment.step(first_allowed(environment.action_mask))
@@ -214,7 +214,7 @@ def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) 
         ),
     ],
 )
-def test_masks_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complaint: str) -> None:
+def test_masks_that_cannot_be_right(start, spec, complaint):
     """They are found while training and by an inspection."""
     environment = start(spec, 2, processes=1)
     action = torch.tensor([1, 2, 0])
@@ -226,22 +226,20 @@ def test_masks_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complai
         inspect_environment(spec)
 
 
-def test_a_method_that_raises(start: Start) -> None:
+def test_a_method_that_raises(start):
     environment = start(user_spec("MethodMasks", trouble="raise in action_masks"), 1)
-    with pytest.raises(
-        UserCodeFailed, match="action_masks raised RuntimeError: no rules for this maze"
-    ) as caught:
+    with pytest.raises(UserCodeFailed, match="raised RuntimeError") as caught:
         environment.reset(torch.arange(1))
     assert "preprocess_child" not in caught.value.user_traceback
 
 
 @CONVENTIONS
-def test_an_inspection_takes_allowed_actions(name: str) -> None:
+def test_an_inspection_takes_allowed_actions(name):
     """The environments assert it."""
     inspect_environment(user_spec(name))
 
 
-def test_random_actions_are_allowed_ones() -> None:
+def test_random_actions_are_allowed_ones():
     discrete = gymnasium.spaces.Discrete(4, start=2)
     several = gymnasium.spaces.MultiDiscrete([2, 3])
     flags = check_mask(several, [True, False, 0, 1, 1], "it")

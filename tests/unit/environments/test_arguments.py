@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from podracer_core.catalogue import EnvironmentSpec, known_environments
 from podracer_core.environments import make_vec_environment, require_device, runs_on
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from support.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -32,15 +31,13 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
         ("Pendulum-v1", "max_episode_steps", "many", "expected a whole number, got 'many'"),
     ],
 )
-def test_a_wrong_type_is_told_with_its_name(
-    environment_id: str, name: str, value: Any, complaint: str
-) -> None:
+def test_a_wrong_type_is_told_with_its_name(environment_id, name, value, complaint):
     with pytest.raises(InvalidInput, match=f"environment.kwargs.{name}.*: {complaint}") as caught:
         make_vec_environment(EnvironmentSpec(environment_id, kwargs={name: value}), 1)
     assert caught.value.violations[0].field.startswith(f"environment.kwargs.{name}")
 
 
-def test_all_are_told_at_once() -> None:
+def test_all_are_told_at_once():
     kwargs = {"g": "heavy", "max_episode_steps": "many"}
     with pytest.raises(InvalidInput) as caught:
         make_vec_environment(EnvironmentSpec("Pendulum-v1", kwargs=kwargs), 1)
@@ -51,36 +48,36 @@ def test_all_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> None:
-    with pytest.raises(InvalidInput, match=f"max_episode_steps must be at least 1, not {limit}"):
+def test_a_time_limit_is_one_step_at_least(environment_id, limit):
+    with raises(InvalidInput, field="environment.max_episode_steps", match=f"1, not {limit}"):
         make_vec_environment(
             EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1
         )
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
-def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None:
-    with pytest.raises(
-        InvalidInput, match=f"max_episode_steps must be at most {2**63 - 1}, not {10**300}"
+def test_a_time_limit_is_one_that_can_be_counted_to(environment_id):
+    with raises(
+        InvalidInput, field="environment.max_episode_steps", match=f"{2**63 - 1}, not {10**300}"
     ):
         make_vec_environment(
             EnvironmentSpec(environment_id, kwargs={"max_episode_steps": 10**300}), 1
         )
 
 
-def test_no_time_limit() -> None:
+def test_no_time_limit():
     spec = EnvironmentSpec("CartPole-v1", kwargs={"max_episode_steps": None})
     assert make_vec_environment(spec, 1).max_episode_steps is None
 
 
-def test_numbers_that_json_does_not_know() -> None:
+def test_numbers_that_json_does_not_know():
     """No message on a wire could carry them."""
-    with pytest.raises(InvalidInput, match=r"environment\.kwargs: must be JSON values"):
+    with raises(InvalidInput, field="environment.kwargs"):
         EnvironmentSpec("Hopper-v5", kwargs={"healthy_z_range": [0.7, float("inf")]})
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
-def test_where_a_built_in_environment_runs(environment_id: str) -> None:
+def test_where_a_built_in_environment_runs(environment_id):
     spec = EnvironmentSpec(environment_id)
     assert runs_on(spec, "cpu")
     assert runs_on(spec, torch.device("cuda", 1)) == (
@@ -89,26 +86,24 @@ def test_where_a_built_in_environment_runs(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:", "a\nb", "cuda:-1"])
-def test_a_caller_names_a_device(device: str) -> None:
+def test_a_caller_names_a_device(device):
     assert require_device("cpu") == "cpu"
-    with pytest.raises(InvalidInput, match="is no device: cpu, cuda, and cuda:0"):
+    with raises(InvalidInput, field="device"):
         require_device(device)
-    with pytest.raises(PreconditionFailed, match="there is no device cuda:99 here"):
+    with raises(PreconditionFailed, "NO_DEVICE"):
         require_device("cuda:99")
 
 
 @pytest.mark.parametrize("environment_id", ["Reacher-v5", "InvertedPendulum-v5"])
-def test_a_device_that_it_does_not_run_on_is_refused(environment_id: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{environment_id} runs on the CPU only, not on cuda"):
+def test_a_device_that_it_does_not_run_on_is_refused(environment_id):
+    with pytest.raises(InvalidInput, match=f"{environment_id} .* cuda"):
         make_vec_environment(EnvironmentSpec(environment_id), 1, "cuda")
-    with pytest.raises(
-        InvalidInput, match="CartPole-v1 runs on the CPU or CUDA devices only, not on meta"
-    ):
+    with pytest.raises(InvalidInput, match="CartPole-v1 runs"):
         make_vec_environment(EnvironmentSpec("CartPole-v1"), 1, "meta")
 
 
 @pytest.mark.parametrize("environment_id", ["CartPole-v1", "PointChasing-v0", "Hopper-v5"])
-def test_a_policy_may_act_in_inference_mode_and_out_of_it(environment_id: str) -> None:
+def test_a_policy_may_act_in_inference_mode_and_out_of_it(environment_id):
     """Both ways, over many ends of episodes, and to the same numbers."""
     one, other = (
         make_vec_environment(EnvironmentSpec(environment_id, max_episode_steps=2), 3)

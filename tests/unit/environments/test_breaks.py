@@ -14,7 +14,7 @@ from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from tests.unit.environments.test_preprocess import Start, start, user_spec
+from tests.unit.environments.test_preprocess import start, user_spec
 
 __all__ = ["start"]
 NOTHING = torch.zeros(2, 1)
@@ -128,9 +128,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("how", "text"), TEXTS)
-def test_an_episode_that_breaks_in_a_step(
-    how: dict[str, Any], text: str, made: list[Breaks]
-) -> None:
+def test_an_episode_that_breaks_in_a_step(how, text, made):
     # never in what is made anew
     environment = opened(**how, when=lambda number: number == 1 and len(made) == 2)
     steps = played(environment, 9)
@@ -156,7 +154,7 @@ def test_an_episode_that_breaks_in_a_step(
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("what", ["observation", "reward"])
 @pytest.mark.parametrize("value", [3e38, -3e38])
-def test_a_large_number_breaks_nothing(what: str, value: float) -> None:
+def test_a_large_number_breaks_nothing(what, value):
     environment = opened(what=what, value=value, when=lambda number: True)
     steps = played(environment, 5)
     shown = steps[2].reward if what == "reward" else steps[2].observation[:, 3]
@@ -166,7 +164,7 @@ def test_a_large_number_breaks_nothing(what: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, None, KeyError("price")])
-def test_a_reset_that_breaks_is_repeated(value: Any) -> None:
+def test_a_reset_that_breaks_is_repeated(value):
     kind = "raise" if isinstance(value, KeyError) else "observation"
     environment = opened(what=kind, value=value, at=0, when=lambda number: number == 2)
     steps = played(environment, 5)
@@ -176,10 +174,8 @@ def test_a_reset_that_breaks_is_repeated(value: Any) -> None:
     assert [each.text[:7] for each in environment.take_breaks()] == ["reset: "] * 2
 
 
-def test_three_resets_in_a_row() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"here:Breaks: reset failed 3 times in a row: observation\[3\] was nan"
-    ):
+def test_three_resets_in_a_row():
+    with pytest.raises(InvalidInput, match="reset failed 3"):
         played(opened(what="observation", at=0, when=lambda number: True), 1)
     later = lambda number: number > 1 or len(Breaks.made) > 2  # noqa: E731
     with pytest.raises(KeyError, match="price"):
@@ -189,14 +185,12 @@ def test_three_resets_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("what", "value"), [("reward", None), ("reward", "1.0"), ("raise", KeyError("price"))]
 )
-def test_what_has_never_worked_is_refused_at_once(what: str, value: Any) -> None:
-    with pytest.raises(
-        (InvalidInput, KeyError), match=r"here:Breaks: the reward of step must be|price"
-    ):
+def test_what_has_never_worked_is_refused_at_once(what, value):
+    with pytest.raises((InvalidInput, KeyError), match=r"step|price"):
         played(opened(what=what, value=value, at=1, when=lambda number: True), 2)
 
 
-def test_an_exception_in_one_episode_of_eight_is_borne(made: list[Breaks]) -> None:
+def test_an_exception_in_one_episode_of_eight_is_borne(made):
     environment = opened(
         what="raise",
         value=KeyError("price"),
@@ -217,13 +211,13 @@ def test_an_exception_in_one_episode_of_eight_is_borne(made: list[Breaks]) -> No
         ),
     ],
 )
-def test_exceptions_that_are_not_borne(how: dict[str, Any], note: str, steps: int) -> None:
+def test_exceptions_that_are_not_borne(how, note, steps):
     with pytest.raises(KeyError) as caught:
         played(opened(what="raise", value=KeyError("price"), **how), steps)
     assert note in caught.value.__notes__[0]
 
 
-def test_an_exception_at_the_same_step_of_the_same_seed_is_not_borne() -> None:
+def test_an_exception_at_the_same_step_of_the_same_seed_is_not_borne():
     """Other episodes work meanwhile."""
     environment = opened(what="raise", value=KeyError("price"), at=4)
     with pytest.raises(KeyError) as caught:
@@ -234,7 +228,7 @@ def test_an_exception_at_the_same_step_of_the_same_seed_is_not_borne() -> None:
     assert "it came 3 times at step 4 of the episode with seed 1" in caught.value.__notes__[0]
 
 
-def test_a_row_that_stands_still_stays_so_beside_one_that_breaks(made: list[Breaks]) -> None:
+def test_a_row_that_stands_still_stays_so_beside_one_that_breaks(made):
     environment = opened(what="raise", value=KeyError("price"), at=5)
     environment.reset(torch.arange(2))
     made[0].when, made[1].at, made[1].when = (lambda number: False), 2, (lambda number: True)
@@ -247,7 +241,7 @@ def test_a_row_that_stands_still_stays_so_beside_one_that_breaks(made: list[Brea
     assert not made[0].closed
 
 
-def test_breaks_come_from_other_processes(start: Start) -> None:
+def test_breaks_come_from_other_processes(start):
     environment = start(user_spec("Counter", trouble="raise", trouble_at=3), 4, processes=2)
     environment.reset(torch.arange(4))
     steps = [environment.step(torch.zeros(4, dtype=torch.int64)).valid.tolist() for _ in range(3)]
@@ -258,7 +252,7 @@ def test_breaks_come_from_other_processes(start: Start) -> None:
         ("step 3: RuntimeError: the maze has no exit", False)
     }
     assert "in _get_into_trouble" in breaks[0].traceback
-    with pytest.raises(UserCodeFailed, match="the maze has no exit") as caught:
+    with pytest.raises(UserCodeFailed, match="maze") as caught:
         for _ in range(60):
             environment.step(torch.zeros(4, dtype=torch.int64))
     assert "it ended" in caught.value.user_traceback

@@ -20,10 +20,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel, soc
         yield Channel(one, spins=request.param), Channel(other, spins=request.param), other
 
 
-Ends = tuple[Channel, Channel, socket.socket]
-
-
-def test_messages_and_payloads_arrive(ends: Ends) -> None:
+def test_messages_and_payloads_arrive(ends):
     left, right, _ = ends
     for message, payload in (
         ({}, b""),
@@ -39,7 +36,7 @@ def test_messages_and_payloads_arrive(ends: Ends) -> None:
     assert left.receive() == ({}, b"")
 
 
-def test_in_pieces(ends: Ends) -> None:
+def test_in_pieces(ends):
     left, _, raw = ends
     for piece in (b'{"a"', b': 1, "payload_bytes": 3}', b"\n", b"x"):
         raw.sendall(piece)
@@ -49,7 +46,7 @@ def test_in_pieces(ends: Ends) -> None:
     assert left.receive() == ({"a": 1}, b"xyz")
 
 
-def test_a_deadline_and_a_hang_up(ends: Ends) -> None:
+def test_a_deadline_and_a_hang_up(ends):
     left, right, raw = ends
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="in time"):
@@ -67,7 +64,7 @@ def test_a_deadline_and_a_hang_up(ends: Ends) -> None:
 @pytest.mark.parametrize(
     "noise", [b"all my numbers\n", b"[1]\n", b"\n\n", b"{}\nmore", b"\xff\xfe\n"]
 )
-def test_noise_is_no_message(ends: Ends, noise: bytes) -> None:
+def test_noise_is_no_message(ends, noise):
     left, _, raw = ends
     raw.sendall(noise)
     with pytest.raises(ValueError):

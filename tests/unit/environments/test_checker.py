@@ -78,7 +78,7 @@ def changed(**values: Callable[[Any], Any]) -> Callable[[Result], Any]:
         (changed(info=lambda _: None), ""),
     ],
 )
-def test_what_is_plain_is_accepted(change: Callable[[Result], Any], warning: str) -> None:
+def test_what_is_plain_is_accepted(change, warning):
     warnings = inspect(lambda: Plain(change)).warnings
     assert len(warnings) == (1 if warning else 0)
     assert all(warning in text and "(Plain.step, test_checker.py:" in text for text in warnings)
@@ -102,13 +102,13 @@ def test_what_is_plain_is_accepted(change: Callable[[Result], Any], warning: str
         (changed(observation=lambda o: o * np.nan), "NaN or infinity in it"),
     ],
 )
-def test_what_cannot_be_right_is_refused(change: Callable[[Result], Any], refusal: str) -> None:
+def test_what_cannot_be_right_is_refused(change, refusal):
     with pytest.raises(InvalidInput, match=rf"{refusal}.*") as caught:
         inspect(lambda: Plain(change))
     assert "(Plain.step, test_checker.py:" in caught.value.message
 
 
-def test_numbers_that_break_now_and_then_are_told() -> None:
+def test_numbers_that_break_now_and_then_are_told():
     def breaks(result: Result) -> Result:
         return changed(reward=lambda r: np.nan if result[0][0] > 0.7 else r)(result)
 
@@ -116,7 +116,7 @@ def test_numbers_that_break_now_and_then_are_told() -> None:
     assert "such an episode is not counted" in warning
 
 
-def test_an_exception_that_does_not_repeat_is_told() -> None:
+def test_an_exception_that_does_not_repeat_is_told():
     left = iter(range(30, -1000, -1))
 
     def breaks(result: Result) -> Result:
@@ -167,7 +167,7 @@ FormerGym = type("FormerGym", (), {"__module__": "gym.core"})
         (lambda: Plain(observation_space=spaces.Dict(a=spaces.Text(3))), "nothing but text"),
     ],
 )
-def test_what_is_no_environment_is_refused(environment: Callable[[], Any], refusal: str) -> None:
+def test_what_is_no_environment_is_refused(environment, refusal):
     with pytest.raises(InvalidInput, match=refusal):
         inspect(environment)
 
@@ -204,7 +204,7 @@ class Described(Plain):
         return ({"numbers": observation, "mission": "go"}, *others)
 
 
-def test_an_origin_for_numbers_that_float32_cannot_tell_apart() -> None:
+def test_an_origin_for_numbers_that_float32_cannot_tell_apart():
     numbers = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     found = inspect(lambda: Clock(observation_space=numbers))
     assert (list(found.warnings), found.observation_origin) == ([], (1.7e9, 0.0))
@@ -222,7 +222,7 @@ def test_an_origin_for_numbers_that_float32_cannot_tell_apart() -> None:
     assert environment_from_message(environment_to_message(spec)) == spec
 
 
-def test_warnings() -> None:
+def test_warnings():
     (seed,) = inspect(Unseeded).warnings
     assert seed.startswith("reset ignores its seed: evaluations will not repeat; ")
     (bound,) = inspect(lambda: Plain(action_space=spaces.Box(-1e6, 1e6, (1,)))).warnings
@@ -241,7 +241,7 @@ def test_warnings() -> None:
 
 
 @pytest.mark.parametrize(("processor_s", "waits"), [(0.0, True), (0.02, False)])
-def test_what_it_measures(monkeypatch: pytest.MonkeyPatch, processor_s: float, waits: bool) -> None:
+def test_what_it_measures(monkeypatch, processor_s, waits):
     """A step of 20 ms that waits, or computes, on clocks that only a step advances."""
     now = [0.0, 0.0]
 

@@ -70,22 +70,18 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     [inspect_environment, lambda spec: PreprocessVecEnv(spec, 2, processes=1)],
     ids=["inspected", "trained in"],
 )
-def test_a_failure_tells_what_was_printed_last(
-    spec: Make, start: Callable[[EnvironmentSpec], object], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_tells_what_was_printed_last(spec, start, capfd):
     with pytest.raises(UserCodeFailed, match="no maze") as raised:
         start(spec(end="raise"))
     output = "The last output of the environment:\nred words\n"
     assert raised.value.user_traceback.endswith(f"ValueError: no maze\n\n{output}")
-    with pytest.raises(UserCodeFailed, match="killed by SIGABRT") as died:
+    with pytest.raises(UserCodeFailed, match="SIGABRT") as died:
         start(spec(end="die"))
     assert died.value.user_traceback == output
     assert "red" in capfd.readouterr().err, "it is in the service's log too"
 
 
-def test_an_environment_that_prints_without_end_fills_no_memory_and_no_log(
-    spec: Make, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_that_prints_without_end_fills_no_memory_and_no_log(spec, capfd):
     environment = PreprocessVecEnv(spec(), 1, processes=1)
     environment.reset(torch.arange(1))
     environment.step(torch.zeros(1, dtype=torch.int64))
@@ -98,9 +94,7 @@ def test_an_environment_that_prints_without_end_fills_no_memory_and_no_log(
     assert "this log has a part of it" in log
 
 
-def test_elsewhere_all_goes_on_to_stderr(
-    spec: Make, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_all_goes_on_to_stderr(spec, capfd, monkeypatch):
     monkeypatch.setattr(ChildOutput, "is_kept", False)
     with pytest.raises(UserCodeFailed, match="no maze") as raised:
         PreprocessVecEnv(spec(end="raise"), 1)

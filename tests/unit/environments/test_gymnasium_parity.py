@@ -3,9 +3,6 @@ actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -72,12 +69,12 @@ def _compare(
     return ended
 
 
-def test_cartpole_random_actions_with_terminations() -> None:
+def test_cartpole_random_actions_with_terminations():
     actions = np.random.default_rng(0).integers(0, 2, (STEPS, NUM_ENVS))
     assert _compare(CartPole(NUM_ENVS), "CartPole-v1", actions) > NUM_ENVS
 
 
-def test_cartpole_stays_equal_through_an_episode_of_200_balanced_steps() -> None:
+def test_cartpole_stays_equal_through_an_episode_of_200_balanced_steps():
     """Open loop, the difference would grow like exp(3.1 t): this fails in float32."""
     reference = gymnasium.make("CartPole-v1")
     observation, _ = reference.reset(seed=3)
@@ -94,7 +91,7 @@ def test_cartpole_stays_equal_through_an_episode_of_200_balanced_steps() -> None
         )
 
 
-def test_cartpole_time_limit() -> None:
+def test_cartpole_time_limit():
     actions = np.random.default_rng(0).integers(0, 2, (40, NUM_ENVS))
     assert (
         _compare(CartPole(NUM_ENVS, max_episode_steps=9), "CartPole-v1", actions, limit=9)
@@ -102,7 +99,7 @@ def test_cartpole_time_limit() -> None:
     )
 
 
-def test_cartpole_sutton_barto_reward() -> None:
+def test_cartpole_sutton_barto_reward():
     environment = CartPole(4, sutton_barto_reward=True)
     environment.reset(torch.arange(4))
     for _ in range(30):
@@ -110,7 +107,7 @@ def test_cartpole_sutton_barto_reward() -> None:
         assert torch.equal(step.reward, -step.terminated.float())
 
 
-def test_pendulum_random_actions_through_a_whole_episode() -> None:
+def test_pendulum_random_actions_through_a_whole_episode():
     # Beyond ±2 the torque is clipped.
     actions = (
         np.random.default_rng(0).normal(scale=1.5, size=(STEPS, NUM_ENVS, 1)).astype(np.float32)
@@ -118,12 +115,12 @@ def test_pendulum_random_actions_through_a_whole_episode() -> None:
     assert _compare(Pendulum(NUM_ENVS), "Pendulum-v1", actions) == NUM_ENVS
 
 
-def test_acrobot_random_actions_through_a_whole_episode() -> None:
+def test_acrobot_random_actions_through_a_whole_episode():
     actions = np.random.default_rng(0).integers(0, 3, (500, NUM_ENVS))
     assert _compare(Acrobot(NUM_ENVS), "Acrobot-v1", actions) >= NUM_ENVS
 
 
-def test_acrobot_pumped_up_to_the_goal() -> None:
+def test_acrobot_pumped_up_to_the_goal():
     """Where it swings fast and goes round, and where the height ends episodes."""
     references = [gymnasium.make("Acrobot-v1") for _ in range(NUM_ENVS)]
     environment = Acrobot(NUM_ENVS)
@@ -151,9 +148,7 @@ def test_acrobot_pumped_up_to_the_goal() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, 25.0, -28.0])
-def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(
-    speed: float,
-) -> None:
+def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(speed):
     for book_or_nips, dt in (("nips", 0.2), ("book", 0.05), ("book", 0.2)):
         reference = gymnasium.make("Acrobot-v1").unwrapped
         reference.book_or_nips, reference.dt = book_or_nips, dt
@@ -173,7 +168,7 @@ def test_acrobots_equations_of_the_paper_and_of_the_book_and_another_time_step(
                 break
 
 
-def test_acrobots_torque_noise() -> None:
+def test_acrobots_torque_noise():
     """Gymnasium's is given the torques that ours should have drawn."""
     reference = gymnasium.make("Acrobot-v1").unwrapped
     reference.reset(seed=2)
@@ -202,17 +197,17 @@ def test_acrobots_torque_noise() -> None:
         ({"torque_noise_max": -1.0}, "torque_noise_max must be a number from 0 on, not -1.0"),
     ],
 )
-def test_acrobots_arguments_that_cannot_be_right(arguments: dict[str, Any], complaint: str) -> None:
+def test_acrobots_arguments_that_cannot_be_right(arguments, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         Acrobot(1, **arguments)
 
 
-def test_mountain_car_random_actions_through_a_whole_episode() -> None:
+def test_mountain_car_random_actions_through_a_whole_episode():
     actions = np.random.default_rng(0).integers(0, 3, (STEPS, NUM_ENVS))
     assert _compare(MountainCar(NUM_ENVS), "MountainCar-v0", actions) == NUM_ENVS
 
 
-def test_mountain_car_continuous_random_actions() -> None:
+def test_mountain_car_continuous_random_actions():
     # All within ±1: beyond, Gymnasium charges for more than it lets the engine do.
     actions = np.random.default_rng(0).uniform(-1, 1, (STEPS, NUM_ENVS, 1)).astype(np.float32)
     assert _compare(MountainCarContinuous(NUM_ENVS), "MountainCarContinuous-v0", actions) == 0
@@ -223,9 +218,7 @@ def test_mountain_car_continuous_random_actions() -> None:
     ("make", "environment_id"),
     [(MountainCar, "MountainCar-v0"), (MountainCarContinuous, "MountainCarContinuous-v0")],
 )
-def test_mountain_cars_from_the_wall_to_the_goal(
-    make: Callable[..., VecEnvironment], environment_id: str, goal_velocity: float
-) -> None:
+def test_mountain_cars_from_the_wall_to_the_goal(make, environment_id, goal_velocity):
     reference = gymnasium.make(environment_id, goal_velocity=goal_velocity)
     reference.reset()
     reference.unwrapped.state = np.array([-1.1, -0.06], dtype=np.float32)
@@ -255,7 +248,7 @@ def test_mountain_cars_from_the_wall_to_the_goal(
     assert terminated
 
 
-def test_mountain_car_continuous_charges_for_the_clipped_action() -> None:
+def test_mountain_car_continuous_charges_for_the_clipped_action():
     environment = MountainCarContinuous(2)
     environment.reset(torch.zeros(2, dtype=torch.int64))
     step = environment.step(torch.tensor([[-7.0], [-1.0]]))
@@ -263,7 +256,7 @@ def test_mountain_car_continuous_charges_for_the_clipped_action() -> None:
     torch.testing.assert_close(step.reward, torch.tensor([-0.1, -0.1]))
 
 
-def test_mountain_car_time_limit() -> None:
+def test_mountain_car_time_limit():
     actions = np.random.default_rng(0).integers(0, 3, (40, NUM_ENVS))
     assert (
         _compare(MountainCar(NUM_ENVS, max_episode_steps=9), "MountainCar-v0", actions, limit=9)
@@ -281,7 +274,7 @@ def test_mountain_car_time_limit() -> None:
         (MountainCarContinuous(1), "MountainCarContinuous-v0"),
     ],
 )
-def test_spaces_and_limits_are_gymnasiums(environment: VecEnvironment, environment_id: str) -> None:
+def test_spaces_and_limits_are_gymnasiums(environment, environment_id):
     reference = gymnasium.make(environment_id)
     assert environment.observation_space == reference.observation_space
     assert environment.action_space == reference.action_space

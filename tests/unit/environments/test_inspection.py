@@ -31,6 +31,7 @@ from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_platform.messages import space_from_message
 from podracer_platform.training_messages import inspected
+from support.errors import raises
 
 FOLDER = str(Path(__file__).parent)
 
@@ -43,7 +44,7 @@ def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
     "environment_id",
     [name for name, info in BUILT_IN_ENVIRONMENTS.items() if not info.needs_inspection],
 )
-def test_built_in(environment_id: str) -> None:
+def test_built_in(environment_id):
     found, info = (
         inspect_environment(EnvironmentSpec(environment_id)),
         BUILT_IN_ENVIRONMENTS[environment_id],
@@ -56,7 +57,7 @@ def test_built_in(environment_id: str) -> None:
     assert to_gymnasium(found.action_space) == to_gymnasium(info.action_space)
 
 
-def test_gymnasiums() -> None:
+def test_gymnasiums():
     found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
     assert found[:6] == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "", ())
     assert found.step_s == 0.0, "Gymnasium's own are known"
@@ -67,7 +68,7 @@ def test_gymnasiums() -> None:
     assert car.max_episode_steps is None
 
 
-def test_a_users() -> None:
+def test_a_users():
     found = inspected(user_spec("DictObservations"), 60.0).description
     assert isinstance(space_from_message(found.observation_space), DictSpace)
     assert space_from_message(found.action_space) == DiscreteSpace(3, start=1)
@@ -84,13 +85,13 @@ def test_a_users() -> None:
         (user_spec("Counter", trouble="die", trouble_at=2), "killed by SIGSEGV in 'inspect'"),
     ],
 )
-def test_user_code_that_fails(spec: EnvironmentSpec, complaint: str) -> None:
+def test_user_code_that_fails(spec, complaint):
     with pytest.raises(UserCodeFailed, match=complaint):
         inspect_environment(spec)
 
 
-def test_user_code_that_hangs() -> None:
-    with pytest.raises(UserCodeFailed, match="no answer to 'inspect' in time"):
+def test_user_code_that_hangs():
+    with pytest.raises(UserCodeFailed, match="'inspect'"):
         inspect_environment(user_spec("Counter", trouble="hang", trouble_at=1), timeout_s=3.0)
 
 
@@ -109,12 +110,12 @@ def test_user_code_that_hangs() -> None:
         ("shape", r"the observation of step has the shape \[\]; its space has \[2\]"),
     ],
 )
-def test_data_outside_its_space(trouble: str, complaint: str) -> None:
+def test_data_outside_its_space(trouble, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         inspect_environment(user_spec("Counter", trouble=trouble, trouble_at=2))
 
 
-def test_what_a_spec_names_is_made() -> None:
+def test_what_a_spec_names_is_made():
     cartpole = make_vec_environment(
         EnvironmentSpec("CartPole-v1", kwargs={"sutton_barto_reward": True}), 3
     )
@@ -129,10 +130,10 @@ def test_what_a_spec_names_is_made() -> None:
     lake.close()
 
 
-def test_what_cannot_be_made() -> None:
-    with pytest.raises(InvalidInput, match="did you mean"):
+def test_what_cannot_be_made():
+    with raises(InvalidInput, "UNKNOWN_ENVIRONMENT", field="environment.id"):
         make_vec_environment(EnvironmentSpec("CartPole"), 1)
-    with pytest.raises(InvalidInput, match="unexpected keyword argument 'gravity'") as caught:
+    with raises(InvalidInput, field="environment.kwargs") as caught:
         make_vec_environment(EnvironmentSpec("CartPole-v1", kwargs={"gravity": 1}), 1)
     assert caught.value.violations[0].field == "environment.kwargs"
 
@@ -146,7 +147,7 @@ def newly_installed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("newly_installed")
-def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_environments(monkeypatch):
     """A batched class runs here; anything else that is installed runs in processes."""
     points = [
         importlib.metadata.EntryPoint(

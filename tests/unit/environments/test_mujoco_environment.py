@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import make_vec_environment, to_gymnasium
 from podracer_core.environments.mujoco import MuJoCoEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from support.errors import raises
 
 IDS = [info.id for info in BUILT_IN_ENVIRONMENTS.values() if info.backend == "mujoco"]
 
@@ -53,7 +53,7 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("environment_id", IDS)
-def test_the_table_says_what_runs(environment_id: str) -> None:
+def test_the_table_says_what_runs(environment_id):
     info, environment = BUILT_IN_ENVIRONMENTS[environment_id], make(environment_id, 1)
     assert info.observation_space is not None
     assert info.action_space is not None
@@ -62,13 +62,13 @@ def test_the_table_says_what_runs(environment_id: str) -> None:
     assert info.max_episode_steps == environment.max_episode_steps
 
 
-def test_which_run_on_cuda() -> None:
+def test_which_run_on_cuda():
     on_cuda = {name for name in IDS if "cuda" in BUILT_IN_ENVIRONMENTS[name].devices}
     assert on_cuda == {"Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5"}
 
 
 @pytest.mark.parametrize("environment_id", ["Ant-v5", "Hopper-v5", "InvertedDoublePendulum-v5"])
-def test_neither_threads_nor_neighbours_matter(environment_id: str, threads: None) -> None:
+def test_neither_threads_nor_neighbours_matter(environment_id, threads):
     """Bit by bit, over many ends of episodes."""
     found = []
     for num_envs, count in ((5, 1), (5, 3), (2, 2)):
@@ -87,7 +87,7 @@ def test_neither_threads_nor_neighbours_matter(environment_id: str, threads: Non
     assert torch.equal(found[0], found[2])
 
 
-def test_a_state_goes_on_bit_by_bit_with_other_threads(threads: None) -> None:
+def test_a_state_goes_on_bit_by_bit_with_other_threads(threads):
     """The derived quantities that the next reward starts from are part of it."""
     torch.set_num_threads(2)
     one = make("Humanoid-v5", 3)
@@ -106,7 +106,7 @@ def test_a_state_goes_on_bit_by_bit_with_other_threads(threads: None) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e11])
-def test_a_broken_world_is_reset_and_counted(number: float) -> None:
+def test_a_broken_world_is_reset_and_counted(number):
     """A twin without the accident shows that the neighbours do not notice."""
     hurt, twin = make("Ant-v5", 3), make("Ant-v5", 3)
     for environment in (hurt, twin):
@@ -135,7 +135,7 @@ def test_a_broken_world_is_reset_and_counted(number: float) -> None:
     assert not hurt.broken_count.any()
 
 
-def test_a_world_that_mujoco_gives_up_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_mujoco_gives_up_is_broken(monkeypatch):
     environment = make("Hopper-v5", 4)
     environment.reset(torch.arange(4))
     step_all = Batch.step
@@ -151,7 +151,7 @@ def test_a_world_that_mujoco_gives_up_is_broken(monkeypatch: pytest.MonkeyPatch)
     assert environment.broken_count.tolist() == [0, 0, 1, 0]
 
 
-def test_actions_are_clipped_and_nan_is_zero() -> None:
+def test_actions_are_clipped_and_nan_is_zero():
     environment = make("Humanoid-v5", 2)
     environment.reset(torch.arange(2))
     wild = (
@@ -164,7 +164,7 @@ def test_actions_are_clipped_and_nan_is_zero() -> None:
     assert environment.ctrl[0, :5].tolist() == [limit, -limit, 0, limit, -limit]
 
 
-def test_no_noise_is_the_models_own_state() -> None:
+def test_no_noise_is_the_models_own_state():
     environment = make("HalfCheetah-v5", 2, reset_noise_scale=0)
     environment.reset(torch.tensor([1, 2]))
     assert not environment.qvel.any()
@@ -173,7 +173,7 @@ def test_no_noise_is_the_models_own_state() -> None:
     )
 
 
-def test_first_states_are_distributed_as_gymnasiums() -> None:
+def test_first_states_are_distributed_as_gymnasiums():
     """Range, mean and spread of 2,000 of them; 5 standard errors."""
     count = 2000
     ant, reacher, pusher = (make(name, count) for name in ("Ant-v5", "Reacher-v5", "Pusher-v5"))
@@ -223,27 +223,27 @@ def test_first_states_are_distributed_as_gymnasiums() -> None:
         ("Reacher-v5", {"reset_noise_scale": 0.1}, "does not take these: .*reset_noise_scale"),
     ],
 )
-def test_refusals(environment_id: str, kwargs: dict[str, Any], complaint: str) -> None:
+def test_refusals(environment_id, kwargs, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         make(environment_id, 2, **kwargs)
 
 
-def test_c_mujoco_is_for_cpus() -> None:
-    with pytest.raises(InvalidInput, match="Swimmer-v5 runs on the CPU only, not on cuda:0"):
+def test_c_mujoco_is_for_cpus():
+    with pytest.raises(InvalidInput, match="Swimmer-v5 runs"):
         make_vec_environment(EnvironmentSpec("Swimmer-v5"), 2, "cuda:0")
-    with pytest.raises(InvalidInput, match=r"C MuJoCo steps ant.xml on a CPU only, not on cuda"):
+    with raises(InvalidInput, field="environment.kwargs.engine"):
         make_vec_environment(EnvironmentSpec("Ant-v5", kwargs={"engine": "mujoco"}), 2, "cuda")
 
 
 @pytest.mark.parametrize(
     ("environment_id", "xml_file"), [("Pusher-v5", "ant.xml"), ("Ant-v5", "inverted_pendulum.xml")]
 )
-def test_a_model_without_what_the_task_needs(environment_id: str, xml_file: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{environment_id} cannot be made with these"):
+def test_a_model_without_what_the_task_needs(environment_id, xml_file):
+    with raises(InvalidInput, field="environment.kwargs", match=environment_id):
         make(environment_id, 2, xml_file=xml_file)
 
 
-def test_a_closed_one_is_gone_at_once() -> None:
+def test_a_closed_one_is_gone_at_once():
     """Threads, or a GPU's memory, do not wait for the garbage collector."""
     environment = make("Hopper-v5", 4)
     environment.reset(torch.arange(4))
@@ -267,7 +267,7 @@ def test_a_closed_one_is_gone_at_once() -> None:
         gc.enable()
 
 
-def test_two_threads_step_two_environments() -> None:
+def test_two_threads_step_two_environments():
     """A learner trains in one and judges in the other; MuJoCo's batches know nothing of each
     other."""
 
@@ -284,16 +284,14 @@ def test_two_threads_step_two_environments() -> None:
     assert all(map(torch.equal, alone, together))
 
 
-def test_a_model_that_mujoco_cannot_read(tmp_path: Path) -> None:
+def test_a_model_that_mujoco_cannot_read(tmp_path):
     path = tmp_path / "model.xml"
     path.write_text("<mujoco><worldbody><box/></worldbody></mujoco>")
-    with pytest.raises(
-        InvalidInput, match=r"MuJoCo cannot read .*model.xml: .*unrecognized element"
-    ):
+    with raises(InvalidInput, field="environment.kwargs.xml_file"):
         make("Ant-v5", 1, xml_file=str(path))
 
 
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_behind(tmp_path):
     """Neither MuJoCo's log file in the working directory nor its complaint about Gymnasium's
     half_cheetah.xml."""
     program = """if True:
@@ -313,7 +311,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_mujoco_only_these_are_missing() -> None:
+def test_without_mujoco_only_these_are_missing():
     program = """if True:
         import sys
         sys.modules["mujoco"] = None

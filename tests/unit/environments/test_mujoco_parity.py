@@ -158,7 +158,7 @@ def compare(
 
 
 @pytest.mark.parametrize("environment_id", IDS)
-def test_200_steps_are_gymnasiums(environment_id: str) -> None:
+def test_200_steps_are_gymnasiums(environment_id):
     """Through time limits and, where there is one, the task's own end."""
     terminated, _ = compare(environment_id, 200)
     assert (terminated > 0) == (environment_id not in NEVER_ENDING)
@@ -176,7 +176,7 @@ def test_200_steps_are_gymnasiums(environment_id: str) -> None:
         ("HumanoidStandup-v5", {}),
     ],
 )
-def test_an_evaluation_charges_for_contacts(environment_id: str, kwargs: dict[str, Any]) -> None:
+def test_an_evaluation_charges_for_contacts(environment_id, kwargs):
     """Gymnasium's default reward, through restarts; the second weights reach its limits."""
     compare(environment_id, 100, limit=60, evaluation=True, **kwargs)
 
@@ -268,14 +268,12 @@ def test_an_evaluation_charges_for_contacts(environment_id: str, kwargs: dict[st
         ("InvertedDoublePendulum-v5", {"healthy_reward": 1, "reset_noise_scale": 0.02}),
     ],
 )
-def test_other_arguments_mean_what_they_mean_there(
-    environment_id: str, kwargs: dict[str, Any]
-) -> None:
+def test_other_arguments_mean_what_they_mean_there(environment_id, kwargs):
     compare(environment_id, 60, **kwargs)
 
 
 @pytest.mark.parametrize("file", ["half_cheetah.xml", "ant.xml", "humanoid.xml", "walker2d_v5.xml"])
-def test_models_are_gymnasiums_byte_by_byte(file: str) -> None:
+def test_models_are_gymnasiums_byte_by_byte(file):
     path = str(Path(gymnasium.envs.__file__).parent / "mujoco" / "assets" / file)
     assert (
         _bytes(load_model(file))

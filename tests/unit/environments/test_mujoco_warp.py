@@ -77,7 +77,7 @@ def assert_same(
         pytest.param("walker2d_v5.xml", marks=slow),
     ],
 )
-def test_it_stays_within_1e_4_of_c_mujoco(xml_file: str) -> None:
+def test_it_stays_within_1e_4_of_c_mujoco(xml_file):
     """max |Δqpos| over 100 physics steps from one state, in each of 16 worlds, under the same
     settings.
 
@@ -121,7 +121,7 @@ def test_it_stays_within_1e_4_of_c_mujoco(xml_file: str) -> None:
     assert step_error < 2e-6
 
 
-def test_fields_are_those_of_c_mujoco() -> None:
+def test_fields_are_those_of_c_mujoco():
     """Same shapes, same stage of the Runge-Kutta integrator, contact forces among them."""
     names = (*FIELDS, "xmat", "time", "actuator_force")
     physics = make(ANT, 3, names)
@@ -146,7 +146,7 @@ def test_fields_are_those_of_c_mujoco() -> None:
         )
 
 
-def test_replayed_graphs_do_what_warp_does_step_by_step() -> None:
+def test_replayed_graphs_do_what_warp_does_step_by_step():
     physics = make()
     start(physics)
     act(physics, 10)
@@ -167,7 +167,7 @@ def test_replayed_graphs_do_what_warp_does_step_by_step() -> None:
 
 
 @pytest.mark.parametrize("fields", [FIELDS, ("xpos",), ()])
-def test_a_restart_touches_its_rows_only(fields: tuple[str, ...]) -> None:
+def test_a_restart_touches_its_rows_only(fields):
     """The others keep all they had, derived fields too; the new ones are as if nothing had been
     before."""
     physics, fresh = make(fields=fields), make(fields=fields)
@@ -186,7 +186,7 @@ def test_a_restart_touches_its_rows_only(fields: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e12])
-def test_a_broken_world_is_told_and_hurts_no_other(value: float) -> None:
+def test_a_broken_world_is_told_and_hurts_no_other(value):
     physics, sound = make(), make()
     for each in (physics, sound):
         start(each)
@@ -206,7 +206,7 @@ def test_a_broken_world_is_told_and_hurts_no_other(value: float) -> None:
     assert_same(physics.state(), sound.state())
 
 
-def test_a_world_with_too_many_constraints_is_broken_alone() -> None:
+def test_a_world_with_too_many_constraints_is_broken_alone():
     """8 rows are enough for the hinges' limits, not for contacts besides."""
     physics = make(capacity=Capacity(contacts=25, rows=8))
     qpos, qvel = (state[:1].repeat(4, 1) for state in noisy_states(physics.model, 4))
@@ -221,7 +221,7 @@ def test_a_world_with_too_many_constraints_is_broken_alone() -> None:
     assert not physics.broken().any()
 
 
-def test_an_overflow_in_any_stage_of_the_integrator_is_told() -> None:
+def test_an_overflow_in_any_stage_of_the_integrator_is_told():
     """Seen by a world that is on the ground only when the step begins: it has left it at the last
     stage."""
     physics = make(num_envs=1, capacity=Capacity(contacts=25, rows=8))
@@ -234,7 +234,7 @@ def test_an_overflow_in_any_stage_of_the_integrator_is_told() -> None:
     assert physics.broken().all()
 
 
-def test_a_pool_of_contacts_that_overflows_breaks_every_world() -> None:
+def test_a_pool_of_contacts_that_overflows_breaks_every_world():
     """The worlds of the dropped contacts are unknown."""
     physics = make(capacity=Capacity(contacts=1, rows=83))
     qpos, qvel = noisy_states(physics.model, 4)
@@ -244,7 +244,7 @@ def test_a_pool_of_contacts_that_overflows_breaks_every_world() -> None:
     assert physics.broken().all()
 
 
-def test_state_goes_back_bit_by_bit() -> None:
+def test_state_goes_back_bit_by_bit():
     physics, other = make(), make()
     start(physics)
     act(physics, 5)
@@ -257,7 +257,7 @@ def test_state_goes_back_bit_by_bit() -> None:
     assert_same(other.state(), physics.state())
 
 
-def test_capacity_is_what_the_model_can_reach_or_asks_for() -> None:
+def test_capacity_is_what_the_model_can_reach_or_asks_for():
     """Ant: 13 bodies' geoms touch the floor, a sphere once and 12 capsules twice; 3 rows each, and
     8 hinges' limits."""
     assert make().capacity == Capacity(contacts=25, rows=8 + 3 * 25)
@@ -270,7 +270,7 @@ def test_capacity_is_what_the_model_can_reach_or_asks_for() -> None:
     assert warp_physics.largest_capacity(model, [(0, 1)]) == Capacity(contacts=1, rows=3)
 
 
-def test_the_model_given_is_left_alone() -> None:
+def test_the_model_given_is_left_alone():
     model = load_model("humanoid.xml")
     physics = WarpPhysics(model, 1, "cpu")
     assert (model.opt.cone, model.opt.solver) == (
@@ -281,22 +281,20 @@ def test_the_model_given_is_left_alone() -> None:
     assert physics.model.opt.integrator == model.opt.integrator
 
 
-def test_bad_input() -> None:
-    with pytest.raises(InvalidInput, match="has no field 'nonsense'"):
+def test_bad_input():
+    with pytest.raises(InvalidInput, match="field 'nonsense'"):
         make(fields=("nonsense",))
-    with pytest.raises(InvalidInput, match="has no field 'overflow'"):
+    with pytest.raises(InvalidInput, match="field 'overflow'"):
         make(fields=("overflow",))  # MuJoCo Warp's own
-    with pytest.raises(InvalidInput, match="'xpos' is not among the fields"):
+    with pytest.raises(InvalidInput, match="'xpos'"):
         make(fields=("cvel",)).field("xpos")
     model = load_model(ANT)
     model.opt.enableflags |= 1 << 30  # an extension that MuJoCo Warp has never heard of
-    with pytest.raises(InvalidInput, match="MuJoCo Warp cannot simulate this model"):
+    with pytest.raises(InvalidInput, match="MuJoCo Warp"):
         WarpPhysics(model, 1, "cpu")
 
 
-def test_kernels_go_where_they_can_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_kernels_go_where_they_can_be_written(monkeypatch, tmp_path):
     """The user's cache folder, `WARP_CACHE_PATH`, or a new folder where neither can be written."""
     monkeypatch.setattr(wp, "init", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

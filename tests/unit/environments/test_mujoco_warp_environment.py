@@ -70,9 +70,7 @@ def assert_same(
 
 @on_cpu
 @pytest.mark.parametrize("environment_id", IDS)
-def test_a_task_is_the_same_on_both_engines(
-    environment_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_is_the_same_on_both_engines(environment_id, monkeypatch):
     """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver
     of Warp on both. A state that was saved is the one that is loaded."""
     monkeypatch.setattr(
@@ -101,7 +99,7 @@ def test_a_task_is_the_same_on_both_engines(
 
 
 @on_cpu
-def test_a_broken_world_starts_anew_and_is_counted() -> None:
+def test_a_broken_world_starts_anew_and_is_counted():
     environment, sound = make("Ant-v5"), make("Ant-v5")
     for each in (environment, sound):
         each.reset(torch.arange(4))
@@ -161,8 +159,8 @@ class GraphSafe(TorchDispatchMode):
 @on_cpu
 @pytest.mark.parametrize("environment_id", IDS)
 def test_the_way_of_a_cuda_device_waits_for_nothing_and_comes_to_the_same(
-    environment_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    environment_id, monkeypatch
+):
     """The code for CUDA, run on a CPU: episodes end, a world breaks, and every tensor stays where
     it is."""
     plain, graphed = make(environment_id, limit=6), make(environment_id, limit=6)
@@ -201,7 +199,7 @@ class TestOnCUDA:
     @pytest.mark.parametrize(
         "environment_id", ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5"]
     )
-    def test_a_replayed_graph_does_what_the_step_does(self, environment_id: str) -> None:
+    def test_a_replayed_graph_does_what_the_step_does(self, environment_id):
         """Ends, breaks and counters exactly; numbers to rounding: a GPU adds contacts up in any
         order."""
         graphed = make(environment_id, 64, 12, device="cuda")
@@ -223,7 +221,7 @@ class TestOnCUDA:
         assert graphed.broken_count.sum() == 1
         assert torch.equal(graphed.state()["episode"], eager.state()["episode"])
 
-    def test_a_step_waits_for_nothing(self) -> None:
+    def test_a_step_waits_for_nothing(self):
         environment = make("Ant-v5", 64, 12, device="cuda")
         environment.reset(torch.arange(64, device="cuda"))
         plan = actions(environment, 15)
@@ -236,7 +234,7 @@ class TestOnCUDA:
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    def test_another_graph_takes_the_step_in(self) -> None:
+    def test_another_graph_takes_the_step_in(self):
         """As a learner would capture a rollout."""
         graphed, eager = make("Ant-v5", 16, device="cuda"), make("Ant-v5", 16, device="cuda")
         eager._replay = lambda: eager._advance(eager._own_step)
@@ -255,7 +253,7 @@ class TestOnCUDA:
         near = (out.final_observation - expected.final_observation).abs().amax(1) < 1e-2
         assert int(near.sum()) >= 15
 
-    def test_ppo_learns_on_ant_from_start_to_end_on_the_device(self) -> None:
+    def test_ppo_learns_on_ant_from_start_to_end_on_the_device(self):
         cohort = CohortConfig("ppo", (MemberConfig("one", 0),), {"hidden_sizes": (32, 32)})
         environment = make("Ant-v5", 128, device="cuda")
         algorithm = algorithm_class("ppo")(

@@ -32,7 +32,7 @@ def _drift(environment: TorchEnvironment, dimensions: int) -> np.ndarray:
     return uniform(state["state.target_key"], counter).numpy().astype(np.float64)
 
 
-def test_one_step_by_hand() -> None:
+def test_one_step_by_hand():
     """Action (0.6, 0.8) has the length 1 and is taken as it is.
 
     chaser velocity   0.75 (4, -4) + (0.6, 0.8) = (3.6, -2.2), position (0, 0) + 0.01 (3.6, -2.2) =
@@ -59,9 +59,7 @@ def test_one_step_by_hand() -> None:
         ([-30.0, 0.75], [-0.8, 0.6], 1.25),  # clipped to (-1, 0.75) first
     ],
 )
-def test_the_length_of_an_action(
-    action: list[float], acceleration: list[float], effort: float
-) -> None:
+def test_the_length_of_an_action(action, acceleration, effort):
     environment = _placed(PointChasing(1), [[6, 8], [0, 0], [0, 0], [0, 0]])
     step = environment.step(torch.tensor([action]))
     target, _, chaser, velocity = step.final_observation[0].double().view(4, 2)
@@ -74,9 +72,7 @@ def test_the_length_of_an_action(
 @pytest.mark.parametrize(
     ("dimensions", "gap", "caught"), [(1, 1.2, False), (1, 0.9, True), (3, 1.6, True)]
 )
-def test_caught_when_closer_than_the_number_of_dimensions(
-    dimensions: int, gap: float, caught: bool
-) -> None:
+def test_caught_when_closer_than_the_number_of_dimensions(dimensions, gap, caught):
     """In three dimensions (1.6, 1.6, 1.6) is a distance of 2.77."""
     zeros = [0.0] * dimensions
     environment = _placed(
@@ -88,7 +84,7 @@ def test_caught_when_closer_than_the_number_of_dimensions(
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, 5])
-def test_whole_episodes_equal_a_plain_reference(dimensions: int) -> None:
+def test_whole_episodes_equal_a_plain_reference(dimensions):
     """Four chasers that head for the target, with noise, until all have caught it or run out of
     time."""
     environment = PointChasing(4, dimensions=dimensions)
@@ -129,7 +125,7 @@ def test_whole_episodes_equal_a_plain_reference(dimensions: int) -> None:
     assert caught == 4
 
 
-def test_discrete_actions_are_digits_in_base_three() -> None:
+def test_discrete_actions_are_digits_in_base_three():
     """5 = 2 + 1 * 3 + 0 * 9: the components 1, 0, -1."""
     zeros = [0.0, 0.0, 0.0]
     environment = _placed(PointChasingDiscrete(1, dimensions=3), [[9, 9, 9], zeros, zeros, zeros])
@@ -140,7 +136,7 @@ def test_discrete_actions_are_digits_in_base_three() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 4])
-def test_all_three_kinds_of_actions_are_one_chase(dimensions: int) -> None:
+def test_all_three_kinds_of_actions_are_one_chase(dimensions):
     choices = torch.randint(0, 3, (30, 6, dimensions), generator=torch.Generator().manual_seed(1))
     joint = (choices * 3 ** torch.arange(dimensions)).sum(-1)
     kinds: list[tuple[Callable[..., Any], torch.Tensor]] = [
@@ -159,21 +155,17 @@ def test_all_three_kinds_of_actions_are_one_chase(dimensions: int) -> None:
         assert torch.equal(reward, found[0][1])
 
 
-def test_many_dimensions() -> None:
+def test_many_dimensions():
     environment = PointChasingDiscrete(3, dimensions=40, factored=True)
     assert environment.observation_space.shape == (160,)
     environment.reset(torch.arange(3))
     assert environment.step(torch.zeros(3, 40, dtype=torch.int64)).valid.all()
-    with pytest.raises(
-        InvalidInput, match=r"13 dimensions would make 3\^13 actions; give factored: true, or 12"
-    ):
+    with pytest.raises(InvalidInput, match="13 dimensions would"):
         PointChasingDiscrete(1, dimensions=13)
 
 
 @pytest.mark.parametrize("make", [PointChasing, PointChasingDiscrete])
 @pytest.mark.parametrize("dimensions", [0, -1, 2.0, True, "2", 2**31])
-def test_dimensions_are_a_number_to_count_with(
-    make: Callable[..., TorchEnvironment], dimensions: Any
-) -> None:
-    with pytest.raises(InvalidInput, match="dimensions must be a whole number from 1 to 1024, not"):
+def test_dimensions_are_a_number_to_count_with(make, dimensions):
+    with pytest.raises(InvalidInput, match="a whole number"):
         make(1, dimensions=dimensions)

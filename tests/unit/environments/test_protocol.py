@@ -71,16 +71,7 @@ def seeds_of(draw: st.DataObject, num_envs: int) -> Tensor:
 @given(
     data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths, wild=st.booleans()
 )
-def test_steps(
-    case: Case,
-    shared: Shared,
-    data: st.DataObject,
-    num_envs: int,
-    limit: int | None,
-    seed: int,
-    steps: int,
-    wild: bool,
-) -> None:
+def test_steps(case, shared, data, num_envs, limit, seed, steps, wild):
     """Shapes, types and bounds; both ends of an episode; the time limit to the step; nothing broken
     shows."""
     environment = shared(case, num_envs, limit)
@@ -107,7 +98,7 @@ def test_steps(
 
 
 @every_case
-def test_an_aged_episode_is_cut_off_the_sooner(case: Case, shared: Shared) -> None:
+def test_an_aged_episode_is_cut_off_the_sooner(case, shared):
     environment = shared(case, 7, 5)
     environment.reset(torch.arange(7))
     ages = torch.tensor([0, 1, 2, 3, 4, 0, 2])
@@ -168,9 +159,7 @@ def check_mask(environment: VecEnvironment, mask: Tensor | None) -> None:
 @every_case
 @examples(4)
 @given(data=st.data(), seed=numbers)
-def test_the_final_observation_is_what_would_have_been_seen(
-    case: Case, shared: Shared, data: st.DataObject, seed: int
-) -> None:
+def test_the_final_observation_is_what_would_have_been_seen(case, shared, data, seed):
     """Without the time limit the same step shows as its observation what with it is the final
     one."""
     limited, free = shared(case, 7, 5), shared(case, 7, None)
@@ -201,15 +190,7 @@ def test_the_final_observation_is_what_would_have_been_seen(
 @every_case
 @examples(6)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths)
-def test_outputs_live_until_the_next_step(
-    case: Case,
-    shared: Shared,
-    data: st.DataObject,
-    num_envs: int,
-    limit: int | None,
-    seed: int,
-    steps: int,
-) -> None:
+def test_outputs_live_until_the_next_step(case, shared, data, num_envs, limit, seed, steps):
     """Neither asking nor another environment's steps change them, and what their holder does to
     slots has no effect."""
     environment = shared(case, num_envs, limit)
@@ -233,15 +214,7 @@ def test_outputs_live_until_the_next_step(
 @every_case
 @examples(6)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, steps=lengths)
-def test_slots(
-    case: Case,
-    shared: Shared,
-    data: st.DataObject,
-    num_envs: int,
-    limit: int | None,
-    seed: int,
-    steps: int,
-) -> None:
+def test_slots(case, shared, data, num_envs, limit, seed, steps):
     """`out` gets the same as one would without it; slots stay as they are, and may be written
     over."""
     environment = shared(case, num_envs, limit)
@@ -283,15 +256,7 @@ def scribble(slot: Step) -> None:
 @every_case
 @examples(4)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, wild=st.booleans())
-def test_the_seeds_decide(
-    case: Case,
-    shared: Shared,
-    data: st.DataObject,
-    num_envs: int,
-    limit: int | None,
-    seed: int,
-    wild: bool,
-) -> None:
+def test_the_seeds_decide(case, shared, data, num_envs, limit, seed, wild):
     """An environment that has been used and started anew is like one that is new."""
     used, seeds = shared(case, num_envs, limit), seeds_of(data, num_envs)
     used.reset(seeds + 1)
@@ -310,9 +275,7 @@ def test_the_seeds_decide(
 @every_case
 @examples(5)
 @given(data=st.data(), limit=limits, seed=numbers)
-def test_neighbours_do_not_matter(
-    case: Case, shared: Shared, data: st.DataObject, limit: int | None, seed: int
-) -> None:
+def test_neighbours_do_not_matter(case, shared, data, limit, seed):
     """A seed gives the same in another place, alone or among others."""
     many = shared(case, 7, limit)
     seeds = seeds_of(data, 7)
@@ -337,16 +300,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 @every_case
 @examples(5)
 @given(data=st.data(), num_envs=sizes, limit=limits, seed=numbers, before=lengths, after=lengths)
-def test_state_and_load_state(
-    case: Case,
-    shared: Shared,
-    data: st.DataObject,
-    num_envs: int,
-    limit: int | None,
-    seed: int,
-    before: int,
-    after: int,
-) -> None:
+def test_state_and_load_state(case, shared, data, num_envs, limit, seed, before, after):
     """It goes on bit by bit in the middle of an episode; in processes the next episode starts."""
     environment = shared(case, num_envs, limit)
     environment.reset(seeds_of(data, num_envs))
@@ -372,9 +326,7 @@ def test_state_and_load_state(
 @every_case
 @examples(3)
 @given(data=st.data(), seed=numbers)
-def test_a_state_can_be_taken_apart(
-    case: Case, shared: Shared, data: st.DataObject, seed: int
-) -> None:
+def test_a_state_can_be_taken_apart(case, shared, data, seed):
     """Rows of a stored state go on in an environment that has never been reset: a cohort's members
     part."""
     many = shared(case, 7, 5)
@@ -394,7 +346,7 @@ def test_a_state_can_be_taken_apart(
 
 
 @every_case
-def test_actions_of_a_wrong_form(case: Case, shared: Shared) -> None:
+def test_actions_of_a_wrong_form(case, shared):
     environment = shared(case, 2, None)
     environment.reset(torch.arange(2))
     right = random_action(environment, torch.Generator())
@@ -415,15 +367,15 @@ def test_actions_of_a_wrong_form(case: Case, shared: Shared) -> None:
 
 
 @every_case
-def test_seeds_of_a_wrong_form(case: Case, shared: Shared) -> None:
+def test_seeds_of_a_wrong_form(case, shared):
     for wrong in (torch.arange(3), torch.zeros(2, 1, dtype=torch.int64), torch.tensor(0)):
-        with pytest.raises(InvalidInput, match=r"seeds must have the shape \[2\]"):
+        with pytest.raises(InvalidInput, match=r"shape \[2\]"):
             shared(case, 2, None).reset(wrong)
 
 
 @pytest.mark.thorough
 @every_case
-def test_a_great_many(case: Case) -> None:
+def test_a_great_many(case):
     environment = case.make(case.many, 3)
     check_observation(environment, environment.reset(derive_key(torch.arange(case.many))))
     _, steps = explore(environment, 4, seed=0)
@@ -435,6 +387,6 @@ def test_a_great_many(case: Case) -> None:
 
 @pytest.mark.thorough
 @every_case
-def test_none_are_refused(case: Case) -> None:
+def test_none_are_refused(case):
     with pytest.raises(InvalidInput, match="num_envs"):
         case.make(0, None)

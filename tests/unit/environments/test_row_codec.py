@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +9,7 @@ from gymnasium import spaces
 from podracer_core.environments import action_array_space, observation_array_space
 from podracer_core.environments.processes import action_reader, observation_writer
 from podracer_core.errors import InvalidInput
+from support.errors import raises
 
 NESTED = spaces.Tuple(
     [
@@ -41,7 +39,7 @@ NESTED = spaces.Tuple(
     ],
     ids=str,
 )
-def test_flat_observations(space: gymnasium.Space[Any]) -> None:
+def test_flat_observations(space):
     array_space = observation_array_space(space)
     array = np.full((3, *array_space.shape), 9, array_space.dtype)
     write = observation_writer(space, array_space, lambda: "step")
@@ -58,7 +56,7 @@ def test_flat_observations(space: gymnasium.Space[Any]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("is_part", [False, True])
-def test_an_origin_is_subtracted_before_numbers_become_float32(dtype: Any, is_part: bool) -> None:
+def test_an_origin_is_subtracted_before_numbers_become_float32(dtype, is_part):
     box = spaces.Box(0, 2**40, (2,), dtype)
     space = spaces.Dict(choice=spaces.Discrete(2), time=box) if is_part else box
     array_space = observation_array_space(space)
@@ -68,12 +66,12 @@ def test_an_origin_is_subtracted_before_numbers_become_float32(dtype: Any, is_pa
     time = np.array([1_700_000_001, 3], dtype)
     write(array, 1, {"choice": 1, "time": time} if is_part else time)
     assert array.tolist() == [[9] * len(array[0]), [0, 1, 1, 3] if is_part else [1, 3]]
-    with pytest.raises(InvalidInput, match=r"the observation of step|step returned None"):
+    with pytest.raises(InvalidInput, match="observation"):
         write(array, 1, None)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int64, np.bool_])
-def test_boxes_keep_their_shape(dtype: Any) -> None:
+def test_boxes_keep_their_shape(dtype):
     space = spaces.Box(0, 1, (2, 3), dtype)
     array_space = observation_array_space(space)
     assert array_space.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
@@ -122,7 +120,7 @@ def test_boxes_keep_their_shape(dtype: Any) -> None:
         ),
     ],
 )
-def test_what_does_not_fit(space: gymnasium.Space[Any], observation: Any, complaint: str) -> None:
+def test_what_does_not_fit(space, observation, complaint):
     array_space = observation_array_space(space)
     write = observation_writer(space, array_space, lambda: "step")
     with pytest.raises(InvalidInput, match=complaint):
@@ -141,7 +139,7 @@ def test_what_does_not_fit(space: gymnasium.Space[Any], observation: Any, compla
     ],
     ids=str,
 )
-def test_actions(space: gymnasium.Space[Any], actions: Any) -> None:
+def test_actions(space, actions):
     """Each is in its space, and a copy."""
     read = list(action_reader(space)(actions))
     assert len(read) == 2
@@ -161,24 +159,19 @@ def test_actions(space: gymnasium.Space[Any], actions: Any) -> None:
     ],
     ids=lambda space: type(space).__name__,
 )
-def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
+def test_spaces_without_a_size_are_refused(space):
     nested = spaces.Dict({"a": spaces.Tuple([space])})
     for each in (space, nested):
-        with pytest.raises(
-            InvalidInput, match=f"a {type(space).__name__} space has no fixed size; .*supported are"
-        ):
+        with pytest.raises(InvalidInput, match=f"a {type(space).__name__} space has"):
             observation_array_space(each)
     for each in (space, nested):
-        with pytest.raises(InvalidInput, match="are not supported; use Box, Discrete, or a vector"):
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match="supported; use"):
             action_array_space(each)
 
 
-def test_a_refusal_of_actions_names_them_and_what_would_be_right() -> None:
+def test_a_refusal_of_actions_names_them_and_what_would_be_right():
     space = spaces.Dict(gas=spaces.Box(0, 1, (1,)), gear=spaces.Discrete(3))
-    with pytest.raises(
-        InvalidInput,
-        match=r"in Dict\(gas: Box\(1,\), gear: Discrete\(3\)\) are not .*one for all parts",
-    ):
+    with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED", match=r"gear: Discrete\(3\)\)"):
         action_array_space(space)
 
 
@@ -187,7 +180,7 @@ def test_a_refusal_of_actions_names_them_and_what_would_be_right() -> None:
     [spaces.Box(-1, 1, ()), spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple([])],
     ids=str,
 )
-def test_observations_of_one_number_or_none(space: gymnasium.Space[Any]) -> None:
+def test_observations_of_one_number_or_none(space):
     array_space = observation_array_space(space)
     assert (array_space.shape, array_space.dtype) == ((1,), np.float32)
     array = np.full((2, 1), 9, np.float32)

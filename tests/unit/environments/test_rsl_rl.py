@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -36,6 +35,7 @@ from podracer_core.environments import (
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import ACTOR, CRITIC
 from support.carts import ACTOR_SIZE, LIMIT, WHOLE, Carts, CartsHere
+from support.errors import raises
 
 MEMBERS, WORLDS, HORIZON = 2, 4, 12
 
@@ -79,7 +79,7 @@ def checkpoint_of(algorithm: OnPolicy, environment: VecEnvironment) -> Checkpoin
     return Checkpoint(dict(algorithm.member_state(0)), metadata, {})
 
 
-def test_groups_ends_and_members_lie_where_they_belong() -> None:
+def test_groups_ends_and_members_lie_where_they_belong():
     environment = CartsHere(MEMBERS * WORLDS)
     _, collector = start(environment, *range(MEMBERS))
     simulator, acted = environment._simulator, []
@@ -121,7 +121,7 @@ def test_groups_ends_and_members_lie_where_they_belong() -> None:
     assert environment.step(torch.zeros(MEMBERS * WORLDS, 2)).truncated.all()
 
 
-def test_a_time_limit_is_bootstrapped_as_rsl_rl_does() -> None:
+def test_a_time_limit_is_bootstrapped_as_rsl_rl_does():
     algorithm, rollout = carts(0, 1)
     assert rollout.truncated.any()
     value, following = algorithm._values.of(rollout)
@@ -147,7 +147,7 @@ def test_a_time_limit_is_bootstrapped_as_rsl_rl_does() -> None:
 
 
 @pytest.mark.parametrize("h_term", ["off", "segment"])
-def test_an_actor_has_no_weights_of_what_it_does_not_see(h_term: str) -> None:
+def test_an_actor_has_no_weights_of_what_it_does_not_see(h_term):
     algorithm, rollout = carts(0, 1, h_term=h_term)
     unseen = algorithm._networks.parameters["layers.0.weight"].detach()[:, ACTOR_SIZE:]
     assert (unseen[ACTOR::2] == 0).all() and (unseen[CRITIC::2] != 0).all()
@@ -157,7 +157,7 @@ def test_an_actor_has_no_weights_of_what_it_does_not_see(h_term: str) -> None:
     assert torch.equal(algorithm.actor.greedy(whole), algorithm.actor.greedy(seen))
 
 
-def test_a_member_trains_as_it_would_alone_and_goes_on_from_its_state() -> None:
+def test_a_member_trains_as_it_would_alone_and_goes_on_from_its_state():
     together, rollout = carts(0, 1)
     alone, single = carts(1)
     torch.testing.assert_close(rollout.observation[:, 1:], single.observation)
@@ -176,7 +176,7 @@ def _spaces() -> tuple[Any, Any]:
     return environment.observation_space, environment.action_space
 
 
-def test_the_actor_alone_is_exported(tmp_path: Path) -> None:
+def test_the_actor_alone_is_exported(tmp_path):
     algorithm, rollout = carts(0)
     checkpoint = checkpoint_of(algorithm, CartsHere(1))
     whole = rollout.observation[:-1].flatten(0, 2)
@@ -190,20 +190,20 @@ def test_the_actor_alone_is_exported(tmp_path: Path) -> None:
     torch.testing.assert_close(exported(whole[:, :ACTOR_SIZE]), expected)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused():
     class Other(CartsHere):
         observation_groups: ClassVar = {"actor": ["policy"], "critic": ["policy", "camera"]}
 
-    with pytest.raises(InvalidInput, match="no group camera, only critic, policy"):
+    with pytest.raises(InvalidInput, match="group camera"):
         Other(1)
     space = CartsHere(1).original_space
     assert space is not None
     check_observation_space("a2c", space)
-    with pytest.raises(InvalidInput, match="use ppo or a2c"):
+    with raises(InvalidInput, "OBSERVATION_SPACE_UNSUPPORTED"):
         check_observation_space("sac", space)
 
 
-def test_a_broken_world_is_set_aside() -> None:
+def test_a_broken_world_is_set_aside():
     environment = CartsHere(3)
     environment.reset(torch.arange(3))
     environment._simulator.place[1] = torch.nan
@@ -220,7 +220,7 @@ def test_a_broken_world_is_set_aside() -> None:
     )
 
 
-def test_mjlab_evaluates_on_the_device_that_it_trains_on() -> None:
+def test_mjlab_evaluates_on_the_device_that_it_trains_on():
     """Only MuJoCo's tasks have C MuJoCo to be evaluated by."""
     spec = EnvironmentSpec("mjlab", kwargs={"task": "Mjlab-Velocity-Flat-Unitree-Go1"})
     assert evaluation_device(spec, "cuda") == "cuda"
@@ -229,7 +229,7 @@ def test_mjlab_evaluates_on_the_device_that_it_trains_on() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)  # Warp compiles its kernels, once
-def test_a_round_in_mjlab(tmp_path: Path) -> None:
+def test_a_round_in_mjlab(tmp_path):
     pytest.importorskip("mjlab", reason="needs the extra podracer-core[mjlab]")
     kwargs = {"task": "Mjlab-Velocity-Flat-Unitree-Go1"}
     environment = make_vec_environment(

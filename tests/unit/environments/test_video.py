@@ -20,6 +20,7 @@ from podracer_core.catalogue import BUILT_IN_ENVIRONMENTS, EnvironmentSpec
 from podracer_core.environments import _filmed_spec, record_video
 from podracer_core.environments.processes import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
+from support.errors import raises
 
 FOLDER = str(Path(__file__).parent)
 
@@ -41,7 +42,7 @@ def still(observation: Tensor, mask: Tensor | None) -> Tensor:
     return torch.zeros(1, dtype=torch.int64)
 
 
-def test_cartpole(tmp_path: Path) -> None:
+def test_cartpole(tmp_path):
     """The built-in one is played in Gymnasium's: the same episode, with as many pictures as it has
     states."""
     reference = gymnasium.make("CartPole-v1")
@@ -58,7 +59,7 @@ def test_cartpole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
+def test_the_last_picture_is_that_of_the_end(tmp_path):
     """Not of the next episode, which has begun by then. Odd sides are made even, as the format
     wants it."""
     recording = record_video(film_spec(), still, tmp_path / "film.mp4")
@@ -72,7 +73,7 @@ def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
     assert (cut.frames, cut.complete) == (3, False)
 
 
-def test_a_gif_has_at_most_25_pictures_a_second(tmp_path: Path) -> None:
+def test_a_gif_has_at_most_25_pictures_a_second(tmp_path):
     recording = record_video(EnvironmentSpec("CartPole-v1"), still, tmp_path / "cart.gif", seed=7)
     frames, rate = decode(recording.path)
     assert (len(frames), rate) == ((recording.frames + 1) // 2, 25)
@@ -80,7 +81,7 @@ def test_a_gif_has_at_most_25_pictures_a_second(tmp_path: Path) -> None:
     assert len(decode(record_video(film_spec(), still, tmp_path / "film.gif").path)[0]) == 5
 
 
-def test_every_built_in_environment_has_its_counterpart() -> None:
+def test_every_built_in_environment_has_its_counterpart():
     """What Gymnasium's constructors take; nothing is drawn."""
     for name in BUILT_IN_ENVIRONMENTS:
         if name in gymnasium.registry:
@@ -89,7 +90,7 @@ def test_every_built_in_environment_has_its_counterpart() -> None:
             ).close()
 
 
-def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mujoco_is_drawn_without_a_screen(tmp_path, monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.delenv("DISPLAY", raising=False)
     act = partial(torch.zeros, 1, 3)
@@ -108,17 +109,13 @@ def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.Mo
     assert frames[0].std() > 10, "something is to be seen"
 
 
-def test_where_nothing_draws_one_message_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(
         native, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])"
     )
     native.working_backend.cache_clear()
-    with pytest.raises(
-        PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"
-    ):
+    with raises(PreconditionFailed, "NO_RENDERER"):
         native.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     native.set_up_offscreen()
@@ -157,19 +154,17 @@ def test_where_nothing_draws_one_message_says_what_to_install(
         (EnvironmentSpec("Acrobot-v1", kwargs={"dt": 0.1}), InvalidInput, "does not take dt"),
     ],
 )
-def test_what_cannot_be_filmed(
-    tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str
-) -> None:
+def test_what_cannot_be_filmed(tmp_path, spec, error, complaint):
     with pytest.raises(error, match=complaint):
         record_video(spec, still, tmp_path / "film.mp4")
     assert list(tmp_path.iterdir()) == [], "not half a film either"
 
 
-def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"'film.avi' should end with .mp4 or .gif"):
+def test_other_mistakes(tmp_path, monkeypatch):
+    with pytest.raises(InvalidInput, match=r"'film\.avi'"):
         record_video(film_spec(), still, tmp_path / "film.avi")
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(PreconditionFailed, match=r"need the extra podracer-core\[video\]"):
+    with raises(PreconditionFailed, "NOT_INSTALLED"):
         record_video(film_spec(), still, tmp_path / "film.mp4")
     environment = PreprocessVecEnv(film_spec(), 1)
     with pytest.raises(PreconditionFailed, match="pictures=True"):

@@ -82,7 +82,7 @@ def actor(kind: type[VecEnvironment] = Dice, members: int = 1) -> NetworkActor:
     return made.actor
 
 
-def test_a_broken_episode_is_replaced_in_the_same_way_every_time() -> None:
+def test_a_broken_episode_is_replaced_in_the_same_way_every_time():
     seeds = range(64)
     (first,) = GreedyEvaluator(Dice).evaluate(actor(), seeds)
     (again,) = GreedyEvaluator(Dice).evaluate(actor(), seeds)
@@ -102,7 +102,7 @@ def test_a_broken_episode_is_replaced_in_the_same_way_every_time() -> None:
     assert min(counted.returns) == -12.0
 
 
-def test_exceptions_and_failed_starts_are_told_apart() -> None:
+def test_exceptions_and_failed_starts_are_told_apart():
     def made(count):
         return PreprocessVecEnv(EnvironmentSpec(entry_point="here:Fragile"), count, make=Fragile)
 
@@ -119,12 +119,10 @@ def actor_for(kind: type[gymnasium.Env[Any, Any]]) -> NetworkActor:
     return made.actor
 
 
-def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_always_breaks_is_an_error(monkeypatch):
     evaluator = GreedyEvaluator(Dice)
     monkeypatch.setattr(Dice, "broken", 2.0)
-    with pytest.raises(
-        UserCodeFailed, match=r"Dice: all evaluation episodes broke, .*: step 4: the world's"
-    ):
+    with pytest.raises(UserCodeFailed, match="episodes broke"):
         evaluator.evaluate(actor(), range(4))
     monkeypatch.setattr(Dice, "broken", 0.0)
     evaluator.evaluate(actor(), range(4))
@@ -134,7 +132,7 @@ def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kind", [Pendulum, CartPole])
-def test_a_policy_with_nan_has_no_return(kind: type[VecEnvironment]) -> None:
+def test_a_policy_with_nan_has_no_return(kind):
     """Its actions tell it; those of discrete spaces cannot, so there its weights do."""
     acting = actor(kind, members=2)
     acting.network.weights[-1][1].fill_(torch.nan)
@@ -160,7 +158,7 @@ def test_a_policy_with_nan_has_no_return(kind: type[VecEnvironment]) -> None:
     assert result_from_message(message) == result_from_json(stored) == wild
 
 
-def test_results_add_up() -> None:
+def test_results_add_up():
     none = EvaluationResult((), (), (), 2, 1, "step 1: KeyError: 'price'")
     some = EvaluationResult((1.0,), (1,), (7,))
     both = none + some

@@ -38,7 +38,7 @@ def actor(name: str, *seeds: int) -> NetworkActor:
     return algorithm.actor
 
 
-def test_statistics_by_hand() -> None:
+def test_statistics_by_hand():
     result = EvaluationResult((1.0, 2.0, 3.0, 6.0), (1, 1, 1, 1), (1, 2, 3, 4))
     assert result.mean == 3.0
     assert result.std == pytest.approx(math.sqrt(14 / 3))
@@ -46,7 +46,7 @@ def test_statistics_by_hand() -> None:
     assert result.lower_bound == pytest.approx(6.0 - result.upper_bound)
 
 
-def test_one_episode_proves_nothing_and_equal_ones_prove_all() -> None:
+def test_one_episode_proves_nothing_and_equal_ones_prove_all():
     assert EvaluationResult((5.0,), (1,), (1,)).lower_bound == -math.inf
     assert EvaluationResult((5.0,) * 3, (1,) * 3, (1, 2, 3)).lower_bound == 5.0
     with pytest.raises(InvalidInput):
@@ -54,7 +54,7 @@ def test_one_episode_proves_nothing_and_equal_ones_prove_all() -> None:
 
 
 @BOTH
-def test_returns_equal_gymnasiums_with_the_exported_policy(name: str) -> None:
+def test_returns_equal_gymnasiums_with_the_exported_policy(name):
     """Episode by episode in Gymnasium's own environment, from the same first state."""
     mine = actor(name, 4)
     (result,) = GreedyEvaluator(ENVIRONMENTS[name]).evaluate(mine, SEEDS[:3])
@@ -78,7 +78,7 @@ def test_returns_equal_gymnasiums_with_the_exported_policy(name: str) -> None:
 
 
 @BOTH
-def test_the_same_seeds_give_the_same_returns_in_any_company(name: str) -> None:
+def test_the_same_seeds_give_the_same_returns_in_any_company(name):
     cohort, evaluator = actor(name, 4, 5, 6), GreedyEvaluator(ENVIRONMENTS[name])
     together = evaluator.evaluate(cohort, SEEDS)
     assert len({result.returns for result in together}) == 3
@@ -92,7 +92,7 @@ def test_the_same_seeds_give_the_same_returns_in_any_company(name: str) -> None:
 
 
 @BOTH
-def test_the_number_of_threads_does_not_matter(name: str) -> None:
+def test_the_number_of_threads_does_not_matter(name):
     results = []
     for threads in (2, 1):
         torch.set_num_threads(threads)
@@ -100,7 +100,7 @@ def test_the_number_of_threads_does_not_matter(name: str) -> None:
     assert results[0] == results[1]
 
 
-def test_only_a_few_sets_of_environments_are_kept() -> None:
+def test_only_a_few_sets_of_environments_are_kept():
     made: list[int] = []
 
     class Counted(Pendulum):
@@ -119,22 +119,22 @@ def test_only_a_few_sets_of_environments_are_kept() -> None:
     assert not made
 
 
-def test_an_environment_without_a_time_limit_is_cut_off() -> None:
+def test_an_environment_without_a_time_limit_is_cut_off():
     class CutAfter21(Pendulum):
         evaluation_steps = 21
 
     evaluator = GreedyEvaluator(lambda count: CutAfter21(count, max_episode_steps=None))
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
     assert (result.lengths, result.cut) == ((21, 21, 21), 3)
-    with pytest.raises(InvalidInput, match="at least one seed"):
+    with pytest.raises(InvalidInput, match="seed"):
         evaluator.evaluate(actor("Pendulum", 4), [])
     evaluator.close()
 
 
 @pytest.mark.parametrize(("steps", "lengths", "cut"), [(30, (17, 23), 0), (10, (10, 10, 10), 3)])
 def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_finished(
-    steps: int, lengths: tuple[int, ...], cut: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    steps, lengths, cut, monkeypatch
+):
     taken: list[int] = []
 
     class Lengths(Pendulum):  # of 17, 40 and 23 steps
@@ -157,7 +157,7 @@ def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_fini
         evaluator.evaluate(actor("Pendulum", 4), SEEDS[3:6], first_row=3)
 
 
-def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stand_still() -> None:
+def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stand_still():
     spec = EnvironmentSpec(
         entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=200
     )
@@ -188,9 +188,7 @@ def as_on_a_gpu(name: str) -> Callable[[int], VecEnvironment]:
 
 @BOTH
 @pytest.mark.parametrize("graph_safe", [True, False])
-def test_on_a_gpu_graphs_play_the_same_episodes(
-    name: str, graph_safe: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_graphs_play_the_same_episodes(name, graph_safe, monkeypatch):
     """Whole steps, or the policy where the environment cannot be captured; of policies that came
     after the capture."""
     monkeypatch.setattr(ENVIRONMENTS[name], "graph_safe", graph_safe)

@@ -37,7 +37,7 @@ class FirstAllowed:
         return action_mask.long().argmax(-1)
 
 
-def test_masks_stand_in_the_rows_of_their_episodes() -> None:
+def test_masks_stand_in_the_rows_of_their_episodes():
     evaluator = GreedyEvaluator(lambda count: PreprocessVecEnv(SPEC, count, processes=1))
     actor = FirstAllowed(2, slice(3, 8))
     results = evaluator.evaluate(actor, [11, 12, 13, 14, 15], first_row=3, block_rows=4)  # type: ignore[arg-type]

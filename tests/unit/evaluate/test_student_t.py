@@ -23,11 +23,11 @@ from podracer_core.statistics import excess_probability, student_t_cdf, student_
         (4, 0.5, 0.0),
     ],
 )
-def test_table(degrees: int, probability: float, expected: float) -> None:
+def test_table(degrees, probability, expected):
     assert student_t_quantile(probability, degrees) == pytest.approx(expected, abs=5e-5)
 
 
-def test_the_distribution_is_symmetric_and_inverse_to_its_quantiles() -> None:
+def test_the_distribution_is_symmetric_and_inverse_to_its_quantiles():
     for degrees in (1, 6, 50):
         for probability in (0.6, 0.9, 0.999):
             t = student_t_quantile(probability, degrees)
@@ -35,7 +35,7 @@ def test_the_distribution_is_symmetric_and_inverse_to_its_quantiles() -> None:
             assert student_t_cdf(-t, degrees) == pytest.approx(1 - probability, abs=1e-9)
 
 
-def test_how_probable_a_share_is_among_equals() -> None:
+def test_how_probable_a_share_is_among_equals():
     # the lady who tastes tea, Fisher 1935
     assert excess_probability(3, 4, 1, 4) == pytest.approx((4 * 4 + 1) / 70)
     assert excess_probability(0, 5, 3, 5) == pytest.approx(1.0)

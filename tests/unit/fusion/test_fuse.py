@@ -16,7 +16,6 @@ from podracer_core.fusion import (
     Contribution,
     Fusion,
     FusionOptions,
-    FusionState,
     Mean,
     Outer,
     Parameters,
@@ -25,6 +24,7 @@ from podracer_core.fusion import (
     fuse,
     outer_step,
 )
+from support.errors import raises
 from support.fusion import make_contribution
 
 SAMPLES = (7, 500, 3, 1000, 2)
@@ -51,7 +51,7 @@ def exact_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 5])
-def test_a_mean_is_the_exact_one_rounded_once(state: FusionState, learners: int) -> None:
+def test_a_mean_is_the_exact_one_rounded_once(state, learners):
     brought = [make_contribution(rank, samples=SAMPLES[rank]) for rank in range(learners)]
     plain, weighted = (fuse(kind(FusionOptions()), state, brought) for kind in (Mean, Weighted))
     for name in state.parameters:
@@ -61,7 +61,7 @@ def test_a_mean_is_the_exact_one_rounded_once(state: FusionState, learners: int)
     assert plain.transitions.tolist() == [sum(samples // 2 for samples in SAMPLES[:learners])] * 2
 
 
-def test_equal_samples_weigh_as_none_at_all(state: FusionState) -> None:
+def test_equal_samples_weigh_as_none_at_all(state):
     for samples in (0, 1, 3 * 2**40 + 1):
         brought = [make_contribution(rank, samples=samples) for rank in range(3)]
         plain, weighted = (fuse(kind(FusionOptions()), state, brought) for kind in (Mean, Weighted))
@@ -72,7 +72,7 @@ def test_equal_samples_weigh_as_none_at_all(state: FusionState) -> None:
 
 
 @pytest.mark.parametrize("kind", [Mean, Weighted, Outer])
-def test_the_order_of_arrival_changes_nothing(state: FusionState, kind: type[Fusion]) -> None:
+def test_the_order_of_arrival_changes_nothing(state, kind):
     brought = [make_contribution(rank, samples=SAMPLES[rank]) for rank in range(4)]
     results = [
         fuse(kind(FusionOptions(0.7, 0.9)), state, order)
@@ -85,7 +85,7 @@ def test_the_order_of_arrival_changes_nothing(state: FusionState, kind: type[Fus
             assert torch.equal(other.statistics["observations"].tensors()[key], tensor)
 
 
-def test_an_outer_step_of_one_without_momentum_is_the_mean_exactly(state: FusionState) -> None:
+def test_an_outer_step_of_one_without_momentum_is_the_mean_exactly(state):
     outer, mean = Outer(FusionOptions(1.0, 0.0)), Mean(FusionOptions())
     present = state
     for epoch in range(1, 4):
@@ -98,7 +98,7 @@ def test_an_outer_step_of_one_without_momentum_is_the_mean_exactly(state: Fusion
         present = stepped
 
 
-def test_outer_steps_are_those_of_torch() -> None:
+def test_outer_steps_are_those_of_torch():
     generator = torch.Generator().manual_seed(3)
     weight = torch.nn.Parameter(torch.randn(5, dtype=torch.float64, generator=generator))
     optimizer = torch.optim.SGD([weight], lr=0.7, momentum=0.9, nesterov=True)
@@ -111,7 +111,7 @@ def test_outer_steps_are_those_of_torch() -> None:
         torch.testing.assert_close(position, weight.detach(), rtol=1e-14, atol=1e-14)
 
 
-def test_the_outer_optimizer_moves_as_written_out(state: FusionState) -> None:
+def test_the_outer_optimizer_moves_as_written_out(state):
     fusion, name = Outer(FusionOptions(0.5, 0.5)), "log_std"
     first = fuse(fusion, state, [make_contribution(rank, 1) for rank in range(2)])
     second = fuse(fusion, first, [make_contribution(rank, 2) for rank in range(2)])
@@ -142,9 +142,7 @@ def broken(contribution: Contribution, member: int, value: float = torch.nan) ->
 
 @pytest.mark.parametrize("kind", [Mean, Weighted, Outer])
 @pytest.mark.parametrize("how", ["inactive", "nan", "infinite", "statistics"])
-def test_a_learner_whose_member_has_diverged_is_left_out_for_that_member(
-    state: FusionState, kind: type[Fusion], how: str
-) -> None:
+def test_a_learner_whose_member_has_diverged_is_left_out_for_that_member(state, kind, how):
     sound = [make_contribution(0), make_contribution(2, samples=30)]
     bad = make_contribution(1, active=(True, how != "inactive"))
     if how == "statistics":
@@ -169,9 +167,7 @@ def test_a_learner_whose_member_has_diverged_is_left_out_for_that_member(
 
 
 @pytest.mark.parametrize("kind", [Mean, Weighted, Outer])
-def test_a_member_that_has_diverged_everywhere_keeps_what_it_had(
-    state: FusionState, kind: type[Fusion]
-) -> None:
+def test_a_member_that_has_diverged_everywhere_keeps_what_it_had(state, kind):
     fusion = kind(FusionOptions(0.7, 0.9))
     brought = [broken(make_contribution(rank, active=(True, rank == 1)), 1) for rank in range(3)]
     fused = fuse(fusion, state, brought)
@@ -208,7 +204,7 @@ class Raising(Fusion):
         raise ZeroDivisionError("no learners")
 
 
-def test_what_a_fusion_breaks_stays_as_it_was(state: FusionState) -> None:
+def test_what_a_fusion_breaks_stays_as_it_was(state):
     fused = fuse(Overflowing(FusionOptions()), state, [make_contribution(0), make_contribution(1)])
     assert fused.active.tolist() == [True, False]
     assert all(
@@ -217,22 +213,17 @@ def test_what_a_fusion_breaks_stays_as_it_was(state: FusionState) -> None:
     assert fused.statistics["observations"].count.tolist() == [5, 0]
 
 
-def test_a_fusion_that_does_not_keep_its_contract_is_refused(state: FusionState) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"layers.0.weight of shape \[1, 4, 3\], expected \[2, 4, 3\]"
-    ):
+def test_a_fusion_that_does_not_keep_its_contract_is_refused(state):
+    with raises(InvalidInput, "BROKEN_FUSION", match=r"shape \[1, 4, 3\], expected \[2, 4, 3\]"):
         fuse(Foreign(FusionOptions()), state, [make_contribution(0)])
-    with pytest.raises(InvalidInput, match="fusion Raising raised ZeroDivisionError: no learners"):
+    with raises(InvalidInput, "BROKEN_FUSION", match="Raising raised"):
         fuse(Raising(FusionOptions()), state, [make_contribution(0)])
 
 
-def test_contributions_of_another_cohort_are_refused(state: FusionState) -> None:
+def test_contributions_of_another_cohort_are_refused(state):
     other = make_contribution(1)
     fewer = {"log_std": other.growth.parameters["log_std"]}
-    with pytest.raises(
-        InvalidInput,
-        match=r"parameter layers.0.weight as nothing, expected torch.float32 \[2, 4, 3\]",
-    ):
+    with raises(InvalidInput, "COHORT_MISMATCH"):
         fuse(
             Mean(FusionOptions()),
             state,
@@ -243,6 +234,6 @@ def test_contributions_of_another_cohort_are_refused(state: FusionState) -> None
 @pytest.mark.parametrize(
     ("learning_rate", "momentum"), [(0.0, 0.0), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1)]
 )
-def test_options_out_of_range_are_refused(learning_rate: float, momentum: float) -> None:
+def test_options_out_of_range_are_refused(learning_rate, momentum):
     with pytest.raises(InvalidInput, match="expected"):
         FusionOptions(learning_rate, momentum)

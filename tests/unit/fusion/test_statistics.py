@@ -31,7 +31,7 @@ def exact(all_rows: Tensor) -> tuple[list[Fraction], list[Fraction]]:
     return means, squares
 
 
-def test_parts_are_as_the_whole() -> None:
+def test_parts_are_as_the_whole():
     parts = [rows(count, seed) for seed, count in enumerate((5, 1, 40, 0, 17))]
     whole = pooled([moments_of(part) for part in parts])
     assert whole.count.tolist() == [63, 63]
@@ -47,7 +47,7 @@ def test_parts_are_as_the_whole() -> None:
             )
 
 
-def test_parts_without_rows_change_nothing_whatever_they_hold() -> None:
+def test_parts_without_rows_change_nothing_whatever_they_hold():
     some = moments_of(rows(4, 0))
     nothing = Moments(
         torch.zeros(2, dtype=torch.float64), *torch.full((2, 2, 3), torch.nan, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_parts_without_rows_change_nothing_whatever_they_hold() -> None:
     assert empty.squares.eq(0).all()
 
 
-def test_nothing_is_counted_twice_over_many_fusions() -> None:
+def test_nothing_is_counted_twice_over_many_fusions():
     """Three learners see rows of their own for four epochs; what they share ends as one that has
     seen all rows."""
     learners = [RunningNormalizer(2, 3) for _ in range(3)]
@@ -85,7 +85,7 @@ def test_nothing_is_counted_twice_over_many_fusions() -> None:
         )
 
 
-def test_statistics_of_no_rows_are_those_of_a_new_normalizer() -> None:
+def test_statistics_of_no_rows_are_those_of_a_new_normalizer():
     shared, fresh = RunningNormalizer(2, 3), RunningNormalizer(2, 3)
     shared.share(frozen=True)
     shared.load_moments(fresh.moments())

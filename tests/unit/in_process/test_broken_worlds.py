@@ -89,7 +89,7 @@ def train(kind: type[World], steps: int = 30_000, **how: Any) -> tuple[Result, l
     return result, texts
 
 
-def test_breaking_the_world_gains_nothing() -> None:
+def test_breaking_the_world_gains_nothing():
     result, texts = train(Exploit, target=-17.0)
     assert result.stopped_by != "target"
     assert result.best is not None
@@ -104,13 +104,13 @@ def test_breaking_the_world_gains_nothing() -> None:
     )
 
 
-def test_rare_exceptions_are_borne() -> None:
+def test_rare_exceptions_are_borne():
     result, texts = train(Flaky, steps=10_000)
     assert (result.stopped_by, result.error) == ("steps", None)
     assert "ConnectionResetError: the simulator went away. Broken" in texts[0]
 
 
-def test_an_environment_that_fails_for_good_keeps_the_result() -> None:
+def test_an_environment_that_fails_for_good_keeps_the_result():
     Ends.left = 12_000
     result, texts = train(Ends, steps=1_000_000)
     assert result.stopped_by == "error"
@@ -121,21 +121,19 @@ def test_an_environment_that_fails_for_good_keeps_the_result() -> None:
         for text in texts
     )
     Ends.left = 30
-    with pytest.raises(ConnectionResetError, match="the licence has expired"):
+    with pytest.raises(ConnectionResetError, match="licence"):
         train(Ends)
 
 
-def test_a_world_that_always_breaks_is_named() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"AlwaysNaN: .* not float nan .*in three episodes from their first"
-    ):
+def test_a_world_that_always_breaks_is_named():
+    with pytest.raises(InvalidInput, match="float nan"):
         train(AlwaysNaN)
     AlwaysNaN.left = 100
-    with pytest.raises(UserCodeFailed, match=r"AlwaysNaN: .*step .: the reward was nan"):
+    with pytest.raises(UserCodeFailed, match="AlwaysNaN"):
         train(AlwaysNaN)
 
 
-def test_an_ordinary_training_tells_nothing() -> None:
+def test_an_ordinary_training_tells_nothing():
     result, texts = train(World, steps=4_000)
     assert (result.warnings, texts) == ((), [])
     assert "more broke" not in repr(result)

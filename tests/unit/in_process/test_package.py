@@ -25,7 +25,7 @@ def python(code: str) -> str:
     return ran.stdout
 
 
-def test_the_import_brings_nothing_else() -> None:
+def test_the_import_brings_nothing_else():
     code = (
         "import sys; before = set(sys.modules); import podracer; "
         "print(*sorted(set(sys.modules) - before))"
@@ -34,15 +34,15 @@ def test_the_import_brings_nothing_else() -> None:
     assert brought == {"podracer"}
 
 
-def test_all_that_it_names_is_there() -> None:
+def test_all_that_it_names_is_there():
     assert set(podracer.__all__) <= set(dir(podracer))
     for name in podracer.__all__:
         assert getattr(podracer, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'fly'"):
+    with pytest.raises(AttributeError, match="attribute 'fly'"):
         podracer.fly  # noqa: B018
 
 
-def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
+def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs():
     folder = ROOT / "libs" / "podracer_core" / "podracer"
     assert {path.name for path in folder.glob("*.py")} == {"__init__.py"}
     assert "rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)\n" in (ROOT / "Makefile").read_text(), (
@@ -72,7 +72,7 @@ def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_said(missing: str, call: str, message: str) -> None:
+def test_what_is_missing_is_said(missing, call, message):
     code = f"""if True:
         import sys
         class Missing:
@@ -87,7 +87,7 @@ def test_what_is_missing_is_said(missing: str, call: str, message: str) -> None:
     assert python(code).strip() == message
 
 
-def test_training_needs_no_platform() -> None:
+def test_training_needs_no_platform():
     """Without grpc, protobuf, SQLAlchemy, YAML, telemetry and the house's other packages."""
     code = """if True:
         import sys
@@ -105,7 +105,7 @@ def test_training_needs_no_platform() -> None:
     assert python(code).strip() == "True"
 
 
-def test_the_library_of_learning_requires_nothing_of_a_server() -> None:
+def test_the_library_of_learning_requires_nothing_of_a_server():
     project = tomllib.loads((ROOT / "libs/podracer_core/pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     required = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
@@ -120,7 +120,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_line_of_progress() -> None:
+def test_the_line_of_progress():
     order = Order(
         find_source("CartPole-v1"), "ppo", 8, 475.0, "mean", 100_000, None, 32, None, 0, "cpu"
     )

@@ -50,7 +50,7 @@ def pretend(folder: Path, code: str) -> None:
     (folder / "pretended_client.py").write_text(COMMAND + textwrap.dedent(code))
 
 
-def test_the_champion_is_the_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_champion_is_the_result(folder, capsys):
     pretend(folder, PROGRESS + "end(0, reached=3.0)")
     result = podracer.run("job.yaml")
     assert (result.stopped_by, result.environment) == ("target", "CartPole-v1")
@@ -62,13 +62,13 @@ def test_the_champion_is_the_result(folder: Path, capsys: pytest.CaptureFixture[
     assert "20 steps  10 steps/s  best 4" in capsys.readouterr().err
 
 
-def test_a_missed_target_has_a_result_too(folder: Path) -> None:
+def test_a_missed_target_has_a_result_too(folder):
     pretend(folder, PROGRESS + "end(3)")
     result = podracer.run("job.yaml", progress=False)
     assert (result.stopped_by, len(result.history)) == ("", 2)
 
 
-def test_an_interrupt_suspends_the_job_and_gives_the_best_so_far(folder: Path) -> None:
+def test_an_interrupt_suspends_the_job_and_gives_the_best_so_far(folder):
     code = """
     signal.signal(signal.SIGINT, lambda *_: end(130))
     os.kill(os.getppid(), signal.SIGINT)
@@ -79,7 +79,7 @@ def test_an_interrupt_suspends_the_job_and_gives_the_best_so_far(folder: Path) -
     assert (result.stopped_by, len(result.history)) == ("interrupt", 2)
 
 
-def test_what_the_command_says_of_a_failure_is_raised(folder: Path) -> None:
+def test_what_the_command_says_of_a_failure_is_raised(folder):
     pretend(
         folder,
         "print('problem      USER_CODE_FAILED: no', file=sys.stderr)\nend(1, checkpoint=None)",
@@ -88,7 +88,7 @@ def test_what_the_command_says_of_a_failure_is_raised(folder: Path) -> None:
         podracer.run("job.yaml", progress=False)
 
 
-def test_a_wrong_job_file_starts_nothing(folder: Path) -> None:
+def test_a_wrong_job_file_starts_nothing(folder):
     pretend(folder, "")
     (folder / "job.yaml").write_text(JOB.replace("target_return", "target"))
     with pytest.raises(InvalidInput, match=r"job\.yaml:3"):

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -50,9 +49,7 @@ class Notes(podracer.Callback):
         self.told.append(result)
 
 
-def test_times_that_float32_cannot_tell_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_that_float32_cannot_tell_apart(tmp_path, monkeypatch):
     """The origin of the first training stays, in processes of their own, too, though the clock has
     moved on."""
     options: dict[str, Any] = {
@@ -75,7 +72,7 @@ def test_times_that_float32_cannot_tell_apart(
     assert second.evaluate(8).mean > 7
 
 
-def test_it_stops_at_the_target_of_cartpole() -> None:
+def test_it_stops_at_the_target_of_cartpole():
     result = train(
         "CartPole-v1", algorithm="ppo", members=8, target=475, statistic="mean", seconds=120
     )
@@ -90,7 +87,7 @@ def test_it_stops_at_the_target_of_cartpole() -> None:
 @pytest.mark.parametrize(
     "environment", [Lights, lambda reward=1.0: Lights(reward), partial(Lights)]
 )
-def test_a_class_a_function_or_a_partial_makes_the_environments(environment: Any) -> None:
+def test_a_class_a_function_or_a_partial_makes_the_environments(environment):
     result = train(
         environment,
         members=2,
@@ -104,7 +101,7 @@ def test_a_class_a_function_or_a_partial_makes_the_environments(environment: Any
     assert [int(result.policy(seen)) for seen in ([1.0, 0.0], [0.0, 1.0])] == [0, 1]
 
 
-def test_an_id_that_only_this_process_has_registered() -> None:
+def test_an_id_that_only_this_process_has_registered():
     gymnasium.register("Lights-v0", Lights, max_episode_steps=8)
     try:
         result = train(
@@ -117,7 +114,7 @@ def test_an_id_that_only_this_process_has_registered() -> None:
         del gymnasium.registry["Lights-v0"]
 
 
-def test_a_class_of_batched_environments() -> None:
+def test_a_class_of_batched_environments():
     result = train(
         CartPole, members=2, envs_per_member=8, steps=2_000, hyperparameters={"horizon": 16}
     )
@@ -125,20 +122,20 @@ def test_a_class_of_batched_environments() -> None:
     assert result.evaluate(4).episodes == 4
 
 
-def test_steps_are_of_all_members_together() -> None:
+def test_steps_are_of_all_members_together():
     result = lights(steps=1_000)
     assert result.stopped_by == "steps"
     assert 1_000 <= result.history[-1].env_steps <= 1_000 + 4 * 4 * 16
     assert result.env_steps <= 1_000 / 4 + 4 * 16
 
 
-def test_whole_floats_and_a_plain_function_are_taken() -> None:
+def test_whole_floats_and_a_plain_function_are_taken():
     told: list[Any] = []
     lights(steps=1e3, members=np.int64(2), callbacks=told.append)
     assert [len(look.returns) for look in told] == [2] * len(told) != []
 
 
-def test_seconds_end_it() -> None:
+def test_seconds_end_it():
     assert lights(seconds=0.5).stopped_by == "seconds"
 
 
@@ -151,10 +148,8 @@ class Endless(Lights):
         return found
 
 
-def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> None:
-    with pytest.warns(
-        UserWarning, match="has no time limit: evaluation ends episodes after 125 steps"
-    ) as told:
+def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path):
+    with pytest.warns(UserWarning, match="episodes after 125") as told:
         result = train(
             Endless, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, steps=10_000
         )
@@ -167,7 +162,7 @@ def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> Non
     assert again.evaluate(2).lengths == (125, 125)
 
 
-def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nothing_has_judged_is_returned_as_that(monkeypatch):
     made: list[int] = []
     steps: list[int] = []
 
@@ -183,9 +178,7 @@ def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyP
             return super().step(action)
 
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)  # no time for an evaluation
-    with pytest.warns(
-        UserWarning, match="no policy was evaluated: interrupt ended training before"
-    ):
+    with pytest.warns(UserWarning, match="evaluated: interrupt"):
         result = train(
             Interrupting,
             members=2,
@@ -215,15 +208,11 @@ class Stuck(Endless):
         return super().step(action)
 
 
-def test_an_interrupt_does_not_wait_for_processes_that_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_does_not_wait_for_processes_that_take_long(monkeypatch):
     monkeypatch.setattr(plan, "_HURRY_S", 0.0)
     given: dict[str, Any] = {"environment_arguments": {"pid": os.getpid()}, "isolation": "process"}
     options = FAST | {"horizon": 2_048}
-    with pytest.warns(
-        UserWarning, match="no policy was evaluated: interrupt ended training before"
-    ):
+    with pytest.warns(UserWarning, match="evaluated: interrupt"):
         result = train(
             Stuck, members=2, envs_per_member=1, hyperparameters=options, seconds=600, **given
         )
@@ -232,7 +221,7 @@ def test_an_interrupt_does_not_wait_for_processes_that_take_long(
     )
 
 
-def test_callbacks_are_told_and_may_end_it() -> None:
+def test_callbacks_are_told_and_may_end_it():
     notes, others = Notes(lambda: False), Notes()
     result = lights(seconds=600, callbacks=[notes, others])
     assert result.stopped_by == "callback"
@@ -244,13 +233,13 @@ def test_callbacks_are_told_and_may_end_it() -> None:
     assert len(others.told) == len(notes.told), "all of them hear of each look"
 
 
-def test_an_interrupt_ends_it_with_the_result_so_far() -> None:
+def test_an_interrupt_ends_it_with_the_result_so_far():
     result = lights(seconds=600, callbacks=Notes(_thread.interrupt_main))
     assert result.stopped_by == "interrupt"
     assert result.best is not None
 
 
-def test_members_differ_where_something_is_searched_and_the_worst_are_replaced() -> None:
+def test_members_differ_where_something_is_searched_and_the_worst_are_replaced():
     searched = {**FAST, "learning_rate": {"log_uniform": [1e-4, 1e-2]}}
     result = lights(steps=10_240, hyperparameters=searched)
     assert 1e-4 <= result.hyperparameters["learning_rate"] <= 1e-2
@@ -258,7 +247,7 @@ def test_members_differ_where_something_is_searched_and_the_worst_are_replaced()
     assert 10_240 <= result.history[-1].env_steps <= 12_800
 
 
-def test_the_worst_quarter_goes_on_as_children_of_the_best() -> None:
+def test_the_worst_quarter_goes_on_as_children_of_the_best():
     members = tuple(MemberConfig(f"agent-{number}", number, {"gamma": 0.9}) for number in range(8))
     cohort = CohortConfig("ppo", members, {"horizon": 16, "hidden_sizes": (16,)})
     algorithm = algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space)
@@ -278,7 +267,7 @@ def test_the_worst_quarter_goes_on_as_children_of_the_best() -> None:
         assert alike == [member] if member not in changed else alike in ([2], [5])
 
 
-def test_search_takes_the_ranges_of_the_algorithm() -> None:
+def test_search_takes_the_ranges_of_the_algorithm():
     notes = Notes()
     lights(steps=256, hyperparameters={"horizon": 16}, search=True, callbacks=notes)
     assert "learning_rate" in notes.told[0].ranges
@@ -286,7 +275,7 @@ def test_search_takes_the_ranges_of_the_algorithm() -> None:
 
 
 @pytest.mark.parametrize("form", ["result", "folder", "file"])
-def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
+def test_training_goes_on_from_a_result(form, tmp_path):
     """With other members, hyperparameters and arguments of the environment."""
     first = lights(target=7.5, seconds=60)
     start: Any = (
@@ -314,7 +303,7 @@ def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
             train(**{"environment": Lights, "start": start, "steps": 256} | wrong)
 
 
-def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomness() -> None:
+def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomness():
     cohort = CohortConfig(
         "ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), FAST | {"hidden_sizes": (16,)}
     )
@@ -331,19 +320,19 @@ def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomne
     assert not torch.equal(states[1]["random"]["seed"], states[0]["random"]["seed"])
 
 
-def test_the_same_seed_trains_the_same_members() -> None:
+def test_the_same_seed_trains_the_same_members():
     first, again = (lights(steps=512, seed=3).checkpoint.groups["random"]["seed"] for _ in range(2))
     assert torch.equal(first, again)
     assert first.item() in member_seeds(3, 8)
     assert len({*member_seeds(3, 8), *member_seeds(4, 8)}) == 16, "another seed shares none of them"
 
 
-def test_what_the_environment_raises_is_what_the_caller_sees() -> None:
+def test_what_the_environment_raises_is_what_the_caller_sees():
     class Broken(Lights):
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("of the user")
 
-    with pytest.raises(ZeroDivisionError, match="of the user"):
+    with pytest.raises(ZeroDivisionError, match="user"):
         train(Broken, members=1, envs_per_member=1, steps=64)
 
 
@@ -384,7 +373,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message for _, message in BAD])
-def test_a_bad_argument_gives_one_clear_message(arguments: dict[str, Any], message: str) -> None:
+def test_a_bad_argument_gives_one_clear_message(arguments, message):
     with pytest.raises(InvalidInput) as refused:
         train(**{"environment": "CartPole-v1", "steps": 100} | arguments)
     assert message in refused.value.message

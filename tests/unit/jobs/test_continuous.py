@@ -26,7 +26,7 @@ NAMED = TRADER + "data: {table: {data_set: china}}\n"
 PLAIN = "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\n"
 
 
-def test_a_continuous_job_is_read_and_goes_there_and_back() -> None:
+def test_a_continuous_job_is_read_and_goes_there_and_back():
     text = (
         "continuous: {data_set: table, interval: 1d, alias: best, contest: {evaluation_split: "
         "test}, margin: 0.1}"
@@ -42,7 +42,7 @@ def test_a_continuous_job_is_read_and_goes_there_and_back() -> None:
     assert (back.data, back.continuous) == (spec.data, spec.continuous)
 
 
-def test_a_server_keeps_the_name_beside_what_it_stands_for() -> None:
+def test_a_server_keeps_the_name_beside_what_it_stands_for():
     message = parse_job(NAMED).to_message()
     reference = message.data["table"]
     reference.key, reference.sha256, reference.size_bytes = (
@@ -56,7 +56,7 @@ def test_a_server_keeps_the_name_beside_what_it_stands_for() -> None:
     assert dict(spec.to_message().data_sets) == {"table": "china"}
 
 
-def test_founders_go_there_and_back() -> None:
+def test_founders_go_there_and_back():
     founder = Founder(
         "projects/p/jobs/j/agents/a1",
         "projects/p/jobs/u/agents/a1/checkpoints/1-1/",
@@ -68,11 +68,11 @@ def test_founders_go_there_and_back() -> None:
     assert JobSpec.from_message(spec.to_message()).warm_start == (founder,)
     asked = parse_job(PLAIN + "warm_start: former")
     assert asked.warm_start == WarmStart("former", 1)
-    with pytest.raises(InvalidInput, match="former has to be looked up first"):
+    with pytest.raises(InvalidInput, match="looked"):
         asked.to_message()
 
 
-def test_training_once_more_goes_there_and_back() -> None:
+def test_training_once_more_goes_there_and_back():
     whole = "retrain: {kwargs: {sutton_barto_reward: true}, env_steps: 500, scratch: true}"
     for text, wanted in (
         (whole, Retrain({"sutton_barto_reward": True}, 500, True)),
@@ -138,7 +138,7 @@ def test_training_once_more_goes_there_and_back() -> None:
         ),
     ],
 )
-def test_mistakes_are_told(text: str, mistake: str) -> None:
+def test_mistakes_are_told(text, mistake):
     with pytest.raises(InvalidInput) as caught:
         parse_job(text)
     assert mistake in caught.value.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -47,16 +46,14 @@ def _problems(
         ("Acrobot-v1", {"book_or_nips": 3}, "book_or_nips", "expected text, such as 'book'; got 3"),
     ],
 )
-def test_an_argument_that_cannot_be_right(
-    environment_id: str, kwargs: dict[str, Any], field: str, problem: str
-) -> None:
+def test_an_argument_that_cannot_be_right(environment_id, kwargs, field, problem):
     ((found, message),) = _problems(EnvironmentSpec(id=environment_id, kwargs=kwargs))
     assert found == f"environment.kwargs.{field}"
     assert problem in message
 
 
 @pytest.mark.parametrize("environment_id", known_environments())
-def test_every_default_is_right_where_it_is_written(environment_id: str) -> None:
+def test_every_default_is_right_where_it_is_written(environment_id):
     known = known_environments()[environment_id].arguments
     kwargs = {
         each.name: each.default for each in known if not each.is_file and _is_json(each.default)
@@ -69,11 +66,11 @@ def _is_json(value: object) -> bool:
     return "Infinity" not in json.dumps(value)
 
 
-def test_a_whole_number_that_came_as_a_real_one_is_right() -> None:
+def test_a_whole_number_that_came_as_a_real_one_is_right():
     assert _problems(EnvironmentSpec(id="PointChasing-v0", kwargs={"dimensions": 3.0})) == []
 
 
-def test_files() -> None:
+def test_files():
     trading = EnvironmentSpec(id="StockTrading-v0")
     assert _problems(trading, {"table": "prices.csv"}) == []
     ((field, message),) = _problems(trading)
@@ -94,5 +91,5 @@ def test_files() -> None:
     ]
 
 
-def test_of_an_environment_that_is_not_built_in_nothing_is_known() -> None:
+def test_of_an_environment_that_is_not_built_in_nothing_is_known():
     assert _problems(EnvironmentSpec(entry_point="a:B", kwargs={"x": 1}), {"y": "z"}) == []

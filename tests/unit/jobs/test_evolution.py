@@ -30,7 +30,7 @@ def _problems(**keys: Any) -> list[tuple[str, str]]:
         {"population": 1},
     ],
 )
-def test_what_goes_together(keys: dict[str, Any]) -> None:
+def test_what_goes_together(keys):
     assert _problems(**keys) == []
 
 
@@ -63,7 +63,7 @@ def test_what_goes_together(keys: dict[str, Any]) -> None:
         ({"population": 3, "leaderboard_size": 4}, "leaderboard_size", "expected 1 to 3, got 4"),
     ],
 )
-def test_a_mistake_is_named_by_its_field(keys: dict[str, Any], field: str, problem: str) -> None:
+def test_a_mistake_is_named_by_its_field(keys, field, problem):
     ((found, message),) = _problems(**keys)
     assert found == f"evolution.{field}"
     assert problem in message

@@ -45,7 +45,7 @@ def _mistakes(text: str, folder: Path = Path()) -> list[str]:
     return [str(violation) for violation in caught.value.violations]
 
 
-def test_the_example_of_the_design(tmp_path: Path) -> None:
+def test_the_example_of_the_design(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     assert load_job_file(tmp_path / "job.yaml") == JobSpec(
         name="pendulum",
@@ -64,7 +64,7 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_what_is_left_out_has_its_default():
     assert parse_job(SHORT) == JobSpec(
         "j", EnvironmentSpec(id="Pendulum-v1"), Objective(target_return=-200.0)
     )
@@ -96,11 +96,11 @@ def test_what_is_left_out_has_its_default() -> None:
         ("normalize_observations: false", Dimension("normalize_observations", Fixed(False))),
     ],
 )
-def test_notations_of_a_range(written: str, read: Dimension) -> None:
+def test_notations_of_a_range(written, read):
     assert parse_job(f"{SHORT}search:\n  space:\n    {written}\n").search.space == (read,)
 
 
-def test_algorithms_may_have_shares() -> None:
+def test_algorithms_may_have_shares():
     assert parse_job(SHORT + "search: {algorithms: {ppo: 2}}").search.algorithms == (
         AlgorithmShare("ppo", 2.0),
     )
@@ -109,7 +109,7 @@ def test_algorithms_may_have_shares() -> None:
     )
 
 
-def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
+def test_a_users_environment_is_found_beside_the_file(tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "my_pkg").mkdir()
     (tmp_path / "my_pkg" / "__init__.py").touch()
@@ -134,8 +134,6 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
         ("seed: x", "seed: expected a whole number, got 'x'"),
         ("pod: {members: all}", "pod.members: expected auto or a whole number, got 'all'"),
         ("pod: {envs_per_member: 0}", "pod.envs_per_member: expected 1 to 131_072, got 0"),
-        ("pod: {count: {min: 3, max: 2}}", "pod.count.max: expected 3 to 4_096, got 2"),
-        ("pod: {count: 0}", "pod.count.min: expected 1 to 4_096, got 0"),
         ("pod: {layout: together}", "pod.layout: expected auto or split or fused, got 'together'"),
         ("search: {}", "search: is empty: name algorithms or a space, or leave it out"),
         ("search:", "search: expected a mapping with the keys algorithms, space, got nothing"),
@@ -147,8 +145,6 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
          "search.algorithms: expected auto, a list such as [ppo], or shares such as {ppo: 2}, got "
          "3"),
         ("search: {algorithms: [1]}", "search.algorithms[0]: expected text, got 1"),
-        ("search: {algorithms: [poo]}", "search.algorithms[0]: unknown algorithm 'poo'; did you "
-                                        "mean ppo?"),
         ("search: {space: {}}",
          "search.space: is empty: name a hyperparameter, or leave it out to search the algorithms' "
          "own ranges"),
@@ -162,34 +158,19 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
          "search.space.gamma.choice: expected a list of at least one value, got an empty list"),
         ("search: {space: {hidden_sizes: [a]}}", "search.space.hidden_sizes[0]: expected a whole "
                                                  "number, got 'a'"),
-        ("search: {space: {gama: 1}}", "search.space.gama: unknown hyperparameter 'gama'; did you "
-                                       "mean gamma?"),
-        ("search: {space: {gamma: 2}}", "search.space.gamma: must be a number from 0 to 1, not 2"),
         ("evolution: {round: {}}", "evolution.round: expected either seconds or env_steps, such as "
                                    "{seconds: 15}"),
         ("evolution: {round: {seconds: 0}}", "evolution.round.seconds: expected more than 0, got "
                                              "0.0"),
-        ("evolution: {generations: 0}", "evolution.generations: expected 1 to 1_000_000, got 0"),
-        ("evolution: {generations: 3}",
-         "evolution.generations: only generational evolution has generations: write scheduler: "
-         "generational, or leave it out"),
         ("evolution: {selection: best}", "evolution.selection: expected tournament or truncation, "
                                          "got 'best'"),
-        ("evolution: {ensemble_size: 5}",
-         "evolution.ensemble_size: expected 0 for none, or 2 to 4, the places of the leaderboard; "
-         "got 5"),
-        ("evolution: {leaderboard_size: 9}", "evolution.leaderboard_size: expected 1 to 8, got 9"),
-        ("evolution: {crossover: .nan}", "evolution.crossover: expected a number, got nan"),
         ("evolution: {generator: 3}", "evolution.generator: expected text, got 3"),
-        ("search: {algorithms: {ppo: 0, sac: 1}}", "search.algorithms[0]: expected more than 0, "
-                                                   "got 0.0"),
         ("search: {algorithms: {ppo: .nan}}", "search.algorithms.ppo: expected a number, got nan"),
         ("matrix: {seed: [0, 1]}",
          "matrix: makes several jobs, expected one; use `podracer submit` or `podracer run`"),
-        ("evaluation: {episodes: 7}", "evaluation.episodes: expected 8 to 10_000, got 7"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
+def test_a_mistake_is_told_with_its_line(line, mistake):
     assert _mistakes(SHORT + line) == [f"job.yaml:4: {mistake}"]
 
 
@@ -223,7 +204,7 @@ def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
         ("{entry_point: a:B, code: .}", ["job.yaml:2: environment.code: "]),
     ],
 )
-def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_path: Path) -> None:
+def test_mistakes_in_the_environment(environment, mistakes, tmp_path):
     found = _mistakes(
         f"name: j\nenvironment: {environment}\nobjective: {{target_return: 1}}", tmp_path
     )
@@ -231,7 +212,7 @@ def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_
     assert all(text.startswith(start) for text, start in zip(found, mistakes, strict=True)), found
 
 
-def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
+def test_data_sets_are_found_beside_the_file(tmp_path):
     (tmp_path / "prices.csv").touch()
     spec = parse_job(TRADING + "data: {table: ./prices.csv}", folder=tmp_path)
     assert spec.data == {"table": str((tmp_path / "prices.csv").resolve())}
@@ -260,7 +241,7 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
         ("{two words: prices.csv}", "data.two words: is not the name of an argument"),
     ],
 )
-def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_the_data(data, mistake, tmp_path):
     (tmp_path / "prices.csv").touch()
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.csv").open("wb") as large:
@@ -271,14 +252,14 @@ def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
     assert found.startswith(f"job.yaml:4: {mistake.replace('{folder}', str(tmp_path))}")
 
 
-def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
+def test_a_data_set_that_is_an_argument_already(tmp_path):
     (tmp_path / "prices.csv").touch()
     text = TRADING.replace("StockTrading-v0", "{id: StockTrading-v0, kwargs: {table: x}}")
     found = _mistakes(text + "data: {table: prices.csv}", tmp_path)
     assert found == ["job.yaml:4: data.table: is also in environment.kwargs: give table once"]
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_told_at_once(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(
         "name: J\nenvironment: Pendulum-v1\nobjective:\n  max_env_steps: 0\nsearch:\n  space:\n    "
@@ -295,5 +276,5 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_ranges_are_all_written_somewhere_above() -> None:
+def test_ranges_are_all_written_somewhere_above():
     assert set(Range.__args__) == {Interval, IntegerInterval, Choice, Fixed}

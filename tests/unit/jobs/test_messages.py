@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -66,7 +64,7 @@ PLAIN = JobSpec("plain", EnvironmentSpec(id="CartPole-v1"), Objective(target_ret
 
 
 @pytest.mark.parametrize("spec", [FULL, PLAIN], ids=["full", "plain"])
-def test_a_job_comes_back_as_it_was(spec: JobSpec) -> None:
+def test_a_job_comes_back_as_it_was(spec):
     read = JobSpec.from_message(job_pb2.JobSpec.FromString(spec.to_message().SerializeToString()))
     if spec is PLAIN:  # an unset maximum is written as the minimum
         assert read.pod.count == PodCount(1, 1)
@@ -90,15 +88,13 @@ def test_a_job_comes_back_as_it_was(spec: JobSpec) -> None:
         (JobSpec, job_pb2.JobSpec, {"name", "display_name", "data_sets", "warm_start", "founders"}),
     ],
 )
-def test_a_field_is_called_alike_in_section_and_message(
-    section: type[Any], message: type[Message], apart: set[str]
-) -> None:
+def test_a_field_is_called_alike_in_section_and_message(section, message, apart):
     """What is not is written by hand; `read` and `write` would pass over it."""
     names = {field.name for field in dataclasses.fields(section)}
     assert names ^ set(message.DESCRIPTOR.fields_by_name) == apart
 
 
-def test_what_a_message_leaves_unset_is_the_default() -> None:
+def test_what_a_message_leaves_unset_is_the_default():
     message = job_pb2.JobSpec(display_name="bare")
     message.environment.id = "CartPole-v1"
     spec = JobSpec.from_message(message)
@@ -109,7 +105,7 @@ def test_what_a_message_leaves_unset_is_the_default() -> None:
     assert spec.objective == Objective()
 
 
-def test_what_cannot_be_read_is_named_by_field() -> None:
+def test_what_cannot_be_read_is_named_by_field():
     message = job_pb2.JobSpec(display_name="bad")
     message.search.space.add(hyperparameter="gamma")
     with pytest.raises(InvalidInput) as caught:
@@ -121,5 +117,5 @@ def test_what_cannot_be_read_is_named_by_field() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.25, 3600.0, 1e-9, 12345.678901234, 0.9999999999])
-def test_durations_keep_nanoseconds(seconds: float) -> None:
+def test_durations_keep_nanoseconds(seconds):
     assert seconds_from_duration(seconds_to_duration(seconds)) == pytest.approx(seconds, abs=1e-9)

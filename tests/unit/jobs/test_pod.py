@@ -23,7 +23,7 @@ def mistakes(text: str) -> list[str]:
     return [f"{violation.field}: {violation.message}" for violation in caught.value.violations]
 
 
-def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() -> None:
+def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise():
     assert pod_of("{learners: 3}") == Pod(learners=3)
     assert pod_from_message(pod_to_message(pod_of("{profile: a100}"))).profile == "a100"
     assert pod_of("{learners: 2, fusion: weighted}").fusion == Fusion("weighted")
@@ -93,21 +93,21 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
         ),
     ],
 )
-def test_a_mistake_is_told_at_its_field_with_what_would_be_right(pod: str, mistake: str) -> None:
+def test_a_mistake_is_told_at_its_field_with_what_would_be_right(pod, mistake):
     (told,) = mistakes(pod)
     assert told.startswith(mistake)
 
 
-def test_not_a_number_is_no_momentum() -> None:
+def test_not_a_number_is_no_momentum():
     (told,) = mistakes("{learners: 2, fusion: {name: outer, momentum: .nan}}")
     assert told.startswith("pod.fusion.momentum: expected")
 
 
-def test_a_fusion_on_the_wire_is_the_same() -> None:
+def test_a_fusion_on_the_wire_is_the_same():
     for fusion in ("mean", "{name: outer, momentum: 0}", "{quorum: 1, deadline: 1s}"):
         spec = parse_job(f"{JOB}pod: {{learners: 2, fusion: {fusion}}}")
         assert JobSpec.from_message(spec.to_message()).pod.fusion == spec.pod.fusion
 
 
-def test_the_built_in_fusions_are_known_without_torch() -> None:
+def test_the_built_in_fusions_are_known_without_torch():
     assert {"mean", "weighted", "outer"} <= set(fusion_names())

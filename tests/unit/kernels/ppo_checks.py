@@ -155,8 +155,8 @@ QUICK = {("categorical", "tanh", 3), ("several", "relu", 1), ("gaussian", "elu",
     ],
 )
 def test_gradients_are_autograds_and_steps_those_of_the_eager_form(
-    make: Make, name: str, masked: bool, hidden: tuple[int, ...], activation: str, members: int
-) -> None:
+    make, name, masked, hidden, activation, members
+):
     own = {
         "value_clip_range": 0.2,
         "desired_kl": 0.01,
@@ -209,9 +209,7 @@ class OwnLoss(PPO):
         (SPACES["categorical"], (8,), OwnLoss),
     ],
 )
-def test_what_stays_eager(
-    space: gymnasium.Space[Any], hidden: tuple[int, ...], kind: type[PPO]
-) -> None:
+def test_what_stays_eager(space, hidden, kind):
     cohort = CohortConfig("ppo", (MemberConfig("0", 0),), {"hidden_sizes": hidden})
     box = gymnasium.spaces.Box(-1, 1, (INPUTS,), np.float32)
     assert kind(cohort, box, space, "cpu")._kernels is None
@@ -225,9 +223,7 @@ def test_what_stays_eager(
 
 @pytest.mark.parametrize(("hidden", "activation"), NETWORKS)
 @pytest.mark.parametrize("name", SPACES)
-def test_an_action_and_its_probability(
-    make: Make, name: str, hidden: tuple[int, ...], activation: str
-) -> None:
+def test_an_action_and_its_probability(make, name, hidden, activation):
     """Of several members, with masks, limits of observations, and rows that no block divides."""
     algorithm = make(SPACES[name], 2, hidden, activation, kernels=True)
     random = torch.Generator().manual_seed(5)
@@ -257,7 +253,7 @@ def test_an_action_and_its_probability(
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_sums_over_time(reverse: bool) -> None:
+def test_sums_over_time(reverse):
     random = torch.Generator().manual_seed(5)
     terms, decay = torch.randn(7, 3, 50, generator=random), torch.rand(7, 3, 50, generator=random)
     start = torch.randn(3, 50, generator=random)

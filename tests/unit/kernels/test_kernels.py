@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)]
 )
-def test_they_calculate_what_autograd_does(marked: str) -> None:
+def test_they_calculate_what_autograd_does(marked):
     options = ["-q", "-m", marked, "-p", "no:xdist", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, HERE / "ppo_checks.py"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -30,7 +30,7 @@ def test_they_calculate_what_autograd_does(marked: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("capability", [80, 90, 120])
-def test_they_compile_for(capability: int) -> None:
+def test_they_compile_for(capability):
     """By Triton's own compilers, on the chip. The usual form, 64-64, has no spills; the largest has
     none on sm_90."""
     command = [sys.executable, HERE / "compile_ahead.py", str(capability)]

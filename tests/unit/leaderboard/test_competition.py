@@ -47,7 +47,7 @@ def ppo(*space: Dimension) -> evolution_pb2.Search:
     )
 
 
-def test_what_is_unset_takes_its_default() -> None:
+def test_what_is_unset_takes_its_default():
     competition = read_competition(spec())
     rules = competition.rules
     assert (rules.population, rules.leaderboard_size, rules.lineage_limit) == (8, 4, 2)
@@ -57,7 +57,7 @@ def test_what_is_unset_takes_its_default() -> None:
     assert type(competition.updater) is LowerBoundUpdater
 
 
-def test_what_is_set_is_kept_zero_too() -> None:
+def test_what_is_set_is_kept_zero_too():
     evolution = evolution_pb2.Evolution(
         population=6,
         leaderboard_size=5,
@@ -78,7 +78,7 @@ def test_what_is_set_is_kept_zero_too() -> None:
     assert (rules.tournament_size, rules.replaced_fraction, rules.exploration) == (3, 0.0, 0.0)
 
 
-def test_how_children_are_made_is_the_jobs_wish() -> None:
+def test_how_children_are_made_is_the_jobs_wish():
     plain = read_competition(spec()).rules
     assert (plain.selection, plain.crossover, plain.noise_scale, plain.generations) == (
         "tournament",
@@ -113,9 +113,7 @@ def test_how_children_are_made_is_the_jobs_wish() -> None:
         ({"scheduler": evolution_pb2.SCHEDULER_GENERATIONAL}, False),
     ],
 )
-def test_rounds_are_adaptive_where_a_tournament_has_several_algorithms(
-    changes: dict[str, object], expected: bool
-) -> None:
+def test_rounds_are_adaptive_where_a_tournament_has_several_algorithms(changes, expected):
     evolution = evolution_pb2.Evolution(**changes)  # type: ignore[arg-type]
     assert read_competition(spec(evolution=evolution)).rules.adaptive_rounds is expected
     alone = read_competition(spec(evolution=evolution, search=ppo())).rules.adaptive_rounds
@@ -124,7 +122,7 @@ def test_rounds_are_adaptive_where_a_tournament_has_several_algorithms(
     )
 
 
-def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() -> None:
+def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another():
     generational = evolution_pb2.Evolution(scheduler=evolution_pb2.SCHEDULER_GENERATIONAL)
     assert read_competition(spec()).generator is Tournament
     assert read_competition(spec(evolution=generational)).generator is Generational
@@ -133,7 +131,7 @@ def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() 
     assert (named.generator, named.stand_in) == (RandomSearch, Generational)
 
 
-def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named() -> None:
+def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named():
     objective = evolution_pb2.Objective(
         target_return=1.0, statistic=evolution_pb2.TARGET_STATISTIC_MEAN
     )
@@ -145,7 +143,7 @@ def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named() -> N
     )
 
 
-def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_ranges() -> None:
+def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_ranges():
     space = read_competition(spec()).space
     assert "ppo" in space.shares
     searched = {
@@ -154,7 +152,7 @@ def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_range
     assert set(space.ranges["ppo"]) == searched
 
 
-def test_discounts_are_searched_by_their_distance_from_one() -> None:
+def test_discounts_are_searched_by_their_distance_from_one():
     for name, own in read_competition(spec()).space.ranges["ppo"].items():
         if isinstance(own, Interval):
             assert (own.near_one, own.logarithmic or not own.near_one) == (
@@ -172,7 +170,7 @@ def test_discounts_are_searched_by_their_distance_from_one() -> None:
     }
 
 
-def test_a_space_names_all_that_is_searched_and_a_range_for_one_algorithm_goes_first() -> None:
+def test_a_space_names_all_that_is_searched_and_a_range_for_one_algorithm_goes_first():
     search = ppo(
         Dimension(hyperparameter="gamma", algorithm="ppo", fixed=Value(integer=1)),
         Dimension(
@@ -261,7 +259,7 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_right_is_refused_with_what_would_be(case: str) -> None:
+def test_what_cannot_be_right_is_refused_with_what_would_be(case):
     make, expected = BAD[case]
     with pytest.raises(InvalidInput) as caught:
         read_competition(make())

@@ -44,7 +44,7 @@ RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)
 DEFAULTS = find_algorithm("ppo").defaults()
 
 
-def test_the_factor_gives_the_matrix_back() -> None:
+def test_the_factor_gives_the_matrix_back():
     matrix = [[4.0, 2.0, 0.6], [2.0, 5.0, -1.0], [0.6, -1.0, 3.0]]
     lower = cholesky(matrix)
     product = [
@@ -54,7 +54,7 @@ def test_the_factor_gives_the_matrix_back() -> None:
     assert product == [pytest.approx(row) for row in matrix]
 
 
-def test_few_elites_are_believed_little_and_many_almost_alone() -> None:
+def test_few_elites_are_believed_little_and_many_almost_alone():
     """Of one: the even distribution over a range of width 6, variance 3. Of four: three parts seen,
     one believed."""
     assert shrink([[0.0]], [6.0], 1) == [[3.0]]
@@ -62,7 +62,7 @@ def test_few_elites_are_believed_little_and_many_almost_alone() -> None:
     assert shrink([[1.0]], [6.0], 1000) == [[pytest.approx(1.0, abs=0.01)]]
 
 
-def test_samples_have_the_mean_and_the_correlation_of_the_elites() -> None:
+def test_samples_have_the_mean_and_the_correlation_of_the_elites():
     """A high learning rate goes with a low gamma in all of 40 elites."""
     elites = [
         {"learning_rate": 10 ** (-3 + 0.01 * (i - 20)), "gamma": 0.95 - 0.001 * (i - 20)}
@@ -77,7 +77,7 @@ def test_samples_have_the_mean_and_the_correlation_of_the_elites() -> None:
     assert statistics.correlation(rates, gammas) < -0.5
 
 
-def test_samples_stay_inside_whole_numbers_whole_and_what_is_no_number_is_not_sampled() -> None:
+def test_samples_stay_inside_whole_numbers_whole_and_what_is_no_number_is_not_sampled():
     ranges = {
         **RANGES,
         "epochs": IntegerInterval(2, 4, logarithmic=True),
@@ -91,7 +91,7 @@ def test_samples_stay_inside_whole_numbers_whole_and_what_is_no_number_is_not_sa
         assert all(ranges[name].contains(value) for name, value in drawn.items())
 
 
-def test_elites_that_are_all_alike_are_no_dead_end() -> None:
+def test_elites_that_are_all_alike_are_no_dead_end():
     random = Random(0)
     rates = [
         sample_around([{"learning_rate": 1e-3}] * 4, {"learning_rate": RATE}, random)
@@ -129,9 +129,7 @@ def propose(generator: type[Tournament], elites: list[Agent], seed: int = 0) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_losers_give_way_to_children_of_the_best_with_hyperparameters_around_the_elites(
-    seed: int,
-) -> None:
+def test_losers_give_way_to_children_of_the_best_with_hyperparameters_around_the_elites(seed):
     cohort = propose(Elites, EIGHT[:3:-1], seed)
     children = [each for each in cohort.members if isinstance(each, NewAgent)]
     assert [child.replaced.number for child in children if child.replaced] == [1, 2]
@@ -141,15 +139,15 @@ def test_losers_give_way_to_children_of_the_best_with_hyperparameters_around_the
         SPACE.check("ppo", child.hyperparameters)
 
 
-def test_the_center_is_the_elites_mean() -> None:
+def test_the_center_is_the_elites_mean():
     children = [new for seed in range(100) for new in propose(Elites, EIGHT[:3:-1], seed).created]
     rates = [math.log10(float(child.hyperparameters["learning_rate"])) for child in children]  # type: ignore[arg-type]
     assert statistics.mean(rates) == pytest.approx(-3.0, abs=0.1)
 
 
-def test_with_fewer_than_three_elites_it_is_the_tournament() -> None:
+def test_with_fewer_than_three_elites_it_is_the_tournament():
     assert propose(Elites, EIGHT[:5:-1]) == propose(Tournament, EIGHT[:5:-1])
 
 
-def test_the_same_seed_gives_the_same_children() -> None:
+def test_the_same_seed_gives_the_same_children():
     assert propose(Elites, EIGHT[:3:-1], 3) == propose(Elites, EIGHT[:3:-1], 3)

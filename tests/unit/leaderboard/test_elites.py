@@ -17,7 +17,7 @@ RANGES: dict[str, Range] = {
 }
 
 
-def test_mean_and_covariance_of_three() -> None:
+def test_mean_and_covariance_of_three():
     elites = [
         {"learning_rate": 1e-4, "clip_range": 0.1, "gamma": 0.99, "horizon": 16},
         {"learning_rate": 1e-3, "clip_range": 0.2, "gamma": 0.99, "horizon": 16},
@@ -35,13 +35,13 @@ def test_mean_and_covariance_of_three() -> None:
     assert statistics.count == 3
 
 
-def test_of_one_the_covariance_is_zero_and_of_none_so_is_the_mean() -> None:
+def test_of_one_the_covariance_is_zero_and_of_none_so_is_the_mean():
     one = elite_statistics([{"learning_rate": 1e-3, "clip_range": 0.2}], RANGES)
     assert one.covariance == ((0.0, 0.0), (0.0, 0.0))
     assert elite_statistics([], RANGES).mean == (0.0, 0.0)
 
 
-def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs() -> None:
+def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs():
     rounds = [
         RoundResult("fast", "a1", 1, 10.0, 5.0),
         RoundResult("fast", "a1", 2, 20.0, 5.0),
@@ -60,7 +60,7 @@ def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs() 
     assert (slow.lineage, slow.improvement, slow.cost_s) == ("slow", pytest.approx(1.0), 10.0)
 
 
-def test_a_lineage_that_gets_worse_does_not_improve() -> None:
+def test_a_lineage_that_gets_worse_does_not_improve():
     (lineage,) = lineage_statistics(
         [RoundResult("a", "a1", 1, 9.0, 1.0), RoundResult("a", "a1", 2, 3.0, 1.0)]
     )

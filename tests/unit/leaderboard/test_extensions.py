@@ -21,6 +21,7 @@ from podracer_core.evolution import (
     Tournament,
     Updater,
 )
+from support.errors import raises
 
 
 class Idle(Generator):
@@ -43,16 +44,16 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extensions, "entry_points", lambda group: found)
 
 
-def test_the_built_in_ones_are_entry_points_like_any_other() -> None:
+def test_the_built_in_ones_are_entry_points_like_any_other():
     assert load_class(GENERATORS, "tournament", Generator, "f") is Tournament  # type: ignore[type-abstract]
     assert load_class(UPDATERS, "lower_bound", Updater, "f") is LowerBoundUpdater  # type: ignore[type-abstract]
     assert load_class(UPDATERS, "mean", Updater, "f") is MeanUpdater  # type: ignore[type-abstract]
 
 
-def test_a_package_can_bring_its_own(installed: None) -> None:
+def test_a_package_can_bring_its_own(installed):
     assert load_class(GENERATORS, "Idle", Generator, "f") is Idle  # type: ignore[type-abstract]
 
 
-def test_what_is_no_generator_is_refused(installed: None) -> None:
-    with pytest.raises(InvalidInput, match=r"is no podracer_core\.evolution\.generator\.Generator"):
+def test_what_is_no_generator_is_refused(installed):
+    with raises(InvalidInput, "UNKNOWN_EXTENSION", field="evolution.generator"):
         load_class(GENERATORS, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]

@@ -17,7 +17,7 @@ def number(agent: Agent) -> float:
     return float(agent.number)
 
 
-def test_all_agents_are_made_at_once_and_pods_take_their_share() -> None:
+def test_all_agents_are_made_at_once_and_pods_take_their_share():
     arena = Arena(Generational, RULES)
     first, second, third = (arena.propose(places=3) for _ in range(3))
     assert [len(cohort.members) for cohort in (first, second, third)] == [3, 3, 2]
@@ -25,7 +25,7 @@ def test_all_agents_are_made_at_once_and_pods_take_their_share() -> None:
     assert arena.propose(places=3).members == ()
 
 
-def test_a_generation_begins_once_all_agents_have_ended_the_former_one() -> None:
+def test_a_generation_begins_once_all_agents_have_ended_the_former_one():
     arena = Arena(Generational, RULES)
     arena.propose(places=5)
     for agent in arena.training:
@@ -42,7 +42,7 @@ def test_a_generation_begins_once_all_agents_have_ended_the_former_one() -> None
     assert {member.generation for member in following.members} == {1}
 
 
-def test_the_worst_part_gives_way_to_mutated_children_of_the_best() -> None:
+def test_the_worst_part_gives_way_to_mutated_children_of_the_best():
     arena = Arena(Generational, replace(RULES, replaced_fraction=0.5))
     arena.propose()
     for agent in arena.training:
@@ -60,7 +60,7 @@ def test_the_worst_part_gives_way_to_mutated_children_of_the_best() -> None:
     assert children[0].reason.startswith("place 8 of 8 in generation 1; from a000")
 
 
-def test_selection_happens_once_a_generation_however_many_pods_ask() -> None:
+def test_selection_happens_once_a_generation_however_many_pods_ask():
     arena = Arena(Generational, RULES)
     for _ in range(5):
         for pod in range(4):
@@ -74,9 +74,7 @@ def test_selection_happens_once_a_generation_however_many_pods_ask() -> None:
     assert len(inherited(arena)) == 4 * 2
 
 
-def test_an_agent_that_failed_is_not_waited_for_and_its_place_is_filled_with_the_next_generation() -> (
-    None
-):
+def test_an_agent_that_failed_is_not_waited_for_and_its_place_is_filled_with_the_next_generation():
     arena = Arena(Generational, RULES)
     arena.propose()
     lost, *others = arena.training
@@ -92,7 +90,7 @@ def test_an_agent_that_failed_is_not_waited_for_and_its_place_is_filled_with_the
     assert lost not in vacant[0].parents
 
 
-def test_where_all_have_failed_a_new_population_begins() -> None:
+def test_where_all_have_failed_a_new_population_begins():
     arena = Arena(Generational, RULES)
     arena.propose()
     for agent in arena.training:
@@ -100,7 +98,7 @@ def test_where_all_have_failed_a_new_population_begins() -> None:
     assert len(arena.propose().members) == 8
 
 
-def test_a_pod_that_can_train_nothing_does_not_begin_the_next_generation() -> None:
+def test_a_pod_that_can_train_nothing_does_not_begin_the_next_generation():
     arena = Arena(Generational, replace(RULES, exploration=1.0))
     arena.propose()
     for agent in arena.training:
@@ -109,7 +107,7 @@ def test_a_pod_that_can_train_nothing_does_not_begin_the_next_generation() -> No
     assert len(arena.propose(algorithms=frozenset({"ppo"})).members) == 8
 
 
-def test_a_round_that_was_given_up_untrained_is_repeated_in_the_same_generation() -> None:
+def test_a_round_that_was_given_up_untrained_is_repeated_in_the_same_generation():
     arena = Arena(Generational, RULES)
     arena.propose(places=4)
     given_up = [agent.number for agent in arena.training]
@@ -121,7 +119,7 @@ def test_a_round_that_was_given_up_untrained_is_repeated_in_the_same_generation(
     assert len(arena.training) == 8
 
 
-def test_the_last_generation_is_the_last() -> None:
+def test_the_last_generation_is_the_last():
     arena = Arena(Generational, replace(RULES, generations=3))
     arena.train(number, rounds=3)
     assert {agent.generation for agent in arena.alive} == {3}
@@ -131,14 +129,14 @@ def test_the_last_generation_is_the_last() -> None:
     assert {agent.state for agent in arena.alive} == {State.WAITING}
 
 
-def test_without_a_limit_there_is_always_another() -> None:
+def test_without_a_limit_there_is_always_another():
     arena = Arena(Generational, RULES)
     arena.train(number, rounds=30)
     assert {agent.generation for agent in arena.alive} == {30}
 
 
 @pytest.mark.parametrize("pods", [1, 3, 7])
-def test_more_agents_than_pods_and_several_shapes(pods: int) -> None:
+def test_more_agents_than_pods_and_several_shapes(pods):
     """Each request gets one shape; every agent has had each generation once, however many cohorts
     that takes."""
     arena = Arena(Generational, replace(RULES, population=12, exploration=0.2, generations=6), WIDE)

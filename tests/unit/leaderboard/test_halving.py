@@ -56,19 +56,19 @@ def further(member: Agent, steps: int) -> Agent:
     return replace(member, env_steps=steps, rung=steps // 1000)
 
 
-def test_the_first_points_of_a_sobol_sequence() -> None:
+def test_the_first_points_of_a_sobol_sequence():
     points = [[coordinate(number, dimension) for dimension in range(3)] for number in range(4)]
     assert points == [[0.0] * 3, [0.5] * 3, [0.25, 0.75, 0.75], [0.75, 0.25, 0.25]]
 
 
 @pytest.mark.parametrize("dimension", range(DIMENSIONS))
-def test_each_coordinate_is_once_in_each_of_equal_parts(dimension: int) -> None:
+def test_each_coordinate_is_once_in_each_of_equal_parts(dimension):
     assert sorted(int(32 * coordinate(number, dimension)) for number in range(32, 64)) == list(
         range(32)
     )
 
 
-def test_a_portfolio_has_the_defaults_and_then_what_fills_the_space() -> None:
+def test_a_portfolio_has_the_defaults_and_then_what_fills_the_space():
     first = configuration(NARROW, "ppo", 0, seed=7)
     assert (first["learning_rate"], first["gamma"]) == (1e-3, 0.99)
     rates = [
@@ -84,20 +84,20 @@ def test_a_portfolio_has_the_defaults_and_then_what_fills_the_space() -> None:
         WIDE.check("a2c", configuration(WIDE, "a2c", number, seed=0))
 
 
-def test_the_first_population_is_fresh_and_trains_up_to_the_end_of_the_first_rung() -> None:
+def test_the_first_population_is_fresh_and_trains_up_to_the_end_of_the_first_rung():
     cohort = propose(Population((), 0, {}))
     assert [each.action for each in cohort.created] == [Action.FRESH] * 8
     young = [replace(agent(number, 1.0), env_steps=500) for number in (1, 2)]
     assert numbers(propose(population([*young, *EIGHT[2:]]))) == [1, 2], "the others wait for them"
 
 
-def test_the_best_third_goes_on_when_all_are_there() -> None:
+def test_the_best_third_goes_on_when_all_are_there():
     cohort = propose(population(EIGHT))
     assert (numbers(cohort), stopped(cohort), cohort.created) == ([6, 7, 8], [1, 2, 3, 4, 5], ())
     assert cohort.retired[0].reason == "stopped at place 8 of 8 in rung 1"
 
 
-def test_no_agent_is_stopped_while_one_still_trains() -> None:
+def test_no_agent_is_stopped_while_one_still_trains():
     last = replace(agent(1, 9.0), env_steps=500, state=State.TRAINING)
     cohort = propose(population([last, *EIGHT[1:]]), places=2)
     assert (numbers(cohort), stopped(cohort)) == ([6, 7], []), (
@@ -109,7 +109,7 @@ def test_no_agent_is_stopped_while_one_still_trains() -> None:
     )
 
 
-def test_what_was_never_judged_goes_first_and_what_is_pinned_never() -> None:
+def test_what_was_never_judged_goes_first_and_what_is_pinned_never():
     people = [
         replace(EIGHT[0], pinned=True),
         *EIGHT[1:7],
@@ -118,7 +118,7 @@ def test_what_was_never_judged_goes_first_and_what_is_pinned_never() -> None:
     assert stopped(propose(population(people))) == [8, 2, 3, 4, 5]
 
 
-def test_only_children_of_the_last_rung_are_made() -> None:
+def test_only_children_of_the_last_rung_are_made():
     three = [further(each, 3000) for each in EIGHT[5:]]
     elites = tuple(replace(each, state=State.RETIRED, best_score=99.0) for each in EIGHT[:2])
     people = replace(population(three, created=8), fresh_counts={"ppo": 8})
@@ -128,7 +128,7 @@ def test_only_children_of_the_last_rung_are_made() -> None:
     assert len(cohort.members) == 4
 
 
-def test_a_tournament_follows() -> None:
+def test_a_tournament_follows():
     """From the first child on."""
     four = [further(agent(number, float(number)), 4000) for number in (8, 9, 10, 11)]
     cohort = propose(population(four, created=11))
@@ -136,7 +136,7 @@ def test_a_tournament_follows() -> None:
     assert numbers(cohort) == [9, 10, 11]
 
 
-def test_a_job_ends_with_descendants_of_the_best() -> None:
+def test_a_job_ends_with_descendants_of_the_best():
     arena = Arena(Halving, RULES, NARROW, 3)
     arena.train(
         lambda each: 100.0 - each.number + each.env_steps / 1e6, rounds=14, pods=2, places=4
@@ -148,9 +148,7 @@ def test_a_job_ends_with_descendants_of_the_best() -> None:
 @pytest.mark.parametrize(
     ("generator", "adaptive"), [("halving", [False, True]), ("asha", [True, True])]
 )
-def test_rounds_are_adaptive_where_a_generator_needs_them(
-    generator: str, adaptive: list[bool]
-) -> None:
+def test_rounds_are_adaptive_where_a_generator_needs_them(generator, adaptive):
     rules = [
         Rules.of(Evolution(generator=generator), seed=0, updater="mean", algorithm_count=n)
         for n in (1, 2)
@@ -169,12 +167,12 @@ def asynchronous(agents: list[Agent], places: int = 8, population_size: int = 8)
     return AsynchronousHalving(NARROW, rules).propose(people, CohortRequest(places), Random(0))
 
 
-def test_asha_knows_the_curves_by_which_it_promotes_whatever_a_job_says() -> None:
+def test_asha_knows_the_curves_by_which_it_promotes_whatever_a_job_says():
     evolution = Evolution(generator="asha", adaptive_rounds=False)
     assert Rules.of(evolution, seed=0, updater="mean", algorithm_count=1).adaptive_rounds
 
 
-def test_asha_promotes_the_best_third_of_a_rung_and_finishes_what_is_between_rungs() -> None:
+def test_asha_promotes_the_best_third_of_a_rung_and_finishes_what_is_between_rungs():
     assert numbers(asynchronous(EIGHT)) == [7, 8]
     between = [further(EIGHT[0], 2000), *EIGHT[1:]]
     assert numbers(asynchronous(between)) == [1, 7, 8]
@@ -182,7 +180,7 @@ def test_asha_promotes_the_best_third_of_a_rung_and_finishes_what_is_between_run
     assert numbers(asynchronous(ended, places=1)) == [8], "the higher rung first"
 
 
-def test_asha_begins_more_agents_where_none_is_promoted_and_then_goes_on_with_the_best() -> None:
+def test_asha_begins_more_agents_where_none_is_promoted_and_then_goes_on_with_the_best():
     cohort = asynchronous(EIGHT[:2], places=3)
     assert ([each.action for each in cohort.created], numbers(cohort)) == ([Action.FRESH] * 3, [])
     assert numbers(asynchronous(EIGHT[:2], places=1, population_size=2)) == [2]

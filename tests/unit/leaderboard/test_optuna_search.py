@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-import pytest
-
 from podracer_core.catalogue import (
     Choice,
     Fixed,
@@ -94,7 +92,7 @@ def suggest(
     return [suggestions.suggest(None) for _ in range(count)]
 
 
-def test_suggestions_are_complete_and_inside_every_kind_of_range() -> None:
+def test_suggestions_are_complete_and_inside_every_kind_of_range():
     found = suggest(MANY, past(MANY, 30), 0, 40)
     assert {algorithm for algorithm, _ in found} == {"ppo", "sac"}
     for algorithm, values in found:
@@ -102,20 +100,20 @@ def test_suggestions_are_complete_and_inside_every_kind_of_range() -> None:
         MANY.check(algorithm, {**find_algorithm(algorithm).defaults(), **values})
 
 
-def test_an_algorithm_that_is_given_is_kept() -> None:
+def test_an_algorithm_that_is_given_is_kept():
     suggestions = Suggestions(
         MANY, RULES, Population((), 8, {}, history=tuple(past(MANY, 30))), make_sampler(RULES, 0)
     )
     assert {suggestions.suggest("sac")[0] for _ in range(10)} == {"sac"}
 
 
-def test_suggestions_come_nearer_to_what_was_good_than_chance() -> None:
+def test_suggestions_come_nearer_to_what_was_good_than_chance():
     rates = [float(values["learning_rate"]) for _, values in suggest(ONE, past(ONE, 40), 0, 20)]  # type: ignore[arg-type]
     misses = [abs(math.log10(rate / 1e-3)) for rate in rates]
     assert statistics.mean(misses) < 0.25  # of even draws it is 0.5
 
 
-def test_what_was_given_up_early_is_worse_than_anything_that_lives() -> None:
+def test_what_was_given_up_early_is_worse_than_anything_that_lives():
     """All of one rate were given up after a round, with scores that those of the other rate, which
     live, never had."""
     given_up = [
@@ -138,22 +136,20 @@ def test_what_was_given_up_early_is_worse_than_anything_that_lives() -> None:
     assert statistics.median(rates) < 1e-3
 
 
-def test_the_same_seed_gives_the_same_and_another_another() -> None:
+def test_the_same_seed_gives_the_same_and_another_another():
     history = past(MANY, 20)
     assert (
         suggest(MANY, history, 1, 5) == suggest(MANY, history, 1, 5) != suggest(MANY, history, 2, 5)
     )
 
 
-def test_nothing_is_printed(
-    capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
+def test_nothing_is_printed(capfd, recwarn):
     suggest(MANY, past(MANY, 20), 1, 2)
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
 
 
-def test_optuna_is_only_imported_when_something_is_suggested() -> None:
+def test_optuna_is_only_imported_when_something_is_suggested():
     code = "import podracer_core.evolution.optuna_search, sys; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
@@ -176,7 +172,7 @@ def propose(
     return [each for each in members if isinstance(each, Agent)], list(cohort.created)
 
 
-def test_it_trains_on_who_is_not_at_the_bottom_and_suggests_the_others() -> None:
+def test_it_trains_on_who_is_not_at_the_bottom_and_suggests_the_others():
     staying, new = propose()
     assert [each.number for each in staying] == [3, 4, 5, 6, 7, 8]
     assert [each.replaced.number for each in new if each.replaced] == [1, 2]
@@ -187,14 +183,14 @@ def test_it_trains_on_who_is_not_at_the_bottom_and_suggests_the_others() -> None
     assert propose() == propose()
 
 
-def test_with_the_exploration_probability_they_begin_from_nothing() -> None:
+def test_with_the_exploration_probability_they_begin_from_nothing():
     _, new = propose(replace(RULES, exploration=1.0))
     assert [(each.action, each.start, each.parents) for each in new] == [
         (Action.FRESH, Start.FRESH, ())
     ] * 2
 
 
-def test_weights_that_do_not_fit_are_not_taken() -> None:
+def test_weights_that_do_not_fit_are_not_taken():
     """All that live have the narrow network; an agent with the wide one begins from scratch."""
     space = SearchSpace(
         {"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "hidden_sizes": Choice(((8, 8), (16, 16)))}}

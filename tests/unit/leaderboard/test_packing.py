@@ -31,25 +31,25 @@ def sizes_tried(table: Mapping[int, float], most: int, first: int, rounds: int =
     return sizes
 
 
-def test_until_something_is_known_the_pod_may_be_full() -> None:
+def test_until_something_is_known_the_pod_may_be_full():
     assert member_limit({}, 16) == 16
     # one round may have been warming up
     assert member_limit({4: Throughput(1000.0, 10.0, 1.0)}, 16) == 16
 
 
-def test_nearly_free_packing_stays_full_after_one_look_at_less() -> None:
+def test_nearly_free_packing_stays_full_after_one_look_at_less():
     assert sizes_tried(MLP_ON_GPU, 8, first=8, rounds=10) == [8, 8, 8, 8, 4, 4, 8, 8, 8, 8]
 
 
 @pytest.mark.parametrize("table", [MLP_ON_GPU, PPO_ON_CPU])
-def test_where_a_cohort_begins_small_it_grows_while_that_pays(table: Mapping[int, float]) -> None:
+def test_where_a_cohort_begins_small_it_grows_while_that_pays(table):
     measured = {2: Throughput(table[2] * 20, 20.0, 2.0)}
     assert member_limit(measured, 16) == 4
     measured[4] = Throughput(table[4] * 20, 20.0, 2.0)
     assert member_limit(measured, 16) == 8
 
 
-def test_flat_throughput_does_not_grow_and_has_no_reason_to_shrink() -> None:
+def test_flat_throughput_does_not_grow_and_has_no_reason_to_shrink():
     assert sizes_tried(SAC_ON_CPU, 8, first=8)[-20:] == [8] * 20
     assert (
         member_limit({size: Throughput(SAC_ON_CPU[size] * 20, 20.0, 2.0) for size in (2, 4)}, 16)
@@ -57,12 +57,12 @@ def test_flat_throughput_does_not_grow_and_has_no_reason_to_shrink() -> None:
     )
 
 
-def test_what_is_slower_in_total_is_given_up() -> None:
+def test_what_is_slower_in_total_is_given_up():
     assert sizes_tried(TOO_LARGE, 8, first=8)[-20:] == [4] * 20
     assert sizes_tried(TOO_LARGE, 16, first=16)[-16:] == [4] * 16
 
 
-def test_a_larger_size_that_gains_little_is_the_last_one_tried() -> None:
+def test_a_larger_size_that_gains_little_is_the_last_one_tried():
     assert (
         member_limit(
             {size: Throughput(PPO_ON_CPU[size] * 20, 20.0, 2.0) for size in (4, 8, 16)}, 64
@@ -71,13 +71,13 @@ def test_a_larger_size_that_gains_little_is_the_last_one_tried() -> None:
     )
 
 
-def test_the_hard_limit_holds_whatever_has_been_measured() -> None:
+def test_the_hard_limit_holds_whatever_has_been_measured():
     measured = {size: Throughput(rate * 50, 50.0, 5.0) for size, rate in MLP_ON_GPU.items()}
     for most in range(1, 17):
         assert 1 <= member_limit(measured, most) <= most
 
 
-def test_a_machine_that_has_become_slower_is_noticed() -> None:
+def test_a_machine_that_has_become_slower_is_noticed():
     size = Throughput(0.0, 0.0, 0.0)
     for _ in range(40):
         size = size.with_member(1000, 1.0, 4)

@@ -26,33 +26,33 @@ def entry(
 FULL = [entry("a", 4.0), entry("b", 3.0), entry("c", 2.0)]
 
 
-def test_there_is_room() -> None:
+def test_there_is_room():
     admission = admit(FULL, entry("d", 3.5), size=4, lineage_limit=2)
     assert (admission.is_admitted, admission.rank, admission.removed) == (True, 2, ())
 
 
-def test_a_better_one_takes_the_place_of_the_worst() -> None:
+def test_a_better_one_takes_the_place_of_the_worst():
     admission = admit(FULL, entry("d", 5.0), size=3, lineage_limit=2)
     assert (admission.rank, [former.agent for former in admission.removed]) == (1, ["c"])
 
 
-def test_an_equal_one_stays_outside() -> None:
+def test_an_equal_one_stays_outside():
     admission = admit(FULL, entry("d", 2.0), size=3, lineage_limit=2)
     assert not admission.is_admitted
     assert "2 against 2 of the worst of a full board" in admission.reason
 
 
-def test_an_equal_bound_with_a_better_mean_enters() -> None:
+def test_an_equal_bound_with_a_better_mean_enters():
     assert admit(FULL, entry("d", 2.0, mean=1.0), size=3, lineage_limit=2).rank == 3
 
 
-def test_an_agent_has_one_place_and_only_its_best() -> None:
+def test_an_agent_has_one_place_and_only_its_best():
     assert not admit(FULL, entry("b", 2.5), size=4, lineage_limit=2).is_admitted
     better = admit(FULL, entry("b", 6.0), size=4, lineage_limit=2)
     assert (better.rank, [former.score for former in better.removed]) == (1, [3.0])
 
 
-def test_a_lineage_has_its_limit() -> None:
+def test_a_lineage_has_its_limit():
     board = [entry("a1", 9.0, "a"), entry("a2", 8.0, "a")]
     assert not admit(board, entry("a3", 7.0, "a"), size=4, lineage_limit=2).is_admitted
     admission = admit(board, entry("a3", 8.5, "a"), size=4, lineage_limit=2)
@@ -60,7 +60,7 @@ def test_a_lineage_has_its_limit() -> None:
     assert admit(board, entry("b", 1.0, "b"), size=4, lineage_limit=2).rank == 3
 
 
-def test_of_equal_ones_the_earlier_stands_first() -> None:
+def test_of_equal_ones_the_earlier_stands_first():
     board = [
         entry("late", 1.0, order=7),
         entry("early", 1.0, order=3),
@@ -69,7 +69,7 @@ def test_of_equal_ones_the_earlier_stands_first() -> None:
     assert [each.agent for each in ranked(board)] == ["mean", "early", "late"]
 
 
-def test_what_it_takes_to_enter() -> None:
+def test_what_it_takes_to_enter():
     assert admission_score(FULL, size=4) is None
     assert admission_score(FULL, size=3) == 2.0
 
@@ -78,7 +78,7 @@ def names(board: list[Entry]) -> list[str]:
     return [each.agent for each in board]
 
 
-def test_the_first_place_is_the_best_confirmed_ones() -> None:
+def test_the_first_place_is_the_best_confirmed_ones():
     lucky = entry("lucky", 9.0)
     good = entry("good", 8.0)
     known = entry("known", 5.0)
@@ -89,7 +89,7 @@ def test_the_first_place_is_the_best_confirmed_ones() -> None:
     assert names(ranked([good, known, lucky, sure])) == ["sure", "lucky", "good", "known"]
 
 
-def test_who_has_the_best_score_claims_the_first_place_until_it_is_confirmed() -> None:
+def test_who_has_the_best_score_claims_the_first_place_until_it_is_confirmed():
     board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
     assert claims_first(board, entry("lucky", 9.0))
     assert claims_first([], entry("only", 1.0))
@@ -101,7 +101,7 @@ def test_who_has_the_best_score_claims_the_first_place_until_it_is_confirmed() -
     assert not claims_first(board, entry("lucky", 9.0, confirmed=True)), "it has been confirmed"
 
 
-def test_the_only_confirmed_one_gives_way_last() -> None:
+def test_the_only_confirmed_one_gives_way_last():
     board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
     admission = admit(board, entry("lucky", 9.0), size=2, lineage_limit=2)
     assert (admission.rank, names(list(admission.removed))) == (2, ["good"])
@@ -112,7 +112,7 @@ def test_the_only_confirmed_one_gives_way_last() -> None:
 
 
 @pytest.mark.parametrize("score", [1.0, 6.5, 20.0])
-def test_a_confirmed_one_comes_in_like_any_other(score: float) -> None:
+def test_a_confirmed_one_comes_in_like_any_other(score):
     board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
     rank = admit(board, entry("sure", score, confirmed=True), size=3, lineage_limit=2).rank
     assert rank == (1 if score > 5.0 else 3)
@@ -124,9 +124,7 @@ confirmations = st.lists(
 
 
 @given(confirmations)
-def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(
-    drawn: list[tuple[float, float, bool]],
-) -> None:
+def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(drawn):
     board = [
         Entry(f"a{order}", f"a{order}", score, mean, order, confirmed)
         for order, (score, mean, confirmed) in enumerate(drawn)
@@ -154,9 +152,7 @@ submissions = st.lists(
 
 
 @given(submissions, st.integers(1, 6), st.integers(1, 6))
-def test_any_history_keeps_the_board_in_its_limits_and_never_loses_the_best(
-    history: list[tuple[int, int, float]], size: int, limit: int
-) -> None:
+def test_any_history_keeps_the_board_in_its_limits_and_never_loses_the_best(history, size, limit):
     board: list[Entry] = []
     best = float("-inf")
     for order, (agent, lineage, score) in enumerate(history):

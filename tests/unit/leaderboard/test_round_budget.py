@@ -20,14 +20,14 @@ BY_STEPS = Rules(round=Round(env_steps=1000))
 BY_TIME = Rules(round=Round(seconds=15.0))
 
 
-def test_it_is_what_the_job_wants_and_longer_for_agents_that_improve() -> None:
+def test_it_is_what_the_job_wants_and_longer_for_agents_that_improve():
     assert round_budget(BY_STEPS) == RoundBudget(1000, 0.0)
     assert round_budget(BY_TIME) == RoundBudget(0, 15.0)
     assert round_budget(BY_STEPS, 2.5) == RoundBudget(2500, 0.0)
     assert round_budget(BY_TIME, 4.0) == RoundBudget(0, 60.0)
 
 
-def test_nothing_left_and_too_little_for_all() -> None:
+def test_nothing_left_and_too_little_for_all():
     assert Remaining(env_steps=0).is_nothing
     assert Remaining(cost_s=0.0).is_nothing
     assert not Remaining().is_nothing
@@ -48,15 +48,15 @@ def test_nothing_left_and_too_little_for_all() -> None:
         ([9.0, 5.0, 6.0, 10.0], 2.0),
     ],
 )
-def test_records_in_a_row_double_a_round(curve: list[float], times: float) -> None:
+def test_records_in_a_row_double_a_round(curve, times):
     assert agent_stretch(curve) == times
 
 
-def test_a_cohort_trains_for_the_mean_of_what_its_members_deserve() -> None:
+def test_a_cohort_trains_for_the_mean_of_what_its_members_deserve():
     assert cohort_stretch([[1.0, 2.0, 3.0], [3.0, 2.0], [], [1.0, 2.0]]) == (4 + 1 + 1 + 2) / 4
     assert cohort_stretch([]) == 1.0
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=8))
-def test_a_round_is_never_shorter_and_at_most_four_times_as_long(curves: list[list[float]]) -> None:
+def test_a_round_is_never_shorter_and_at_most_four_times_as_long(curves):
     assert 1.0 <= cohort_stretch(curves) <= 4.0

@@ -52,15 +52,13 @@ def check(space: SearchSpace, hyperparameters: Mapping[str, object]) -> None:
 
 
 @given(spaces(), st.integers(0, 2**32))
-def test_every_new_agent_is_complete_and_inside(space: SearchSpace, seed: int) -> None:
+def test_every_new_agent_is_complete_and_inside(space, seed):
     check(space, space.sample("ppo", Random(seed)))
     check(space, space.defaults("ppo", Random(seed)))
 
 
 @given(spaces(), st.integers(0, 2**32))
-def test_generations_of_mutation_stay_inside_and_keep_the_shape(
-    space: SearchSpace, seed: int
-) -> None:
+def test_generations_of_mutation_stay_inside_and_keep_the_shape(space, seed):
     random = Random(seed)
     hyperparameters = space.sample("ppo", random)
     shape = shape_of("ppo", hyperparameters)
@@ -71,14 +69,14 @@ def test_generations_of_mutation_stay_inside_and_keep_the_shape(
 
 
 @given(spaces(), st.integers(0, 2**32))
-def test_a_donor_is_never_changed(space: SearchSpace, seed: int) -> None:
+def test_a_donor_is_never_changed(space, seed):
     donor = space.sample("ppo", Random(seed))
     before = dict(donor)
     space.mutate("ppo", donor, Random(seed))
     assert donor == before
 
 
-def test_the_first_agent_takes_the_defaults_where_the_search_allows_them() -> None:
+def test_the_first_agent_takes_the_defaults_where_the_search_allows_them():
     ranges: dict[str, Range] = {
         "learning_rate": Interval(1e-4, 1e-2, True),
         "gamma": Choice((0.9, 0.95)),
@@ -89,7 +87,7 @@ def test_the_first_agent_takes_the_defaults_where_the_search_allows_them() -> No
     assert first["gamma"] in (0.9, 0.95)
 
 
-def test_only_what_a_member_has_to_itself_is_mutated() -> None:
+def test_only_what_a_member_has_to_itself_is_mutated():
     ranges: dict[str, Range] = {
         "learning_rate": Interval(1e-4, 1e-2, True),
         "gamma": Fixed(0.95),
@@ -98,7 +96,7 @@ def test_only_what_a_member_has_to_itself_is_mutated() -> None:
     assert SearchSpace({"ppo": 1.0}, {"ppo": ranges}).mutable("ppo") == ["learning_rate"]
 
 
-def test_the_shape_is_everything_that_a_cohort_shares() -> None:
+def test_the_shape_is_everything_that_a_cohort_shares():
     algorithm, shared = shape_of("ppo", PPO.defaults())
     assert algorithm == "ppo"
     assert {"horizon", "minibatch_size", "epochs", "hidden_sizes", "activation"} <= {
@@ -108,9 +106,7 @@ def test_the_shape_is_everything_that_a_cohort_shares() -> None:
 
 
 @given(space=spaces(), seed=st.integers(0, 2**32))
-def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(
-    space: SearchSpace, seed: int
-) -> None:
+def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(space, seed):
     random = Random(seed)
     first, second = space.sample("ppo", random), space.defaults("ppo", random)
     mutation = space.mutate("ppo", first, random)
@@ -127,9 +123,7 @@ def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(
 
 
 @given(space=spaces(), seed=st.integers(0, 2**32))
-def test_varying_changes_one_hyperparameter_of_its_scope_at_most(
-    space: SearchSpace, seed: int
-) -> None:
+def test_varying_changes_one_hyperparameter_of_its_scope_at_most(space, seed):
     random = Random(seed)
     parent = space.sample("ppo", random)
     scopes = {knob.name: knob.scope for knob in PPO.hyperparameters}
@@ -144,7 +138,7 @@ def test_varying_changes_one_hyperparameter_of_its_scope_at_most(
             )
 
 
-def test_crossing_takes_each_from_one_parent_and_both_have_a_say() -> None:
+def test_crossing_takes_each_from_one_parent_and_both_have_a_say():
     space = SearchSpace(
         {"ppo": 1.0},
         {"ppo": {"learning_rate": Interval(1e-4, 1e-2), "gamma": Interval(0.9, 0.999)}},
@@ -168,7 +162,7 @@ def test_crossing_takes_each_from_one_parent_and_both_have_a_say() -> None:
         ({"gama": 0.9}, "missing or unknown: gama"),
     ],
 )
-def test_what_is_outside_is_named(changes: dict[str, object], expected: str) -> None:
+def test_what_is_outside_is_named(changes, expected):
     space = SearchSpace({"ppo": 1.0}, {"ppo": {"gamma": Interval(0.9, 0.999)}})
     with pytest.raises(InvalidInput, match=expected):
         space.check("ppo", {**PPO.defaults(), **changes})  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from support.new_database import new_database
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from synthetic.landscapes import LANDSCAPES, Drift, Landscape, Mixed, SlowStarters
+from synthetic.landscapes import LANDSCAPES, Drift, Mixed, SlowStarters
 from synthetic.pool import Setting, run_job
 
 GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha")
@@ -55,30 +55,26 @@ async def gains(
 
 
 @pytest.mark.thorough
-async def test_every_generator_beats_random_search(database: Database) -> None:
+async def test_every_generator_beats_random_search(database):
     for generator, gained in (await gains(database, seeds=4, rounds=40, population=4)).items():
         assert statistics.median(gained) > 0, (generator, gained)
 
 
 @pytest.mark.slow
-async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(
-    database: Database,
-) -> None:
+async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(database):
     for generator, gained in (await gains(database, seeds=12, rounds=64, population=8)).items():
         won, lost = sum(gain > 0 for gain in gained), sum(gain < 0 for gain in gained)
         assert won >= max(8, (2 if generator == "asha" else 3) * lost), (generator, gained)
 
 
-async def test_the_same_seed_and_order_of_completions_give_the_same_job(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_the_same_seed_and_order_of_completions_give_the_same_job(database, tmp_path):
     setting = Setting(Drift, "search", 1, rounds=32)
     first = await run_job(database, setting)
     async with open_database(f"sqlite:///{tmp_path}/another.sqlite", MIGRATIONS) as another:
         assert await run_job(another, setting) == first
 
 
-async def test_a_budget_is_used_up_and_not_exceeded(database: Database) -> None:
+async def test_a_budget_is_used_up_and_not_exceeded(database):
     outcome = await run_job(
         database, Setting(Drift, "tournament", 0, rounds=30, evolution={"adaptive_rounds": True})
     )
@@ -87,7 +83,7 @@ async def test_a_budget_is_used_up_and_not_exceeded(database: Database) -> None:
 
 
 @pytest.mark.parametrize("landscape", LANDSCAPES)
-def test_training_is_a_known_function(landscape: type[Landscape]) -> None:
+def test_training_is_a_known_function(landscape):
     drawn = landscape(Random(3))
     values = {"learning_rate": 1e-3, "gamma": 0.95, "clip_range": 0.2, "epochs": 4}
     once = drawn.train(drawn.fresh, "ppo", values, 4.0)
@@ -97,7 +93,7 @@ def test_training_is_a_known_function(landscape: type[Landscape]) -> None:
     assert landscape(Random(3)).train(drawn.fresh, "ppo", values, 4.0) == once
 
 
-def test_slow_starters_begin_worst_and_end_best() -> None:
+def test_slow_starters_begin_worst_and_end_best():
     drawn = SlowStarters(Random(0))
     curves = {}
     for gamma in (0.9, 0.999):
@@ -109,7 +105,7 @@ def test_slow_starters_begin_worst_and_end_best() -> None:
     assert curves[0.999][-1] > 1.5 * curves[0.9][-1]
 
 
-def test_what_is_best_in_the_drifting_landscape_changes_as_an_agent_learns() -> None:
+def test_what_is_best_in_the_drifting_landscape_changes_as_an_agent_learns():
     drawn = Drift(Random(0))
 
     def gain(skill: float, rate: float, gamma: float) -> float:

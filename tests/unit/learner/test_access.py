@@ -38,7 +38,7 @@ def served(commands: Commands, question: Callable[[], Any]) -> Any:
         return future.result()
 
 
-def test_the_main_thread_answers() -> None:
+def test_the_main_thread_answers():
     commands, current = Commands(), FakeRound()
     with commands.serving(current):
         agents, version, tensors = served(commands, lambda: commands.fetch_policy("b"))
@@ -49,19 +49,19 @@ def test_the_main_thread_answers() -> None:
         assert [reference.prefix for reference in references] == ["2/", "0/"]
 
 
-def test_strangers_are_not_found() -> None:
+def test_strangers_are_not_found():
     commands = Commands()
     with commands.serving(FakeRound()), pytest.raises(NotFound, match="zz"):
         served(commands, lambda: commands.checkpoint(["zz"]))
 
 
-def test_between_rounds_questions_are_refused() -> None:
+def test_between_rounds_questions_are_refused():
     commands = Commands()
     with pytest.raises(PreconditionFailed):
         commands.fetch_policy("")
 
 
-def test_a_question_that_comes_as_the_round_ends_is_refused() -> None:
+def test_a_question_that_comes_as_the_round_ends_is_refused():
     commands = Commands()
     asked = threading.Event()
 

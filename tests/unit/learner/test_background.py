@@ -10,7 +10,7 @@ import pytest
 from podracer_learner.background import BackgroundTask
 
 
-def test_the_result_and_every_kind_of_end_come_to_the_caller() -> None:
+def test_the_result_and_every_kind_of_end_come_to_the_caller():
     assert BackgroundTask(lambda: 3, "sum").result() == 3
     with pytest.raises(ZeroDivisionError):
         BackgroundTask(lambda: 1 // 0, "mistake").result()
@@ -18,7 +18,7 @@ def test_the_result_and_every_kind_of_end_come_to_the_caller() -> None:
         BackgroundTask(sys.exit, "exit").result()
 
 
-def test_check_gives_up_while_the_task_goes_on() -> None:
+def test_check_gives_up_while_the_task_goes_on():
     end = threading.Event()
 
     def check() -> None:

@@ -60,9 +60,7 @@ def writer(store: FolderStore) -> CheckpointWriter:
     )
 
 
-def test_a_checkpoint_alone_can_act_and_tells_everything(
-    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
-) -> None:
+def test_a_checkpoint_alone_can_act_and_tells_everything(writer, store, algorithm):
     result = EvaluationResult((1.0, 2.0), (10, 20), (5, 6))
     write = MemberWrite(0, 64, algorithm.member_state(0), {"step_count": torch.tensor(4)}, result)
     (reference,) = writer.write([write])
@@ -81,9 +79,7 @@ def test_a_checkpoint_alone_can_act_and_tells_everything(
     assert torch.equal(actor.greedy(observation), algorithm.actor.member(0).greedy(observation))
 
 
-def test_several_members_at_once_come_back_in_order(
-    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
-) -> None:
+def test_several_members_at_once_come_back_in_order(writer, store, algorithm):
     references = writer.write(
         [MemberWrite(member, 64, algorithm.member_state(member)) for member in (1, 0)]
     )
@@ -92,26 +88,20 @@ def test_several_members_at_once_come_back_in_order(
     assert [int(one.groups["random"]["seed"]) for one in loaded] == [2, 1]
 
 
-def test_the_same_state_again_is_the_same_checkpoint(
-    writer: CheckpointWriter, algorithm: Algorithm
-) -> None:
+def test_the_same_state_again_is_the_same_checkpoint(writer, algorithm):
     write = MemberWrite(0, 64, algorithm.member_state(0))
     first, second = writer.write([write])[0], writer.write([write])[0]
     assert first.manifest_sha256 == second.manifest_sha256
 
 
-def test_a_reference_with_another_hash_is_refused(
-    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
-) -> None:
+def test_a_reference_with_another_hash_is_refused(writer, store, algorithm):
     (reference,) = writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
     reference.manifest_sha256 = "0" * 64
     with pytest.raises(DataCorrupted):
         read_references(store, [reference])
 
 
-def test_transitions_that_have_been_committed_are_not_written_again(
-    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
-) -> None:
+def test_transitions_that_have_been_committed_are_not_written_again(writer, store, algorithm):
     shape = (1, 4, 100, 40_000)
     replay = Replay(shape[3], next(rollouts(shape, 1)))
 
@@ -144,7 +134,7 @@ def test_transitions_that_have_been_committed_are_not_written_again(
     assert parts(write(500)) == 20 - 15
 
 
-def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algorithm) -> None:
+def test_a_name_that_is_no_agents_is_refused(store, algorithm):
     info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
@@ -157,9 +147,7 @@ def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algo
 
 
 @pytest.mark.parametrize("evaluator", ["", "success_rate"])
-def test_a_checkpoint_tells_what_judges_it_unless_greedy_episodes_do(
-    store: FolderStore, algorithm: Algorithm, evaluator: str
-) -> None:
+def test_a_checkpoint_tells_what_judges_it_unless_greedy_episodes_do(store, algorithm, evaluator):
     info = BUILT_IN_ENVIRONMENTS["CartPole-v1"]
     spaces = info.observation_space, info.action_space
     writer = CheckpointWriter(store, AGENTS, COHORT, "uid7", 5, SPEC, spaces, evaluator=evaluator)
@@ -168,7 +156,7 @@ def test_a_checkpoint_tells_what_judges_it_unless_greedy_episodes_do(
     assert loaded.metadata.get("evaluator", "") == evaluator
 
 
-def test_steps_before_a_lease_are_those_of_the_checkpoint_it_resumes() -> None:
+def test_steps_before_a_lease_are_those_of_the_checkpoint_it_resumes():
     agent = agent_pb2.AgentSpec(env_steps=70)
     assert base_env_steps(agent) == 70
     agent.resume.env_steps = 50

@@ -20,17 +20,13 @@ def config(**settings: str | bool) -> LearnerConfig:
 @pytest.mark.parametrize(
     ("host", "name"), [("4f0c", "4f0c"), ("My_host.example", "My_host.example"), ("-ä ", "pod")]
 )
-def test_a_pod_without_a_name_has_its_hosts(
-    host: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_without_a_name_has_its_hosts(host, name, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     assert config().pod_name() == f"projects/default/pods/{name}"
     assert config(pod="projects/p/pods/x").pod_name() == "projects/p/pods/x"
 
 
-def test_who_listens_everywhere_is_reached_by_the_hosts_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_listens_everywhere_is_reached_by_the_hosts_name(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "4f0c")
     assert config().reachable_address("0.0.0.0:50051") == "4f0c:50051"
     assert config().reachable_address("[::]:50051") == "4f0c:50051"
@@ -43,9 +39,7 @@ def test_who_listens_everywhere_is_reached_by_the_hosts_name(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_fused_pod_starts_users_code_only_with_landlock(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fused_pod_starts_users_code_only_with_landlock(version, monkeypatch):
     monkeypatch.setattr(module, "landlock_version", lambda: version)
     assert config(layout="fused", allow_user_code=True).runs_user_code is (version > 0)
     assert not config(layout="fused").runs_user_code

@@ -58,7 +58,7 @@ def asked(
 
 
 class TestLeaseWork:
-    def test_it_asks_until_there_is_work(self) -> None:
+    def test_it_asks_until_there_is_work(self):
         lease, ids = asked(
             [pod_service_pb2.LeaseWorkResponse(), pod_service_pb2.LeaseWorkResponse(), leased("l")]
         )
@@ -66,17 +66,17 @@ class TestLeaseWork:
         assert lease.name == "l"
         assert len(set(ids)) == 3
 
-    def test_an_unanswered_request_is_repeated_under_its_id(self) -> None:
+    def test_an_unanswered_request_is_repeated_under_its_id(self):
         lease, ids = asked([Unavailable("away"), Unavailable("away"), leased("l")])
         assert lease is not None
         assert len(ids) == 3
         assert len(set(ids)) == 1
 
-    def test_a_wrong_token_is_not_tried_again(self) -> None:
+    def test_a_wrong_token_is_not_tried_again(self):
         with pytest.raises(Unauthenticated):
             asked([Unauthenticated("who are you?"), leased("l")])
 
-    def test_stop_ends_the_wait_at_once(self) -> None:
+    def test_stop_ends_the_wait_at_once(self):
         stop = threading.Event()
         threading.Timer(0.1, stop.set).start()
         lease, _ = asked([], stop)
@@ -111,9 +111,7 @@ def make_control(guard: LeaseGuard, calls: list[Any]) -> Callable[..., LeaseCont
 
 
 class TestLeaseControl:
-    def test_every_call_names_the_lease_and_carries_its_token(
-        self, make_control: Callable[..., LeaseControl], calls: list[Any]
-    ) -> None:
+    def test_every_call_names_the_lease_and_carries_its_token(self, make_control, calls):
         control = make_control([])
         control.commit([])
         control.complete(pod_service_pb2.CompleteWorkRequest())
@@ -123,23 +121,17 @@ class TestLeaseControl:
             assert dict(options["metadata"])["authorization"] == "Bearer lease.token"
             assert 0 < options["timeout"] <= 10
 
-    def test_what_must_land_is_repeated(
-        self, make_control: Callable[..., LeaseControl], calls: list[Any]
-    ) -> None:
+    def test_what_must_land_is_repeated(self, make_control, calls):
         make_control([Unavailable("away"), Unavailable("away")]).commit([])
         assert len(calls) == 3
 
-    def test_nothing_is_repeated_once_the_lease_is_gone(
-        self, make_control: Callable[..., LeaseControl], calls: list[Any], guard: LeaseGuard
-    ) -> None:
+    def test_nothing_is_repeated_once_the_lease_is_gone(self, make_control, calls, guard):
         control = make_control([Unavailable("away")] * 1000)
         threading.Timer(0.2, lambda: guard.revoke("expired")).start()
         with pytest.raises(Fenced):
             control.complete(pod_service_pb2.CompleteWorkRequest())
 
-    def test_nothing_is_sent_at_all_without_a_lease(
-        self, make_control: Callable[..., LeaseControl], calls: list[Any], guard: LeaseGuard
-    ) -> None:
+    def test_nothing_is_sent_at_all_without_a_lease(self, make_control, calls, guard):
         guard.revoke("expired")
         control = make_control([])
         with pytest.raises(Fenced):
@@ -147,16 +139,12 @@ class TestLeaseControl:
         control.release(cohort_pb2.Problem())
         assert not calls
 
-    def test_a_refusal_is_final(
-        self, make_control: Callable[..., LeaseControl], calls: list[Any]
-    ) -> None:
+    def test_a_refusal_is_final(self, make_control, calls):
         with pytest.raises(Fenced):
             make_control([Fenced("a newer lease")]).commit([])
         assert len(calls) == 1
 
-    def test_a_release_that_fails_is_left_to_expiry(
-        self, make_control: Callable[..., LeaseControl], guard: LeaseGuard
-    ) -> None:
+    def test_a_release_that_fails_is_left_to_expiry(self, make_control, guard):
         make_control([Unavailable("away")]).release(cohort_pb2.Problem())
         with pytest.raises(Fenced):
             guard.check()

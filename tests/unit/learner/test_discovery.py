@@ -32,7 +32,7 @@ def directory(names: Names, *addresses: str) -> WorkerDirectory:
     return WorkerDirectory(addresses, None, OPTIONS, names.resolve)
 
 
-def test_names_stand_for_all_their_addresses_and_are_resolved_again() -> None:
+def test_names_stand_for_all_their_addresses_and_are_resolved_again():
     names = Names(pool=["10.0.0.1", "10.0.0.2"], more=["10.0.0.2", "fd00::7"])
     found = directory(
         names, "dns:///pool:7700", "unix:///run/w.sock", "more:7700", "127.0.0.1:9", "localhost:8"
@@ -55,9 +55,7 @@ def test_names_stand_for_all_their_addresses_and_are_resolved_again() -> None:
     ]
 
 
-def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(caplog):
     names = Names()
     found = directory(names, "pool:7700")
     assert found.addresses() == found.addresses() == []
@@ -70,17 +68,17 @@ def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "http://a:1", "host:0"])
-def test_a_malformed_address_is_refused_at_once(address: str) -> None:
+def test_a_malformed_address_is_refused_at_once(address):
     with pytest.raises(InvalidInput, match="address"):
         directory(Names(), address)
 
 
-def test_plain_text_leaves_the_machine_only_where_it_may() -> None:
+def test_plain_text_leaves_the_machine_only_where_it_may():
     with pytest.raises(InvalidInput, match="without TLS"):
         WorkerDirectory(["pool:7700"], None, ChannelOptions())
 
 
-def test_a_worker_with_addresses_of_both_families_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_with_addresses_of_both_families_is_one(monkeypatch):
     v4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 7700))
     v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", 7700, 0, 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [v6, v4])

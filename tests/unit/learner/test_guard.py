@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,13 +29,13 @@ def guard(clock: Clock) -> LeaseGuard:
     return LeaseGuard("projects/p/leases/l", 7, clock)
 
 
-def test_nothing_is_ours_before_the_first_renewal(guard: LeaseGuard) -> None:
-    with pytest.raises(Fenced, match="not been renewed"):
+def test_nothing_is_ours_before_the_first_renewal(guard):
+    with pytest.raises(Fenced, match="renewed"):
         guard.check()
     assert guard.remaining_s == 0.0
 
 
-def test_the_term_counts_from_when_the_renewal_was_sent(guard: LeaseGuard, clock: Clock) -> None:
+def test_the_term_counts_from_when_the_renewal_was_sent(guard, clock):
     clock.now = 103.0  # the answer took 3 s
     guard.extend(100.0, 10.0)
     clock.now = 108.9  # 10 s, less a margin of 1 s
@@ -46,7 +45,7 @@ def test_the_term_counts_from_when_the_renewal_was_sent(guard: LeaseGuard, clock
         guard.check()
 
 
-def test_renewals_carry_it_on(guard: LeaseGuard, clock: Clock) -> None:
+def test_renewals_carry_it_on(guard, clock):
     guard.extend(100.0, 10.0)
     for _ in range(20):
         clock.now += 3.3
@@ -54,9 +53,7 @@ def test_renewals_carry_it_on(guard: LeaseGuard, clock: Clock) -> None:
         guard.check()
 
 
-def test_a_renewal_that_comes_after_the_end_brings_nothing_back(
-    guard: LeaseGuard, clock: Clock
-) -> None:
+def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard, clock):
     guard.extend(100.0, 10.0)
     clock.now = 120.0  # stopped for 20 s
     with pytest.raises(Fenced):
@@ -65,9 +62,7 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(
         guard.check()
 
 
-def test_expired_stays_expired_even_without_a_check_in_between(
-    guard: LeaseGuard, clock: Clock
-) -> None:
+def test_expired_stays_expired_even_without_a_check_in_between(guard, clock):
     guard.extend(100.0, 10.0)
     clock.now = 120.0
     with pytest.raises(Fenced):
@@ -76,15 +71,13 @@ def test_expired_stays_expired_even_without_a_check_in_between(
         guard.extend(120.0, 10.0)
 
 
-def test_an_answer_that_took_longer_than_the_term_gives_nothing(
-    guard: LeaseGuard, clock: Clock
-) -> None:
+def test_an_answer_that_took_longer_than_the_term_gives_nothing(guard, clock):
     clock.now = 112.0
     with pytest.raises(Fenced):
         guard.extend(100.0, 10.0)
 
 
-def test_a_late_answer_does_not_shorten_a_newer_one(guard: LeaseGuard, clock: Clock) -> None:
+def test_a_late_answer_does_not_shorten_a_newer_one(guard, clock):
     clock.now = 105.0
     guard.extend(104.0, 10.0)
     guard.extend(100.0, 10.0)
@@ -92,7 +85,7 @@ def test_a_late_answer_does_not_shorten_a_newer_one(guard: LeaseGuard, clock: Cl
     guard.check()
 
 
-def test_a_revoked_lease_says_why(guard: LeaseGuard) -> None:
+def test_a_revoked_lease_says_why(guard):
     guard.extend(100.0, 10.0)
     guard.revoke("a newer lease holds the work")
     with pytest.raises(Fenced, match="a newer lease"):
@@ -100,14 +93,12 @@ def test_a_revoked_lease_says_why(guard: LeaseGuard) -> None:
     assert guard.remaining_s == 0.0
 
 
-def test_short_terms_keep_a_tenth(guard: LeaseGuard, clock: Clock) -> None:
+def test_short_terms_keep_a_tenth(guard, clock):
     guard.extend(100.0, 1.0)
     assert guard.remaining_s == pytest.approx(0.9)
 
 
-def test_the_store_takes_nothing_once_the_lease_is_gone(
-    guard: LeaseGuard, clock: Clock, tmp_path: Path
-) -> None:
+def test_the_store_takes_nothing_once_the_lease_is_gone(guard, clock, tmp_path):
     folder = FolderStore(tmp_path)
     store = FencedStore(folder, guard, lambda: None, 0.0)
     with pytest.raises(Fenced):
@@ -139,7 +130,7 @@ class AwayStore(FolderStore):
         yield from super().read_chunks(key, chunk_bytes)
 
 
-def test_a_store_that_is_away_is_waited_for(guard: LeaseGuard, tmp_path: Path) -> None:
+def test_a_store_that_is_away_is_waited_for(guard, tmp_path):
     away = AwayStore(tmp_path)
     away.put("key", b"value")
     store = FencedStore(away, guard, lambda: None, 30.0)
@@ -154,7 +145,7 @@ def test_a_store_that_is_away_is_waited_for(guard: LeaseGuard, tmp_path: Path) -
         store.get("absent")
 
 
-def test_waiting_for_the_store_has_an_end(guard: LeaseGuard, tmp_path: Path) -> None:
+def test_waiting_for_the_store_has_an_end(guard, tmp_path):
     away = AwayStore(tmp_path)
     away.failures = 1 << 30
     with pytest.raises(Unavailable):

@@ -95,28 +95,24 @@ def evaluation(name: str, agent: str, *, look: bool) -> agent_pb2.Evaluation:
     return agent_pb2.Evaluation(evaluation_id=name, agent=agent, purpose=purpose)
 
 
-def test_the_first_renewal_makes_the_lease_ours(renewal: Renewal, guard: LeaseGuard) -> None:
+def test_the_first_renewal_makes_the_lease_ours(renewal, guard):
     renewal.start()
     guard.check()
 
 
-def test_it_goes_on_within_every_term(
-    renewal: Renewal, guard: LeaseGuard, control: FakeControl
-) -> None:
+def test_it_goes_on_within_every_term(renewal, guard, control):
     renewal.start()
     assert eventually(lambda: len(control.requests) >= 5)
     guard.check()
 
 
-def test_a_first_renewal_that_is_refused_raises(
-    renewal: Renewal, guard: LeaseGuard, control: FakeControl
-) -> None:
+def test_a_first_renewal_that_is_refused_raises(renewal, guard, control):
     control.answers = [Fenced("no")]
     with pytest.raises(Fenced):
         renewal.start()
 
 
-def test_evaluations_are_delivered_once_and_soon(renewal: Renewal, control: FakeControl) -> None:
+def test_evaluations_are_delivered_once_and_soon(renewal, control):
     renewal.start()
     renewal.add_evaluations([evaluation("e1", "a", look=False)])
     assert eventually(lambda: any(request.evaluations for request in control.requests))
@@ -126,18 +122,14 @@ def test_evaluations_are_delivered_once_and_soon(renewal: Renewal, control: Fake
     assert sum(len(request.evaluations) for request in control.requests) == 1
 
 
-def test_of_the_looks_of_one_agent_only_the_newest_is_told(
-    renewal: Renewal, control: FakeControl
-) -> None:
+def test_of_the_looks_of_one_agent_only_the_newest_is_told(renewal, control):
     renewal.add_evaluations([evaluation(f"e{i}", f"a{i % 2}", look=True) for i in range(6)])
     renewal.add_evaluations([evaluation("c", "a0", look=False)])
     renewal.start()
     assert sorted(one.evaluation_id for one in control.requests[0].evaluations) == ["c", "e4", "e5"]
 
 
-def test_what_was_not_acknowledged_is_told_again(
-    renewal: Renewal, control: FakeControl, guard: LeaseGuard
-) -> None:
+def test_what_was_not_acknowledged_is_told_again(renewal, control, guard):
     renewal.start()
     control.answers = [Unavailable("away")] * 2
     renewal.add_evaluations([evaluation("e1", "a", look=False)])
@@ -147,9 +139,7 @@ def test_what_was_not_acknowledged_is_told_again(
     guard.check()
 
 
-def test_silence_lets_the_lease_run_out(
-    renewal: Renewal, control: FakeControl, guard: LeaseGuard
-) -> None:
+def test_silence_lets_the_lease_run_out(renewal, control, guard):
     renewal.start()
     control.answers = [Unavailable("away")] * 1000
     assert eventually(lambda: guard.remaining_s == 0.0)
@@ -158,9 +148,7 @@ def test_silence_lets_the_lease_run_out(
 
 
 @pytest.mark.parametrize("refusal", [Fenced("expired"), PermissionRefused("another lease's token")])
-def test_a_refusal_ends_it_at_once(
-    renewal: Renewal, control: FakeControl, guard: LeaseGuard, refusal: Exception
-) -> None:
+def test_a_refusal_ends_it_at_once(renewal, control, guard, refusal):
     renewal.start()
     control.answers = [refusal]
     assert eventually(lambda: guard.remaining_s == 0.0)
@@ -169,7 +157,7 @@ def test_a_refusal_ends_it_at_once(
     assert len(control.requests) == count
 
 
-def test_orders_of_the_orchestrator_arrive(renewal: Renewal, control: FakeControl) -> None:
+def test_orders_of_the_orchestrator_arrive(renewal, control):
     control.response.action = pod_service_pb2.LEASE_ACTION_FINISH
     control.response.admission_score = 3.5
     renewal.start()
@@ -177,7 +165,7 @@ def test_orders_of_the_orchestrator_arrive(renewal: Renewal, control: FakeContro
     assert renewal.admission_score == 3.5
 
 
-def test_an_order_need_not_wait_for_a_renewal(renewal: Renewal, control: FakeControl) -> None:
+def test_an_order_need_not_wait_for_a_renewal(renewal, control):
     renewal.start()
     control.calls.get(timeout=3.0).actions.put(99)  # the stream breaks
     call = control.calls.get(timeout=3.0)

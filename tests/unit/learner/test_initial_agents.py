@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -63,9 +61,7 @@ def checkpoint(store: FolderStore) -> agent_pb2.CheckpointReference:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_ranks_have_the_same_weights_and_other_episodes_and_noise(
-    tmp_path: Path, resumed: bool
-) -> None:
+def test_ranks_have_the_same_weights_and_other_episodes_and_noise(tmp_path, resumed):
     store = FolderStore(tmp_path)
     agent = fresh()
     if resumed:

@@ -71,7 +71,7 @@ def link(script: Script, delivery: SimpleNamespace, monkeypatch: pytest.MonkeyPa
     return Link("unix:///worker", lambda: channel, (0, 4), options)
 
 
-def test_a_lost_session_is_opened_again(link: Link, script: Script, opened: Opened) -> None:
+def test_a_lost_session_is_opened_again(link, script, opened):
     assert link.play(script, opened) is LinkState.OPEN
     assert link.play(script, Unavailable("it has ended")) is LinkState.LOST
     assert link.lost_since is not None
@@ -81,14 +81,12 @@ def test_a_lost_session_is_opened_again(link: Link, script: Script, opened: Open
     assert link.lost_since is None
 
 
-def test_a_worker_that_is_still_busy_with_its_last_session_is_not_lost(
-    link: Link, script: Script
-) -> None:
+def test_a_worker_that_is_still_busy_with_its_last_session_is_not_lost(link, script):
     assert link.play(script, Exhausted("it has a session")) is LinkState.LOST
     assert link.lost_since is None
 
 
-def test_a_refused_worker_is_not_asked_again(link: Link, script: Script, opened: Opened) -> None:
+def test_a_refused_worker_is_not_asked_again(link, script, opened):
     assert (
         link.play(script, PreconditionFailed("another build", reason="BUILD_MISMATCH"))
         is LinkState.REFUSED
@@ -98,9 +96,7 @@ def test_a_refused_worker_is_not_asked_again(link: Link, script: Script, opened:
     assert link.problem.reason == "BUILD_MISMATCH"
 
 
-def test_a_worker_gets_missing_files_before_it_is_asked_again(
-    link: Link, script: Script, opened: Opened, delivery: SimpleNamespace
-) -> None:
+def test_a_worker_gets_missing_files_before_it_is_asked_again(link, script, opened, delivery):
     def missing() -> PodracerError:
         return PreconditionFailed("files", reason=FILES_MISSING)
 
@@ -113,16 +109,14 @@ def test_a_worker_gets_missing_files_before_it_is_asked_again(
     assert link.play(script, missing()) is LinkState.REFUSED, "it loses them again and again"
 
 
-def test_where_a_carrier_fails_rollouts_come_inline(
-    link: Link, script: Script, opened: Opened
-) -> None:
+def test_where_a_carrier_fails_rollouts_come_inline(link, script, opened):
     assert link.play(script, CarrierFailed("no shared memory")) is LinkState.OPENING
     assert link._stream is not None
     assert link._stream.inline_only  # type: ignore[attr-defined]
     assert link.play(script, CarrierFailed("again")) is LinkState.REFUSED
 
 
-def test_a_closed_link_stays_closed(link: Link, script: Script, opened: Opened) -> None:
+def test_a_closed_link_stays_closed(link, script, opened):
     link.close()
     link.close()
     assert link.play(script, opened) is LinkState.CLOSED

@@ -12,11 +12,9 @@ from podracer_learner.workers import consecutive, is_worth_moving, shares
 @pytest.mark.parametrize(
     "rates", [[None], [None, None], [3.0, 1.0, None], [1e-9, 1e9], [0.0, 2.0], [1.0] * 7]
 )
-def test_every_environment_has_one_worker_and_every_worker_one_environment(
-    environments: int, rates: list[float | None]
-) -> None:
+def test_every_environment_has_one_worker_and_every_worker_one_environment(environments, rates):
     if len(rates) > environments:
-        with pytest.raises(ValueError, match="cannot be shared"):
+        with pytest.raises(ValueError, match="shared"):
             shares(environments, rates)
         return
     counts = shares(environments, rates)
@@ -36,17 +34,15 @@ def test_every_environment_has_one_worker_and_every_worker_one_environment(
         (3, [], None),
     ],
 )
-def test_shares_follow_the_rates(
-    environments: int, rates: list[float | None], expected: list[int] | None
-) -> None:
+def test_shares_follow_the_rates(environments, rates, expected):
     if expected is None:
-        with pytest.raises(ValueError, match="3 environments cannot be shared by 0 workers"):
+        with pytest.raises(ValueError, match="0 workers"):
             shares(environments, rates)
     else:
         assert shares(environments, rates) == expected
 
 
-def test_parts_follow_one_another() -> None:
+def test_parts_follow_one_another():
     assert consecutive([6, 5, 5]) == [(0, 6), (6, 5), (11, 5)]
 
 
@@ -60,7 +56,5 @@ def test_parts_follow_one_another() -> None:
         ([8, 8], [10.0, None], False),
     ],
 )
-def test_moving_is_worth_it_where_the_slowest_is_done_much_sooner(
-    counts: list[int], rates: list[float | None], worth: bool
-) -> None:
+def test_moving_is_worth_it_where_the_slowest_is_done_much_sooner(counts, rates, worth):
     assert is_worth_moving(counts, rates, shares(sum(counts), rates)) is worth

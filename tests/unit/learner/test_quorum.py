@@ -29,18 +29,16 @@ HERE, LOST = True, False
         ([Share(8, HERE), Share(4, False, 0.1), Share(4, False, 0.4)], 0.4),
     ],
 )
-def test_it_goes_on_with_half_of_the_environments_and_a_grace(
-    shares: list[Share], expected: float
-) -> None:
+def test_it_goes_on_with_half_of_the_environments_and_a_grace(shares, expected):
     assert remaining_wait_s(shares) == expected
 
 
-def test_half_is_enough_but_none_is_not() -> None:
+def test_half_is_enough_but_none_is_not():
     assert [has_quorum(present, 7) for present in range(8)] == [False] * 4 + [True] * 4
     assert not has_quorum(0, 0)
 
 
-def test_the_grace_is_three_times_what_is_usual() -> None:
+def test_the_grace_is_three_times_what_is_usual():
     usual = UsualDuration()
     assert usual.grace_s == 10.0, "environments start"
     for duration_s in (1.0, 1.0, 50.0, 2.0, 1.0):

@@ -119,7 +119,7 @@ def outcome(run: Run, member: int) -> MemberOutcome:
 
 
 @pytest.mark.parametrize("where", ["checkpoint", "memory"])
-def test_an_interrupted_run_is_the_uninterrupted_one(store: FolderStore, where: str) -> None:
+def test_an_interrupted_run_is_the_uninterrupted_one(store, where):
     whole = Run(fresh(), store, ReplayCache()).train(10)
     references, cache = whole.write(store, replay=where == "checkpoint"), ReplayCache()
     if where == "memory":
@@ -129,7 +129,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(store: FolderStore, where: 
     assert torch.equal(second.train(7).weights(), whole.train(7).weights())
 
 
-def test_without_its_transitions_an_agent_goes_on_and_fills_up_again(store: FolderStore) -> None:
+def test_without_its_transitions_an_agent_goes_on_and_fills_up_again(store):
     references = Run(fresh(), store, ReplayCache()).train(10).write(store, replay=False)
     second = Run(resumed(references), store, ReplayCache())
     before = second.weights()
@@ -141,9 +141,7 @@ def test_without_its_transitions_an_agent_goes_on_and_fills_up_again(store: Fold
 
 
 @pytest.mark.parametrize("inherit", [True, False])
-def test_a_child_inherits_transitions_where_it_is_told_to(
-    store: FolderStore, inherit: bool
-) -> None:
+def test_a_child_inherits_transitions_where_it_is_told_to(store, inherit):
     references = Run(fresh(), store, ReplayCache()).train(10).write(store, replay=True)
     agents = fresh()
     agents[1].initialization.CopyFrom(
@@ -158,7 +156,7 @@ def test_a_child_inherits_transitions_where_it_is_told_to(
     assert run.algorithm.replay.size.tolist() == [2, 22 if inherit else 2]
 
 
-def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store: FolderStore) -> None:
+def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store):
     parents, cache = Run(fresh(), store, ReplayCache()).train(10), ReplayCache()
     references = parents.write(store, replay=False)
     cache.keep(parents.algorithm, fresh(), [outcome(parents, member) for member in range(2)])
@@ -188,21 +186,14 @@ def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store: FolderSt
     ],
 )
 def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
-    store: FolderStore,
-    monkeypatch: pytest.MonkeyPatch,
-    url: str,
-    asked_for: bool,
-    limit: int,
-    stored: bool,
-) -> None:
-    monkeypatch.setattr("podracer_learner.round.setup._SMALL_BYTES", limit)
+    store, monkeypatch, url, asked_for, limit, stored
+):
+    monkeypatch.setattr("podracer_learner.round.initial_agents._SMALL_BYTES", limit)
     run = Run(fresh(), store, ReplayCache()).train(2)
     assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 
 
-def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(
-    store: FolderStore,
-) -> None:
+def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(store):
     run, cache = Run(fresh(), store, ReplayCache()).train(10), ReplayCache()
     cache.keep(run.algorithm, fresh(), [outcome(run, 0)])
     agent = agent_pb2.AgentSpec(name=NAMES[0])
@@ -218,9 +209,7 @@ def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(
     assert cache.find(agent, follows=True) is None
 
 
-def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(
-    store: FolderStore,
-) -> None:
+def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(store):
     """It does not know how far its lead has trained the agents."""
     lead, follower = (Run(fresh(), store, ReplayCache()).train(updates) for updates in (10, 7))
     cache = ReplayCache()

@@ -18,7 +18,7 @@ from podracer_learner.round import (
 )
 
 
-def test_a_judgement_says_when_what_was_known_of_which_weights() -> None:
+def test_a_judgement_says_when_what_was_known_of_which_weights():
     result = EvaluationResult((1.0, 3.0), (10, 30), (7, 8))
     judgement = Judgement(1, 500, 9, 2.5, "candidate", result, 3.25, 0.5)
     message = evaluation_message(judgement, "4-1", "projects/p/jobs/j/agents/a", 1000)
@@ -35,19 +35,19 @@ def test_a_judgement_says_when_what_was_known_of_which_weights() -> None:
     assert message.lower_bound < 2.0 < message.upper_bound
 
 
-def test_one_episode_has_finite_bounds() -> None:
+def test_one_episode_has_finite_bounds():
     judgement = Judgement(0, 1, 1, 0.0, "progress", EvaluationResult((5.0,), (1,), (1,)), 0.0, 0.0)
     message = evaluation_message(judgement, "x", "a", 0)
     assert message.lower_bound == message.upper_bound == 5.0
 
 
-def test_cost_is_shared_by_the_members() -> None:
+def test_cost_is_shared_by_the_members():
     message = member_progress("a", 100, 8.0, 2.0, 4, failed=False)
     assert message.cost.ToMilliseconds() == 2000
     assert message.evaluation_cost.ToMilliseconds() == 500
 
 
-def test_a_report_leaves_out_what_is_no_number() -> None:
+def test_a_report_leaves_out_what_is_no_number():
     progress = Progress(
         elapsed_s=2.0,
         used_s=4.0,
@@ -69,7 +69,7 @@ def test_a_report_leaves_out_what_is_no_number() -> None:
     assert report.env_steps_per_second == 200.0
 
 
-def test_a_problem_of_user_code_shows_the_users_traceback() -> None:
+def test_a_problem_of_user_code_shows_the_users_traceback():
     problem = problem_message(UserCodeFailed("it raised", user_traceback="Traceback: …"), "ours")
     assert (problem.reason, problem.message, problem.detail) == (
         "USER_CODE_FAILED",

@@ -24,9 +24,7 @@ from podracer_learner.round import describe_sizes, envs_per_member
         (EnvironmentSpec(entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv"), "cpu"),
     ],
 )
-def test_auto_is_a_gpu_where_the_environment_runs_on_it(
-    spec: EnvironmentSpec, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_a_gpu_where_the_environment_runs_on_it(spec, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert device_for("auto", spec) == device
     assert device_for("cuda:1", spec) == "cuda:1"  # an explicit device is checked later
@@ -54,9 +52,7 @@ def test_auto_is_a_gpu_where_the_environment_runs_on_it(
         ("Hopper-v5", "sac", 8, "cpu", 8),  # who replays learns between few steps
     ],
 )
-def test_how_many_environments_a_member_has(
-    environment: str, algorithm: str, members: int, device: str, envs: int
-) -> None:
+def test_how_many_environments_a_member_has(environment, algorithm, members, device, envs):
     work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm=algorithm))
     for _ in range(members):
         work.cohort.members.add()
@@ -65,13 +61,13 @@ def test_how_many_environments_a_member_has(
     assert envs_per_member(work, EnvironmentSpec(environment), device) == 5
 
 
-def test_who_is_trained_once_more_has_as_many_as_in_its_cohort() -> None:
+def test_who_is_trained_once_more_has_as_many_as_in_its_cohort():
     work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm="ppo"), sized_for=8)
     work.cohort.members.add()
     assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cpu") == 32
 
 
-def test_a_gpu_has_so_many_environments_that_a_round_still_has_some_updates() -> None:
+def test_a_gpu_has_so_many_environments_that_a_round_still_has_some_updates():
     work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm="ppo"))
     work.cohort.members.add()
     work.budget.env_steps_per_member = 1_000_000
@@ -83,7 +79,7 @@ def test_a_gpu_has_so_many_environments_that_a_round_still_has_some_updates() ->
     )
 
 
-def test_what_was_chosen_is_told() -> None:
+def test_what_was_chosen_is_told():
     environment = CartPole(1)
     for size, text in ((0, "a quarter"), (32_768, "32,768")):
         cohort = CohortConfig(

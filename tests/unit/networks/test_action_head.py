@@ -12,6 +12,7 @@ import torch
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import PolicyHead, make_policy_head
 from podracer_core.random_numbers import action_keys
+from support.errors import raises
 
 MEMBERS, ROWS, SAMPLES = 3, 7, 20_000
 BOX = gymnasium.spaces.Box(
@@ -121,19 +122,19 @@ def check(head: PolicyHead, kind: str, mask: torch.Tensor | None) -> torch.Tenso
 
 
 @EVERY
-def test_density_entropy_and_derivatives_equal_torch_distributions(kind: str) -> None:
+def test_density_entropy_and_derivatives_equal_torch_distributions(kind):
     check(make_policy_head(SPACES[kind]), kind, None)
 
 
 @MASKED
-def test_with_masks_they_equal_those_of_the_allowed_actions_alone(kind: str) -> None:
+def test_with_masks_they_equal_those_of_the_allowed_actions_alone(kind):
     mask = masks(kind, case(kind)[3])
     gradient = check(make_policy_head(SPACES[kind]), kind, mask)
     assert (gradient[~mask] == 0).all()
 
 
 @EVERY
-def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind: str) -> None:
+def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind):
     head, output, settings, _ = case(kind)
     rows = output[:, :1].expand(-1, SAMPLES, -1).contiguous()
     noise = head.draw_noise(
@@ -163,7 +164,7 @@ def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind: str)
 
 
 @MASKED
-def test_what_is_forbidden_is_never_chosen(kind: str) -> None:
+def test_what_is_forbidden_is_never_chosen(kind):
     head, output, settings, action = case(kind)
     mask = masks(kind, action)
     rows = head.allow(output, mask).repeat(1, 1000, 1)
@@ -178,7 +179,7 @@ def test_what_is_forbidden_is_never_chosen(kind: str) -> None:
 
 
 @EVERY
-def test_the_greedy_action_is_the_most_probable_one(kind: str) -> None:
+def test_the_greedy_action_is_the_most_probable_one(kind):
     head, output, settings, action = case(kind)
     greedy = head.mode(output)
     assert greedy.shape == action.shape
@@ -192,7 +193,7 @@ def test_the_greedy_action_is_the_most_probable_one(kind: str) -> None:
 
 
 @EVERY
-def test_noise_is_the_same_whatever_the_horizon_is_split_into(kind: str) -> None:
+def test_noise_is_the_same_whatever_the_horizon_is_split_into(kind):
     head = make_policy_head(SPACES[kind])
     key, first = action_keys(torch.arange(MEMBERS), ROWS), torch.tensor([0, 5, 11])
     whole = head.draw_noise(key, first, 9)
@@ -203,20 +204,20 @@ def test_noise_is_the_same_whatever_the_horizon_is_split_into(kind: str) -> None
     assert whole.unique().numel() > 0.99 * whole.numel()
 
 
-def test_box_actions_are_scaled_and_clipped_for_the_environment() -> None:
+def test_box_actions_are_scaled_and_clipped_for_the_environment():
     head = make_policy_head(BOX)
     raw = torch.tensor([[[0.0, 0.0, 7.0], [1.0, -1.0, -3.0], [9.0, -9.0, 0.0], [0.5, 0.5, 0.5]]])
     expected = torch.tensor([[[0.0, 5.0, 7.0], [2.0, 0.0, -3.0], [2.0, 0.0, 0.0], [1.0, 7.5, 0.5]]])
     torch.testing.assert_close(head.to_environment(raw), expected)
 
 
-def test_box_actions_get_their_shape_back() -> None:
+def test_box_actions_get_their_shape_back():
     head = make_policy_head(gymnasium.spaces.Box(-1.0, 1.0, (2, 3)))
     assert head.action_shape == (6,)
     assert head.to_environment(torch.zeros(4, 5, 6)).shape == (4, 5, 2, 3)
 
 
-def test_other_spaces_are_refused() -> None:
+def test_other_spaces_are_refused():
     others: list[gymnasium.Space[Any]] = [
         gymnasium.spaces.Box(0, 255, (2,), np.uint8),
         gymnasium.spaces.MultiBinary((2, 3)),
@@ -224,15 +225,12 @@ def test_other_spaces_are_refused() -> None:
         gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2)),
     ]
     for space in others:
-        with pytest.raises(
-            InvalidInput, match="acts in Discrete, MultiDiscrete, MultiBinary and float Box"
-        ) as caught:
+        with raises(InvalidInput, "ACTION_SPACE_UNSUPPORTED"):
             make_policy_head(space)
-        assert caught.value.reason == "ACTION_SPACE_UNSUPPORTED"
 
 
 @pytest.mark.parametrize("kind", ["multi_binary", "box"])
-def test_masks_are_refused_where_there_can_be_none(kind: str) -> None:
+def test_masks_are_refused_where_there_can_be_none(kind):
     head, output, _, _ = case(kind)
-    with pytest.raises(NotImplementedError, match="no action masks"):
+    with pytest.raises(NotImplementedError, match="action masks"):
         head.allow(output, torch.ones_like(output).bool())

@@ -30,7 +30,7 @@ def draw(kind: str, envs: int, first: list[int], horizon: int) -> torch.Tensor:
 
 
 @EVERY
-def test_each_number_is_standard_normal(kind: str) -> None:
+def test_each_number_is_standard_normal(kind):
     exploration = make(kind)
     envs, horizon = 2000, 3
     noise = draw(kind, envs, [0, 50], horizon)
@@ -49,7 +49,7 @@ def test_each_number_is_standard_normal(kind: str) -> None:
 
 
 @EVERY
-def test_the_same_numbers_whatever_the_horizon_is_split_into(kind: str) -> None:
+def test_the_same_numbers_whatever_the_horizon_is_split_into(kind):
     first = [0, 5, 40]
     whole = draw(kind, ENVS, first, 15)
     parts = [
@@ -60,7 +60,7 @@ def test_the_same_numbers_whatever_the_horizon_is_split_into(kind: str) -> None:
 
 
 @EVERY
-def test_members_and_environments_have_numbers_of_their_own(kind: str) -> None:
+def test_members_and_environments_have_numbers_of_their_own(kind):
     noise = draw(kind, ENVS, [0, 0, 0], 1)[0]
     assert noise.flatten().unique().numel() == noise.numel()
     alone = make(kind).draw(action_keys(torch.tensor([1]), ENVS), torch.tensor([0]), 1)[0]
@@ -68,7 +68,7 @@ def test_members_and_environments_have_numbers_of_their_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("lag", [1, PERIOD, 3 * PERIOD])
-def test_correlated_noise_forgets_at_the_rate_of_its_period(lag: int) -> None:
+def test_correlated_noise_forgets_at_the_rate_of_its_period(lag):
     noise = draw("correlated", 20_000, [7], lag + 1)[:, 0]  # [T, E, A]
     measured = (noise[0] * noise[lag]).mean(0)
     # Weights d^k of the last L steps, d = exp(-1 / period): sum of d^k d^(k + lag), divided by that
@@ -79,12 +79,12 @@ def test_correlated_noise_forgets_at_the_rate_of_its_period(lag: int) -> None:
     torch.testing.assert_close(measured, torch.full((ACTIONS,), expected), rtol=0, atol=0.03)
 
 
-def test_independent_noise_has_no_memory() -> None:
+def test_independent_noise_has_no_memory():
     noise = draw("independent", 20_000, [7], 2)[:, 0]
     assert (noise[0] * noise[1]).mean(0).abs().max() < 0.03
 
 
-def test_the_same_state_gets_the_same_noise_within_a_period_and_another_one_after() -> None:
+def test_the_same_state_gets_the_same_noise_within_a_period_and_another_one_after():
     exploration = make("state_dependent")
     noise = draw("state_dependent", ENVS, [0, 4], 2 * PERIOD)
     observation = torch.randn(2, ENVS, OBSERVATIONS)
@@ -98,7 +98,7 @@ def test_the_same_state_gets_the_same_noise_within_a_period_and_another_one_afte
     assert not torch.isclose(other, shaped[0]).any()
 
 
-def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_is_drawn_once_in_its_period(monkeypatch):
     """However many steps a rollout has; a horizon of one is the usual one."""
     exploration, numbers = make("state_dependent"), []
     matrix = ENVS * exploration.size
@@ -122,9 +122,7 @@ def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -
     assert not torch.equal(exploration.draw(key + 1, first + 2 * PERIOD - 1, 1), whole[-1:])
 
 
-def test_noise_is_repeated_for_n_steps_with_a_probability_in_proportion_to_one_over_n_squared() -> (
-    None
-):
+def test_noise_is_repeated_for_n_steps_with_a_probability_in_proportion_to_one_over_n_squared():
     noise = draw("repeated", 200, [0], 64)[:, 0, :, 0]  # [T, E]
     changed = (noise[1:] != noise[:-1]).int()
     lengths: list[int] = []

@@ -18,7 +18,7 @@ def batches() -> list[torch.Tensor]:
     ]
 
 
-def test_equals_the_statistics_of_all_rows() -> None:
+def test_equals_the_statistics_of_all_rows():
     normalizer = RunningNormalizer(MEMBERS, SIZE)
     for rows in batches():
         normalizer.update(rows, torch.ones(rows.shape[:2], dtype=torch.bool), ALL)
@@ -30,7 +30,7 @@ def test_equals_the_statistics_of_all_rows() -> None:
     assert normalizer.count.tolist() == [95, 95]
 
 
-def test_invalid_rows_and_frozen_members_change_nothing() -> None:
+def test_invalid_rows_and_frozen_members_change_nothing():
     rows = batches()[1]
     valid = torch.rand(rows.shape[:2], generator=torch.Generator().manual_seed(2)) < 0.7
     normalizer, clean = RunningNormalizer(MEMBERS, SIZE), RunningNormalizer(MEMBERS, SIZE)
@@ -51,7 +51,7 @@ def test_invalid_rows_and_frozen_members_change_nothing() -> None:
     assert normalizer.count[1] == 0
 
 
-def test_nothing_seen_means_nothing_changed_and_constants_keep_their_scale() -> None:
+def test_nothing_seen_means_nothing_changed_and_constants_keep_their_scale():
     normalizer = RunningNormalizer(MEMBERS, SIZE)
     assert normalizer.scale().tolist() == [[1.0] * SIZE] * MEMBERS
     normalizer.update(torch.full((MEMBERS, 4, SIZE), 3.0), torch.ones(MEMBERS, 4).bool(), ALL)
@@ -59,7 +59,7 @@ def test_nothing_seen_means_nothing_changed_and_constants_keep_their_scale() -> 
     assert normalizer.mean.tolist() == [[3.0] * SIZE] * MEMBERS
 
 
-def test_member_state_round_trip() -> None:
+def test_member_state_round_trip():
     normalizer = RunningNormalizer(MEMBERS, SIZE)
     normalizer.update(batches()[0], torch.ones(MEMBERS, 5).bool(), ALL)
     other = RunningNormalizer(1, SIZE)

@@ -22,6 +22,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.random_numbers import action_keys
+from support.errors import raises
 
 Space = gymnasium.Space[Any]
 MEMBERS, ENVS = 3, 4
@@ -91,7 +92,7 @@ def observations(seen: str, *rows: int) -> torch.Tensor:
 
 @EVERY
 @SEEN
-def test_policy_equals_the_greedy_actor(kind: str, seen: str) -> None:
+def test_policy_equals_the_greedy_actor(kind, seen):
     actor, space = trained(kind, seen), HEADS[kind][0]
     observation = observations(seen, MEMBERS, 11)
     greedy = actor.greedy(observation)
@@ -111,7 +112,7 @@ def test_policy_equals_the_greedy_actor(kind: str, seen: str) -> None:
 
 
 @EVERY
-def test_policy_exports_with_any_batch_size(kind: str) -> None:
+def test_policy_exports_with_any_batch_size(kind):
     policy = trained(kind).policy(1)
     batch = torch.export.Dim("batch")
     program = torch.export.export(
@@ -123,7 +124,7 @@ def test_policy_exports_with_any_batch_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seen", ["channels_last", "channels_first"])
-def test_policies_of_images_export_too(seen: str) -> None:
+def test_policies_of_images_export_too(seen):
     policy = trained("discrete", seen).policy(1)
     example, batch = observations(seen, 2), torch.export.Dim("batch")
     program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},)).module()
@@ -134,7 +135,7 @@ def test_policies_of_images_export_too(seen: str) -> None:
 
 @EVERY
 @SEEN
-def test_a_worker_needs_only_the_actor_state(kind: str, seen: str) -> None:
+def test_a_worker_needs_only_the_actor_state(kind, seen):
     actor, worker = trained(kind, seen), idle(kind, seen)
     worker.load_state(actor.state())
     observation = observations(seen, MEMBERS, ENVS)
@@ -149,21 +150,18 @@ def test_a_worker_needs_only_the_actor_state(kind: str, seen: str) -> None:
         idle(kind, seen, members=2).load_state(actor.state())
 
 
-def test_networks_that_memory_has_no_room_for_are_refused() -> None:
+def test_networks_that_memory_has_no_room_for_are_refused():
     space = OBSERVATIONS["vector"]
     head = make_policy_head(gymnasium.spaces.Discrete(2), "cpu")
     architecture = Architecture.of(space, (16384,) * 8, head.output_size)
-    with pytest.raises(
-        InvalidInput, match=r"a stack of 1024 networks of these sizes takes .* GiB"
-    ) as refused:
+    with raises(InvalidInput, "NETWORKS_TOO_LARGE", match="these sizes"):
         NetworkActor.idle(architecture, head, space, 1024, "cpu", normalize=True)
-    assert refused.value.reason == "NETWORKS_TOO_LARGE"
-    with pytest.raises(InvalidInput, match="networks of these sizes takes"):
+    with raises(InvalidInput, "NETWORKS_TOO_LARGE", match="these sizes"):
         idle("discrete", "vector").repeat(1 << 40)
 
 
 @EVERY
-def test_repeated_members_act_as_the_one_that_they_are(kind: str) -> None:
+def test_repeated_members_act_as_the_one_that_they_are(kind):
     actor, observation = trained(kind), observations("vector", MEMBERS, 2 * ENVS)
     repeated = actor.repeat(2).greedy(observation.view(2 * MEMBERS, ENVS, 2, 3))
     torch.testing.assert_close(
@@ -172,7 +170,7 @@ def test_repeated_members_act_as_the_one_that_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "dueling_ensemble_of_values"])
-def test_masks_are_obeyed_greedily_and_at_random(kind: str) -> None:
+def test_masks_are_obeyed_greedily_and_at_random(kind):
     actor, observation = trained(kind), observations("vector", MEMBERS, ENVS)
     sizes = [3, 2, 4] if kind == "multi_discrete" else [4]
     only = [size - 1 for size in sizes]  # the last choice of each part is the only one
@@ -188,7 +186,7 @@ def test_masks_are_obeyed_greedily_and_at_random(kind: str) -> None:
         assert (chosen.view(MEMBERS, ENVS, -1) == torch.tensor(only)).all()
 
 
-def test_pixels_become_zero_to_one_and_are_not_clipped() -> None:
+def test_pixels_become_zero_to_one_and_are_not_clipped():
     actor = idle("discrete", "channels_last")
     assert actor.limit is None
     normalized = actor.normalize(observations("channels_last", MEMBERS, ENVS))
@@ -197,7 +195,7 @@ def test_pixels_become_zero_to_one_and_are_not_clipped() -> None:
     assert normalized.max() == 1
 
 
-def test_an_evaluator_needs_only_two_groups_of_a_checkpoint() -> None:
+def test_an_evaluator_needs_only_two_groups_of_a_checkpoint():
     actor = trained("box")
     groups = {
         "actor": {
@@ -217,7 +215,7 @@ def test_an_evaluator_needs_only_two_groups_of_a_checkpoint() -> None:
         evaluator.load_member_state(0, {"actor": groups["actor"]})
 
 
-def test_an_ensembles_state_has_a_members_networks_together() -> None:
+def test_an_ensembles_state_has_a_members_networks_together():
     actor = trained("ensemble_of_values")
     state = actor.state()
     assert state["layers.0.weight"].shape == (MEMBERS, 2, 6, 8)
@@ -225,7 +223,7 @@ def test_an_ensembles_state_has_a_members_networks_together() -> None:
     assert torch.equal(actor.member(1).greedy(observation[1:2])[0], actor.greedy(observation)[1])
 
 
-def test_noise_belongs_to_the_agents_own_step() -> None:
+def test_noise_belongs_to_the_agents_own_step():
     actor = trained("box")
     key = action_keys(torch.arange(MEMBERS), ENVS)
     long = actor.draw_noise(key, torch.tensor([0, 10, 0]), 8)
@@ -234,7 +232,7 @@ def test_noise_belongs_to_the_agents_own_step() -> None:
     assert long.unique().numel() == long.numel()
 
 
-def test_snapshots_do_not_follow_the_learner() -> None:
+def test_snapshots_do_not_follow_the_learner():
     actor = trained("discrete")
     snapshot, observation = actor.member(1), observations("vector", 1, ENVS)
     before = snapshot.greedy(observation)

@@ -39,9 +39,7 @@ def single(network: StackedMLP, group: int) -> nn.Sequential:
 
 @pytest.mark.parametrize("parts", [1, 4])  # 11 rows: 4 parts of 2, and 3 rows more
 @pytest.mark.parametrize("activation", MODULES)
-def test_results_and_gradients_equal_single_networks(
-    activation: str, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_and_gradients_equal_single_networks(activation, parts, monkeypatch):
     monkeypatch.setattr(stacked_mlp, "_parts", lambda rows: parts)
     parameters, network = stacked(activation)
     inputs = torch.randn(GROUPS, ROWS, SIZES[0], requires_grad=True)
@@ -71,16 +69,14 @@ def test_results_and_gradients_equal_single_networks(
     ("shape", "parts"),
     [((2, 131_072, 4), 64), ((64, 131_072, 4), 2), ((128, 131_072, 4), 1), ((2, 5_000, 4), 4)],
 )
-def test_a_gpu_splits_products_of_few_networks_with_many_rows(
-    shape: tuple[int, ...], parts: int
-) -> None:
+def test_a_gpu_splits_products_of_few_networks_with_many_rows(shape, parts):
     assert stacked_mlp._parts(torch.empty(shape, device="meta")) == parts
     assert stacked_mlp._parts(torch.empty(2, 131_072, 4)) == 1, (
         "a CPU works through the rows in parts anyway"
     )
 
 
-def test_no_gradient_leaks_from_one_network_to_another() -> None:
+def test_no_gradient_leaks_from_one_network_to_another():
     parameters, network = stacked("tanh")
     network(torch.randn(GROUPS, ROWS, SIZES[0]))[1].sum().backward()
     parameters.gather_gradient()
@@ -89,7 +85,7 @@ def test_no_gradient_leaks_from_one_network_to_another() -> None:
     assert parameters.gradient[2].abs().sum() == 0
 
 
-def test_two_forward_passes_before_a_backward_pass_do_not_share_buffers() -> None:
+def test_two_forward_passes_before_a_backward_pass_do_not_share_buffers():
     parameters, network = stacked("tanh")
     first, second = torch.randn(2, GROUPS, ROWS, SIZES[0])
 
@@ -115,9 +111,7 @@ def free_buffers(pool: stacked_mlp._Buffers) -> list[torch.Tensor]:
     ]
 
 
-def test_buffers_of_rows_that_do_not_come_any_more_are_released(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_buffers_of_rows_that_do_not_come_any_more_are_released(monkeypatch):
     monkeypatch.setattr(stacked_mlp, "_buffers", pool := stacked_mlp._Buffers())
     monkeypatch.setattr(stacked_mlp, "_LIFETIME", 16)
     _, network = stacked("tanh")
@@ -128,7 +122,7 @@ def test_buffers_of_rows_that_do_not_come_any_more_are_released(
     assert len(free_buffers(pool)) <= 4
 
 
-def test_buffers_are_kept_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_kept_on_a_cpu_alone(monkeypatch):
     monkeypatch.setattr(stacked_mlp, "_buffers", pool := stacked_mlp._Buffers())
     _, network = stacked("elu")
     weights, biases = (
@@ -141,7 +135,7 @@ def test_buffers_are_kept_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not free_buffers(pool)
 
 
-def test_results_are_the_same_with_and_without_gradients() -> None:
+def test_results_are_the_same_with_and_without_gradients():
     _, network = stacked("tanh")
     inputs = torch.randn(GROUPS, ROWS, SIZES[0])
     with torch.no_grad():
@@ -149,7 +143,7 @@ def test_results_are_the_same_with_and_without_gradients() -> None:
     assert torch.equal(plain, network(inputs))
 
 
-def test_group_state_round_trip_and_refusals() -> None:
+def test_group_state_round_trip_and_refusals():
     parameters, network = stacked("tanh")
     state = parameters.group_state(0)
     assert state["layers.1.weight"].shape == (8, 6)

@@ -80,30 +80,26 @@ def close(wide: tuple[torch.Tensor, ...], usual: tuple[torch.Tensor, ...]) -> No
 
 @WIDTHS
 @ACTIVATIONS
-def test_results_and_gradients_equal_the_usual_ones(
-    usual: pytest.MonkeyPatch, width: int, activation: str
-) -> None:
+def test_results_and_gradients_equal_the_usual_ones(usual, width, activation):
     parameters, network = build((INPUTS, width, width, OUTPUTS), activation)
     wide, expected = both(parameters, network, X, usual)
     assert all(tensor.abs().sum() > 0 for tensor in wide)
     close(wide, expected)
 
 
-def test_layers_of_all_widths_in_one_network(usual: pytest.MonkeyPatch) -> None:
+def test_layers_of_all_widths_in_one_network(usual):
     parameters, network = build((INPUTS, 200, 130, 7, 256, 128, OUTPUTS), "tanh")
     close(*both(parameters, network, X, usual))
 
 
-def test_a_wide_first_and_a_wide_last_layer(usual: pytest.MonkeyPatch) -> None:
+def test_a_wide_first_and_a_wide_last_layer(usual):
     parameters, network = build((256, 192, 130), "elu")
     inputs = torch.randn(GROUPS, ROWS, 256, generator=torch.Generator().manual_seed(2))
     close(*both(parameters, network, inputs, usual))
 
 
 @ACTIVATIONS
-def test_frozen_weights_let_the_gradient_through_to_the_input(
-    usual: pytest.MonkeyPatch, activation: str
-) -> None:
+def test_frozen_weights_let_the_gradient_through_to_the_input(usual, activation):
     parameters, network = build((INPUTS, 160, 160, OUTPUTS), activation)
     frozen = StackedMLP(
         tuple(weight.detach() for weight in network.weights),
@@ -123,7 +119,7 @@ def test_frozen_weights_let_the_gradient_through_to_the_input(
     assert all(weight.grad is None for weight in (*network.weights, *network.biases))
 
 
-def test_inputs_need_no_gradient_and_nothing_is_changed_in_place(usual: pytest.MonkeyPatch) -> None:
+def test_inputs_need_no_gradient_and_nothing_is_changed_in_place(usual):
     parameters, network = build((INPUTS, 160, 160, OUTPUTS))
     inputs, upstream = X.clone(), torch.ones(GROUPS, ROWS, OUTPUTS)
     before = parameters.flat.clone()
@@ -142,7 +138,7 @@ def test_inputs_need_no_gradient_and_nothing_is_changed_in_place(usual: pytest.M
     assert torch.equal(parameters.flat, before)
 
 
-def test_results_are_the_same_with_and_without_gradients(usual: pytest.MonkeyPatch) -> None:
+def test_results_are_the_same_with_and_without_gradients(usual):
     for activation in ("relu", "tanh", "elu"):
         _, network = build((INPUTS, 160, 160, OUTPUTS), activation)
         with torch.no_grad():
@@ -150,7 +146,7 @@ def test_results_are_the_same_with_and_without_gradients(usual: pytest.MonkeyPat
         assert torch.equal(plain, network(X))
 
 
-def test_two_forward_passes_before_a_backward_pass(usual: pytest.MonkeyPatch) -> None:
+def test_two_forward_passes_before_a_backward_pass(usual):
     parameters, network = build((INPUTS, 160, 160, OUTPUTS), "tanh")
 
     def gradient(*inputs: torch.Tensor) -> torch.Tensor:
@@ -166,7 +162,7 @@ def test_two_forward_passes_before_a_backward_pass(usual: pytest.MonkeyPatch) ->
     )
 
 
-def test_one_networks_nan_does_not_reach_another(usual: pytest.MonkeyPatch) -> None:
+def test_one_networks_nan_does_not_reach_another(usual):
     parameters, network = build((INPUTS, 160, 160, OUTPUTS))
     inputs = X.clone()
     inputs[1] = torch.nan
@@ -185,9 +181,7 @@ def test_one_networks_nan_does_not_reach_another(usual: pytest.MonkeyPatch) -> N
     (4000, (5, 1000, 2), False),
     (32, (5, 256, 256, 2), True),
 ])  # fmt: skip
-def test_what_counts_as_wide(
-    usual: pytest.MonkeyPatch, rows: int, sizes: tuple[int, ...], expected: bool
-) -> None:
+def test_what_counts_as_wide(usual, rows, sizes, expected):
     weights = [torch.empty(2, *pair) for pair in itertools.pairwise(sizes)]
     assert is_wide(torch.empty(2, rows, 5), weights) == expected
     assert not is_wide(torch.empty(2, rows, 5, dtype=torch.float64), weights)

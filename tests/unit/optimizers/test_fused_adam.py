@@ -35,7 +35,7 @@ def trained(active: list[torch.Tensor], epsilon: float = 1e-8) -> StackedAdam:
 
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-5])
-def test_equals_torch_adam_with_a_rate_for_each_member(epsilon: float) -> None:
+def test_equals_torch_adam_with_a_rate_for_each_member(epsilon):
     stacked = trained([EVERYONE] * STEPS, epsilon)
     singles = [torch.nn.Parameter(row.clone()) for row in numbers(MEMBERS, SIZE)]
     peers = [
@@ -51,7 +51,7 @@ def test_equals_torch_adam_with_a_rate_for_each_member(epsilon: float) -> None:
     assert stacked.step_count.tolist() == [STEPS] * MEMBERS
 
 
-def test_equals_the_stacked_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_stacked_path(monkeypatch):
     active = [EVERYONE, torch.tensor([True, False, True]), torch.tensor([False, False, True])] * 4
     stacked = trained(active)
     monkeypatch.setattr(optimizers, "_FUSED_SIZE", 1)
@@ -64,7 +64,7 @@ def test_equals_the_stacked_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fused")
-def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
+def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients():
     adam = trained([EVERYONE] * 2)
     before = {name: tensor.clone() for name, tensor in adam.member_state(1).items()}
     row = adam.parameters[1].clone()
@@ -77,13 +77,13 @@ def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
 
 
 @pytest.mark.usefixtures("fused")
-def test_no_parameter_moves_without_an_active_member() -> None:
+def test_no_parameter_moves_without_an_active_member():
     adam = trained([torch.zeros(MEMBERS, dtype=torch.bool)])
     assert torch.equal(adam.parameters, numbers(MEMBERS, SIZE))
     assert adam.step_count.sum() == 0
 
 
-def test_only_large_members_go_through_it_and_may_be_views(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_large_members_go_through_it_and_may_be_views(monkeypatch):
     calls: list[StackedAdam] = []
     step_fused = StackedAdam._step_fused
 

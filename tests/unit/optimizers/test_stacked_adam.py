@@ -13,7 +13,7 @@ def gradients() -> torch.Tensor:
     return torch.randn(STEPS, MEMBERS, SIZE, generator=torch.Generator().manual_seed(1))
 
 
-def test_equals_torch_adam_with_a_rate_for_each_member() -> None:
+def test_equals_torch_adam_with_a_rate_for_each_member():
     start = torch.randn(MEMBERS, SIZE, generator=torch.Generator().manual_seed(0))
     rates = [1e-3, 1e-2, 1e-1]
     parameters, gradient = start.clone(), torch.zeros(MEMBERS, SIZE)
@@ -33,7 +33,7 @@ def test_equals_torch_adam_with_a_rate_for_each_member() -> None:
     )
 
 
-def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
+def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients():
     parameters, gradient = torch.ones(MEMBERS, SIZE), torch.zeros(MEMBERS, SIZE)
     adam = StackedAdam(parameters, gradient)
     rate, everyone = torch.full((MEMBERS,), 0.1), torch.ones(MEMBERS, dtype=torch.bool)
@@ -51,7 +51,7 @@ def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
     assert parameters.isfinite().all()
 
 
-def test_a_member_that_rested_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_member_that_rested_goes_on_as_if_nothing_had_happened():
     def train(active: list[bool]) -> torch.Tensor:
         parameters, gradient = torch.ones(1, SIZE), torch.zeros(1, SIZE)
         adam = StackedAdam(parameters, gradient)
@@ -64,7 +64,7 @@ def test_a_member_that_rested_goes_on_as_if_nothing_had_happened() -> None:
     assert torch.equal(train([True, True, True]), train([True, False, True, False, True]))
 
 
-def test_clipping_is_per_member() -> None:
+def test_clipping_is_per_member():
     gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     norm = clip_gradient_(gradient, torch.tensor([1.0, 1.0, 1.0]))
     torch.testing.assert_close(norm, torch.tensor([5.0, 0.5, 0.0]))
@@ -74,7 +74,7 @@ def test_clipping_is_per_member() -> None:
     torch.testing.assert_close(gradient, torch.tensor([[3.0, 4.0], [1.5, 2.0]]))
 
 
-def test_state_goes_from_one_member_to_another() -> None:
+def test_state_goes_from_one_member_to_another():
     adam = StackedAdam(torch.zeros(MEMBERS, SIZE), gradients()[0].clone())
     adam.step(torch.full((MEMBERS,), 0.1), torch.tensor([True, True, False]))
     adam.load_member_state(2, adam.member_state(0))

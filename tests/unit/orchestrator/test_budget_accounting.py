@@ -25,9 +25,7 @@ members, and which part of what was reserved is used."""
 
 
 @given(st.lists(ROUNDS, max_size=200), st.integers(1, 4))
-def test_used_and_reserved_stay_within_the_budget(
-    rounds: list[tuple[int, float, int, float]], pods: int
-) -> None:
+def test_used_and_reserved_stay_within_the_budget(rounds, pods):
     held: list[tuple[Grant, float]] = []
     env_steps, cost_s = 0, 0.0
     for steps, stretch, members, part in rounds:

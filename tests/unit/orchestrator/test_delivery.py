@@ -27,7 +27,7 @@ def groups(*rows: OutboxRow) -> list[list[int]]:
     return [[each.id for each in group] for group in _together(rows)]
 
 
-def test_evaluations_that_follow_one_another_go_together_and_order_is_kept() -> None:
+def test_evaluations_that_follow_one_another_go_together_and_order_is_kept():
     assert groups(row(1, 2), row(2, 3), row(3), row(4, 1), row(5, 1), row(6), row(7)) == [
         [1, 2],
         [3],
@@ -38,13 +38,13 @@ def test_evaluations_that_follow_one_another_go_together_and_order_is_kept() -> 
     assert groups() == []
 
 
-def test_as_many_as_a_call_may_hold_and_of_one_job() -> None:
+def test_as_many_as_a_call_may_hold_and_of_one_job():
     most = outbox.MAX_EVALUATIONS
     assert groups(row(1, most - 1), row(2, 1), row(3, 1), row(4, 2)) == [[1, 2], [3, 4]]
     assert groups(row(1, 1), row(2, 1, "other")) == [[1], [2]]
 
 
-def test_requests_one_after_the_other_are_one_request_with_all_evaluations() -> None:
+def test_requests_one_after_the_other_are_one_request_with_all_evaluations():
     (group,) = _together([row(1, 2), row(2, 1)])
     together = leaderboard_pb2.RecordEvaluationsRequest.FromString(
         b"".join(each.request for each in group)

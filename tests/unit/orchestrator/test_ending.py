@@ -59,14 +59,14 @@ def end_due(session: Session, numbers: range) -> int:
     return len(statements)
 
 
-def test_jobs_are_looked_at_together(session: Session) -> None:
+def test_jobs_are_looked_at_together(session):
     """The sweep touches every active job."""
     add_jobs(session, range(40), env_steps=0)
     assert end_due(session, range(40)) == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_job_that_is_due_ends(session: Session, count: int) -> None:
+def test_each_job_that_is_due_ends(session, count):
     add_jobs(session, range(count), env_steps=100)
     end_due(session, range(count))
     jobs = [session.get_one(JobRow, f"u{number}") for number in range(count)]
@@ -75,7 +75,7 @@ def test_each_job_that_is_due_ends(session: Session, count: int) -> None:
     ] * count
 
 
-def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
+def test_a_job_that_is_gone_is_passed_over(session):
     add_jobs(session, range(1), env_steps=100)
     end_due(session, range(2))
     assert session.get_one(JobRow, "u0").state == JobState.FAILED
@@ -84,9 +84,7 @@ def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
 @pytest.mark.parametrize(
     ("of_before", "state"), [(False, JobState.PENDING), (True, JobState.SUCCEEDED)]
 )
-def test_a_final_begins_before_the_end_but_not_after_a_later_stage(
-    session: Session, of_before: bool, state: JobState
-) -> None:
+def test_a_final_begins_before_the_end_but_not_after_a_later_stage(session, of_before, state):
     """A version without finals may have begun that stage, with what a final would choose anew."""
     add_jobs(session, range(1), env_steps=100)
     job = session.get_one(JobRow, "u0")

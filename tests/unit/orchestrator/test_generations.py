@@ -105,7 +105,7 @@ def end_well(session: Session, child: JobRow, mean: float, now: datetime) -> Non
     session.commit()
 
 
-def test_generations_by_the_clock(session: Session) -> None:
+def test_generations_by_the_clock(session):
     job = make(session)
     assert job.state == JobState.RUNNING
     assert step(session, job, START)
@@ -128,7 +128,7 @@ def test_generations_by_the_clock(session: Session) -> None:
     assert rows[1].prefix == rows[0].prefix, "the champion stays"
 
 
-def test_a_failed_or_deleted_generation_is_noted_once(session: Session) -> None:
+def test_a_failed_or_deleted_generation_is_noted_once(session):
     job = make(session)
     step(session, job, START)
     jobs.fail(
@@ -142,7 +142,7 @@ def test_a_failed_or_deleted_generation_is_noted_once(session: Session) -> None:
     assert row.reason == "projects/default/jobs/agent-1 is FAILED: no data"
 
 
-def test_a_name_that_is_taken_is_not_waited_for(session: Session) -> None:
+def test_a_name_that_is_taken_is_not_waited_for(session):
     job = make(session)
     spec = submission.checked(job_pb2.JobSpec.FromString(job.spec))
     spec.ClearField("continuous")
@@ -154,7 +154,7 @@ def test_a_name_that_is_taken_is_not_waited_for(session: Session) -> None:
     assert child_of(session, job).job_id == f"agent-1-{job.uid[:6]}"
 
 
-def test_a_champion_that_was_changed_by_hand_during_the_contest_stays(session: Session) -> None:
+def test_a_champion_that_was_changed_by_hand_during_the_contest_stays(session):
     job = make(session)
     step(session, job, START)
     end_well(session, child_of(session, job), 5.0, START)
@@ -174,9 +174,7 @@ def test_a_champion_that_was_changed_by_hand_during_the_contest_stays(session: S
     )
 
 
-def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(session, monkeypatch):
     asked: list[str] = []
 
     def founder(_: Session, agent: str, prefix: str) -> None:
@@ -208,7 +206,7 @@ def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(
     assert set(asked) == {best.checkpoint.prefix}
 
 
-def test_a_cancelled_job_begins_nothing(session: Session) -> None:
+def test_a_cancelled_job_begins_nothing(session):
     job = make(session)
     step(session, job, START)
     jobs.cancel(session, job, START)

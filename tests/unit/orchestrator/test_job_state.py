@@ -15,6 +15,7 @@ from podracer_orchestrator.jobs import (
     JobState,
     next_state,
 )
+from support.errors import raises
 
 MEANT = {
     (JobState.VALIDATING, JobSignal.INSPECTED): JobState.PENDING,
@@ -69,9 +70,8 @@ def test_a_resumed_job_goes_back_to_where_it_was(described, started, expected):
 
 def test_a_final_state_is_never_left():
     for state, signal in itertools.product(FINAL_STATES, JobSignal):
-        with pytest.raises(PreconditionFailed) as caught:
+        with raises(PreconditionFailed, "JOB_ENDED"):
             next_state(state, signal)
-        assert caught.value.reason == "JOB_ENDED"
 
 
 def test_the_groups_cover_all_states():

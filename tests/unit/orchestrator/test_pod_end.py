@@ -86,13 +86,13 @@ def end(hurried: bool, **ends_after_s: float) -> tuple[float, set[str]]:
     return run_on_a_clock_of_its_own(main()), killed
 
 
-def test_a_pod_that_ends_by_itself_is_not_waited_for_longer() -> None:
+def test_a_pod_that_ends_by_itself_is_not_waited_for_longer():
     took_s, killed = end(True, learner=0.5, worker0=0.1, evaluator=0.2)
     assert took_s == pytest.approx(0.7)
     assert not killed
 
 
-def test_a_stubborn_pod_is_gone_within_its_grace_and_its_learner_has_the_longest() -> None:
+def test_a_stubborn_pod_is_gone_within_its_grace_and_its_learner_has_the_longest():
     took_s, killed = end(True, learner=1e6, worker0=1e6, evaluator=1e6)
     assert took_s == pytest.approx(STOP_GRACE_S)
     assert killed == {LEARNER, "worker0", "evaluator"}
@@ -100,6 +100,6 @@ def test_a_stubborn_pod_is_gone_within_its_grace_and_its_learner_has_the_longest
     assert (took_s, killed) == (pytest.approx(LEARNER_GRACE_S), set())
 
 
-def test_a_pod_that_the_pool_gives_up_may_finish_a_long_update() -> None:
+def test_a_pod_that_the_pool_gives_up_may_finish_a_long_update():
     took_s, killed = end(False, learner=DRAIN_GRACE_S - 1.0, worker0=0.1)
     assert (took_s, killed) == (pytest.approx(DRAIN_GRACE_S - 0.9), set())

@@ -11,12 +11,12 @@ from podracer_core.random_numbers import ADMISSION, CONFIRMATION, SCREENING, eva
 from podracer_orchestrator.works import fresh_seeds
 
 
-def test_the_seeds_are_the_same_everywhere() -> None:
+def test_the_seeds_are_the_same_everywhere():
     # SHA-256("podracer/7/evaluation/w/0"), the first eight bytes without the sign
     assert fresh_seeds(7, "w", 1) == [1295246667962605905]
 
 
-def test_they_are_none_of_the_learners() -> None:
+def test_they_are_none_of_the_learners():
     of_learner = {
         seed
         for purpose in (SCREENING, ADMISSION, CONFIRMATION)
@@ -26,9 +26,7 @@ def test_they_are_none_of_the_learners() -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.text(max_size=8), st.integers(0, 40), st.integers(0, 40))
-def test_they_differ_from_each_other_and_from_what_was_seen(
-    job_seed: int, work: str, count: int, already_seen: int
-) -> None:
+def test_they_differ_from_each_other_and_from_what_was_seen(job_seed, work, count, already_seen):
     first = fresh_seeds(job_seed, work, count + already_seen)
     seen = first[:already_seen]
     assert len(set(first)) == len(first)

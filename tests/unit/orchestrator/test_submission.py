@@ -15,6 +15,7 @@ from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.jobs import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of, submission
 from podracer_orchestrator.tables import JobRow
+from support.errors import raises
 
 
 def spec(**changes) -> job_pb2.JobSpec:
@@ -54,12 +55,9 @@ def test_a_profile_has_to_be_one_of_those_that_the_operator_lists():
     request = request_of(pod=job_pb2.PodShape(profile="a100"))
     assert submission.new_job(request, ["a100", "spot"]).spec.pod.profile == "a100"
     assert plan(pod=request.spec.pod).kind.name == "fused-on-a100"
-    with pytest.raises(InvalidInput, match="no pod profile 'a100'; there are: spot, t4") as caught:
+    with raises(InvalidInput, field="pod.profile", match="pod profile 'a100'"):
         submission.new_job(request, ["t4", "spot"])
-    assert [violation.field for violation in caught.value.violations] == ["pod.profile"]
-    with pytest.raises(
-        InvalidInput, match="no pod profile 'a100'; this server has none: leave it out"
-    ):
+    with raises(InvalidInput, field="pod.profile", match="pod profile 'a100'"):
         submission.new_job(request)
 
 
@@ -133,22 +131,15 @@ def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise
 @pytest.mark.parametrize(
     ("kind", "group"), [("generator", "podracer.generators"), ("updater", "podracer.updaters")]
 )
-def test_an_extension_that_is_not_installed_beside_us_is_refused(
-    kind: str, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extension_that_is_not_installed_beside_us_is_refused(kind, group, monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "a:B", group), EntryPoint("other", "a:C", group)])
     monkeypatch.setattr(submission, "entry_points", lambda group: installed.select(group=group))
     submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mine"})))
-    with pytest.raises(
-        InvalidInput, match=f"no {kind} 'mien' is installed; there are: mine, other"
-    ) as caught:
+    with raises(InvalidInput, field=f"evolution.{kind}", match="mine, other"):
         submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mien"})))
-    assert [violation.field for violation in caught.value.violations] == [f"evolution.{kind}"]
 
 
-def test_an_unknown_fusion_is_refused_with_the_installed_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_fusion_is_refused_with_the_installed_ones(monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "mean", "weighted", "outer", "mine"):
@@ -156,38 +147,28 @@ def test_an_unknown_fusion_is_refused_with_the_installed_ones(
             request_of(pod=job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name=name)))
         )
     unknown = job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name="maen"))
-    with pytest.raises(
-        InvalidInput, match="no fusion 'maen' is installed; there are: mean, mine, outer, weighted"
-    ) as told:
+    with raises(InvalidInput, field="pod.fusion.name"):
         submission.new_job(request_of(pod=unknown))
-    assert [violation.field for violation in told.value.violations] == ["pod.fusion.name"]
 
 
-def test_an_unknown_evaluator_is_refused_with_the_installed_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_evaluator_is_refused_with_the_installed_ones(monkeypatch):
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "greedy_episodes", "mine"):
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator=name)))
     known = "greedy_episodes, mine"
-    with pytest.raises(
-        InvalidInput, match=f"no evaluator 'greedy' is installed; there are: {known}"
-    ) as told:
+    with raises(InvalidInput, field="evaluation.evaluator", match=known):
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator="greedy")))
-    assert [violation.field for violation in told.value.violations] == ["evaluation.evaluator"]
 
 
-def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch):
     monkeypatch.setattr(submission, "entry_points", lambda group: EntryPoints())
     submission.new_job(
         request_of(evolution=evolution_pb2.Evolution(generator="theirs", updater="theirs"))
     )
 
 
-def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
+def test_a_budget_of_less_than_a_round_is_warned_of():
     objective = evolution_pb2.Objective()
     objective.max_duration.FromSeconds(5)
     assert submission.new_job(request_of(objective=objective)).warnings == (
@@ -197,7 +178,7 @@ def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
     assert submission.new_job(request_of(objective=objective)).warnings == ()
 
 
-def test_a_change_is_checked_like_a_new_job() -> None:
+def test_a_change_is_checked_like_a_new_job():
     spec = submission.new_job(request_of()).spec
     with pytest.raises(InvalidInput, match=r"objective\.max_cost"):
         new = job_pb2.JobSpec(

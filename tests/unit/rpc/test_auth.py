@@ -34,7 +34,7 @@ def short(token: str) -> str:
     return hash_token(token)[:23]
 
 
-def test_roles(authorizer: Authorizer) -> None:
+def test_roles(authorizer):
     lease = LEASES.issue("projects/p/leases/l1", 3)
     assert authorizer.authorize(RENEW, bearer(lease)) == Identity(
         Role.LEASE, "l1", 3, frozenset({"p"})
@@ -55,18 +55,6 @@ def test_roles(authorizer: Authorizer) -> None:
         assert token not in str(caught.value)
 
 
-def test_method_missing_from_the_table_is_for_no_role(authorizer: Authorizer) -> None:
-    with pytest.raises(PermissionRefused, match="is for no role"):
-        authorizer.authorize("/podracer.T/Forgotten", bearer("pod-token"))
-
-
-def test_reflection_needs_any_valid_token(authorizer: Authorizer) -> None:
-    method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    assert authorizer.authorize(method, bearer("client-token")).role is Role.CLIENT
-    with pytest.raises(Unauthenticated):
-        authorizer.authorize(method, ())
-
-
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -79,17 +67,15 @@ def test_reflection_needs_any_valid_token(authorizer: Authorizer) -> None:
         (("authorization", "Bearer lease.l1.3.forged"),),
     ],
 )
-def test_who_presents_no_known_token(
-    authorizer: Authorizer, metadata: tuple[tuple[str, str | bytes], ...]
-) -> None:
+def test_who_presents_no_known_token(authorizer, metadata):
     with pytest.raises(Unauthenticated):
         authorizer.authorize(LEASE_WORK, metadata)
 
 
-def test_no_caller_outside_of_a_call() -> None:
+def test_no_caller_outside_of_a_call():
     with pytest.raises(LookupError):
         current_caller()
 
 
-def test_service_names(authorizer: Authorizer) -> None:
+def test_service_names(authorizer):
     assert authorizer.service_names == ("podracer.T",)

@@ -12,12 +12,12 @@ from podracer_core.errors import InvalidInput
 from podracer_platform.service import lifetime
 
 
-def test_nothing_happens_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_happens_unasked(monkeypatch):
     monkeypatch.delenv(lifetime.PARENT_VARIABLE, raising=False)
     lifetime.exit_with_parent_if_asked()
 
 
-def test_the_variable_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_is_not_passed_on(monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(lifetime, "exit_with_parent", asked.append)
     monkeypatch.setenv(lifetime.PARENT_VARIABLE, "123")
@@ -27,13 +27,13 @@ def test_the_variable_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["me", "-1", "1.5"])
-def test_no_pid(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pid(text, monkeypatch):
     monkeypatch.setenv(lifetime.PARENT_VARIABLE, text)
     with pytest.raises(InvalidInput, match=repr(text)):
         lifetime.exit_with_parent_if_asked()
 
 
-def test_watching_where_the_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_where_the_kernel_does_not(monkeypatch):
     parents = iter([7, 7, 1])
     exits: list[int] = []
     monkeypatch.setattr(lifetime.os, "getppid", lambda: next(parents))
@@ -43,7 +43,7 @@ def test_watching_where_the_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> 
     assert exits == [1]
 
 
-def test_the_first_signal_asks_and_the_second_ends() -> None:
+def test_the_first_signal_asks_and_the_second_ends():
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         stop = lifetime.stop_event_on_signals()

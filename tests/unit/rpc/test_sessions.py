@@ -29,7 +29,7 @@ class Idle(Session):
         self.is_closed.set()
 
 
-def test_a_call_that_is_cancelled_at_its_end_still_closes_its_session() -> None:
+def test_a_call_that_is_cancelled_at_its_end_still_closes_its_session():
     """No thread is free then, so that closing has not begun."""
     session, may_go_on, slots = Idle(), threading.Event(), SessionSlots(1)
 

@@ -79,9 +79,7 @@ def reason(authorizer: Authorizer, method: str, token: str) -> str:
     return caught.value.reason
 
 
-def test_a_worker_that_replays_what_it_was_shown_is_refused(
-    server: Callable[..., Authorizer], shown: ShownTokens, tmp_path: Path
-) -> None:
+def test_a_worker_that_replays_what_it_was_shown_is_refused(server, shown, tmp_path):
     token = shown.at("worker", f"{SOCKETS}/worker-0/worker-0.sock")()
     caller = server("worker", f"{SOCKETS}/worker-0.sock").authorize(COLLECT, bearer(token))
     assert (caller.role, caller.token, caller.name) == (Role.POD, "l1", "projects/p/leases/l1")
@@ -98,9 +96,7 @@ def test_a_worker_that_replays_what_it_was_shown_is_refused(
     assert reason(orchestrator, LEASE_WORK, token) == "UNKNOWN_TOKEN"
 
 
-def test_it_is_refused_after_the_lease(
-    server: Callable[..., Authorizer], shown: ShownTokens, clock: Clock
-) -> None:
+def test_it_is_refused_after_the_lease(server, shown, clock):
     worker, source = server("worker", f"{SOCKETS}/w.sock"), shown.at("worker", f"{SOCKETS}/w.sock")
     token = source()
     clock.now += 59
@@ -110,9 +106,7 @@ def test_it_is_refused_after_the_lease(
     assert worker.authorize(COLLECT, bearer(source())).role is Role.POD
 
 
-def test_over_a_network_it_is_for_one_machine_and_port(
-    server: Callable[..., Authorizer], shown: ShownTokens
-) -> None:
+def test_over_a_network_it_is_for_one_machine_and_port(server, shown):
     worker = server("worker", "0.0.0.0:50051")
     for host in ("127.0.0.1", "localhost", socket.gethostname()):
         assert worker.authorize(COLLECT, bearer(shown.at("worker", f"{host}:50051")()))
@@ -122,9 +116,7 @@ def test_over_a_network_it_is_for_one_machine_and_port(
     assert behind.authorize(COLLECT, bearer(shown.at("worker", "192.0.2.7:50051")()))
 
 
-def test_who_has_read_a_workers_files_can_show_nothing(
-    server: Callable[..., Authorizer], tmp_path: Path
-) -> None:
+def test_who_has_read_a_workers_files_can_show_nothing(server, tmp_path):
     worker = server("worker", f"{SOCKETS}/w.sock")
     digest = hash_token("secret")
     for word in (digest, digest.removeprefix("sha256:"), public_key("secret")):

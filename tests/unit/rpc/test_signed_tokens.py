@@ -46,13 +46,13 @@ def reason(call: Callable[[], object]) -> str:
     return caught.value.reason
 
 
-def test_what_was_signed_is_what_is_read(tokens: SignedTokens) -> None:
+def test_what_was_signed_is_what_is_read(tokens):
     found = tokens.verify(TOKEN, {"orchestrator"})
     assert json.loads(json.dumps(asdict(found))) == json.loads(json.dumps(asdict(CLAIMS)))
     assert redact(f"called with {TOKEN} twice") == "called with *** twice"
 
 
-def test_forged_tokens_are_refused(tokens: SignedTokens, tmp_path: Path) -> None:
+def test_forged_tokens_are_refused(tokens, tmp_path):
     prefix, claims, signature = TOKEN.split(".")
     more = (
         base64.urlsafe_b64encode(json.dumps(asdict(CLAIMS)).replace('"a"', '"z"').encode())
@@ -72,7 +72,7 @@ def test_forged_tokens_are_refused(tokens: SignedTokens, tmp_path: Path) -> None
     assert reason(lambda: tokens.verify(TOKEN, {"orchestrator"})) == "UNKNOWN_TOKEN"
 
 
-def test_it_ends_a_minute_after_its_expiry(tmp_path: Path) -> None:
+def test_it_ends_a_minute_after_its_expiry(tmp_path):
     (tmp_path / PUBLIC_KEYS).write_text(PUBLIC)
     now = [1000.0 + CLOCK_TOLERANCE_S - 1]
     tokens = SignedTokens(tmp_path, lambda: now[0])
@@ -81,9 +81,7 @@ def test_it_ends_a_minute_after_its_expiry(tmp_path: Path) -> None:
     assert reason(lambda: tokens.verify(TOKEN, {"orchestrator"})) == "TOKEN_EXPIRED"
 
 
-def test_keys_and_revoked_ids_may_change_without_a_restart(
-    tokens: SignedTokens, tmp_path: Path
-) -> None:
+def test_keys_and_revoked_ids_may_change_without_a_restart(tokens, tmp_path):
     token, public = sign(OTHER, CLAIMS)
     (tmp_path / PUBLIC_KEYS).write_text(f"{PUBLIC}\n{public}\n")
     assert tokens.verify(token, {"orchestrator"}).id == tokens.verify(TOKEN, {"orchestrator"}).id
@@ -96,9 +94,7 @@ def test_keys_and_revoked_ids_may_change_without_a_restart(
 
 
 @pytest.mark.parametrize("name", [PUBLIC_KEYS, REVOKED])
-def test_a_file_that_cannot_be_read_admits_nobody(
-    tokens: SignedTokens, tmp_path: Path, name: str
-) -> None:
+def test_a_file_that_cannot_be_read_admits_nobody(tokens, tmp_path, name):
     (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / name).mkdir()
     with pytest.raises(Unavailable) as caught:
@@ -106,7 +102,7 @@ def test_a_file_that_cannot_be_read_admits_nobody(
     assert str(tmp_path) not in caught.value.message
 
 
-def test_a_server_takes_its_roles_projects_and_audience(tmp_path: Path) -> None:
+def test_a_server_takes_its_roles_projects_and_audience(tmp_path):
     """Beside tokens of files and leases, which go on working."""
     (tmp_path / "client").write_text("plain\n")
     (tmp_path / PUBLIC_KEYS).write_text(PUBLIC)
@@ -134,5 +130,5 @@ def test_a_server_takes_its_roles_projects_and_audience(tmp_path: Path) -> None:
     assert policy.authorize("/podracer.policy.v1.PolicyService/Act", everywhere).projects is None
     viewer = token(role="viewer")
     assert orchestrator.authorize(f"{service}GetJob", viewer).role is Role.VIEWER
-    with pytest.raises(PermissionRefused, match="is for client; this token's role is viewer"):
+    with pytest.raises(PermissionRefused, match="token's role"):
         orchestrator.authorize(f"{service}CancelJob", viewer)

@@ -46,7 +46,7 @@ def aio_error(
 
 
 @pytest.mark.parametrize(("cls", "code"), PLAIN)
-def test_every_class_comes_back_as_itself(cls: type[PodracerError], code: grpc.StatusCode) -> None:
+def test_every_class_comes_back_as_itself(cls, code):
     error = cls("no such thing", reason="SPECIAL_CASE", job="projects/p/jobs/j", count=3)
     assert code_of(error) is code
     back = from_status(to_status(error))
@@ -55,7 +55,7 @@ def test_every_class_comes_back_as_itself(cls: type[PodracerError], code: grpc.S
     assert back.metadata == {"job": "projects/p/jobs/j", "count": "3"}
 
 
-def test_every_error_class_is_listed() -> None:
+def test_every_error_class_is_listed():
     defined = {
         value
         for value in vars(errors).values()
@@ -64,7 +64,7 @@ def test_every_error_class_is_listed() -> None:
     assert defined == {cls for cls, _ in PLAIN} | {errors.TimeUp}  # which crosses no wire
 
 
-def test_status_details_are_googles() -> None:
+def test_status_details_are_googles():
     status = to_status(
         InvalidInput("bad", violations=[FieldViolation("search.space", "is empty")], job="j")
     )
@@ -81,7 +81,7 @@ def test_status_details_are_googles() -> None:
     ]
 
 
-def test_retries_know_how_long_to_wait_and_that_it_does_not_help() -> None:
+def test_retries_know_how_long_to_wait_and_that_it_does_not_help():
     busy = errors.Exhausted("too many calls", retry_after_s=1.5)
     retry = error_details_pb2.RetryInfo()
     assert to_status(busy).details[1].Unpack(retry)
@@ -94,7 +94,7 @@ def test_retries_know_how_long_to_wait_and_that_it_does_not_help() -> None:
     )
 
 
-def test_violations_and_traceback_come_back() -> None:
+def test_violations_and_traceback_come_back():
     violations = (FieldViolation("name", "is empty"), FieldViolation("seed", "is negative"))
     invalid = from_status(to_status(InvalidInput("two things", violations=violations)))
     assert isinstance(invalid, InvalidInput)
@@ -106,7 +106,7 @@ def test_violations_and_traceback_come_back() -> None:
     assert failed.user_traceback == "Traceback…\nZeroDivisionError"
 
 
-def test_subclass_travels_as_its_base() -> None:
+def test_subclass_travels_as_its_base():
     class LeaseLost(errors.Fenced):
         reason = "LEASE_LOST"
 
@@ -114,7 +114,7 @@ def test_subclass_travels_as_its_base() -> None:
     assert (type(back), back.reason) == (errors.Fenced, "LEASE_LOST")
 
 
-def test_huge_errors_fit_into_trailers() -> None:
+def test_huge_errors_fit_into_trailers():
     violations = [FieldViolation(f"field{i}", "é" * 300) for i in range(1000)]
     huge = [
         InvalidInput("é" * 100_000, violations=violations, value="é" * 100_000),
@@ -144,9 +144,7 @@ def test_huge_errors_fit_into_trailers() -> None:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.Exhausted, "EXHAUSTED"),
     ],
 )
-def test_codes_without_our_details(
-    code: grpc.StatusCode, cls: type[PodracerError], reason: str
-) -> None:
+def test_codes_without_our_details(code, cls, reason):
     error = from_rpc_error(
         aio_error(code, "connection refused"), peer="127.0.0.1:1", method="/a.B/C"
     )
@@ -154,10 +152,10 @@ def test_codes_without_our_details(
     assert error.message == "/a.B/C at 127.0.0.1:1: connection refused"
 
 
-def test_malformed_details_fall_back_to_the_code() -> None:
+def test_malformed_details_fall_back_to_the_code():
     error = from_rpc_error(aio_error(grpc.StatusCode.NOT_FOUND, "no job", rich=b"\xff\xff\xff"))
     assert (type(error), error.message) == (errors.NotFound, "no job")
 
 
-def test_error_without_a_status() -> None:
+def test_error_without_a_status():
     assert type(from_rpc_error(grpc.RpcError())) is PodracerError

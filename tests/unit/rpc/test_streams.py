@@ -37,7 +37,7 @@ class FakeCall:
 
 
 class TestOutbox:
-    def test_what_is_put_comes_in_order_until_the_end(self) -> None:
+    def test_what_is_put_comes_in_order_until_the_end(self):
         outbox: Outbox[int] = Outbox()
         for number in range(3):
             outbox.put(number)
@@ -45,7 +45,7 @@ class TestOutbox:
         outbox.put(99)
         assert list(outbox) == [0, 1, 2]
 
-    def test_an_error_comes_after_what_was_put_before(self) -> None:
+    def test_an_error_comes_after_what_was_put_before(self):
         outbox: Outbox[int] = Outbox()
         outbox.put(1)
         outbox.fail(InvalidInput("bad"))
@@ -54,7 +54,7 @@ class TestOutbox:
         with pytest.raises(InvalidInput):
             next(iterator)
 
-    def test_who_puts_is_told_when_a_message_is_taken(self) -> None:
+    def test_who_puts_is_told_when_a_message_is_taken(self):
         outbox: Outbox[int] = Outbox()
         taken: list[int] = []
         for number in range(2):
@@ -62,12 +62,12 @@ class TestOutbox:
         next(iter(outbox))
         assert taken == [0]
 
-    def test_who_waits_is_woken_by_the_end(self) -> None:
+    def test_who_waits_is_woken_by_the_end(self):
         outbox: Outbox[int] = Outbox()
         threading.Timer(0.05, outbox.close).start()
         assert list(outbox) == []
 
-    async def test_a_coroutine_misses_nothing_that_threads_put(self) -> None:
+    async def test_a_coroutine_misses_nothing_that_threads_put(self):
         outbox: Outbox[int] = Outbox()
         puts = [
             asyncio.to_thread(lambda: [outbox.put(number) for number in range(2000)])
@@ -93,18 +93,18 @@ class TestStreamCall:
         fake: FakeCall = call._call
         return fake
 
-    def test_requests_go_out_in_order(self, call: StreamCall[str, str]) -> None:
+    def test_requests_go_out_in_order(self, call):
         call.send("a")
         call.send("b")
         requests = self.fake(call).requests
         assert [next(requests), next(requests)] == ["a", "b"]
 
-    def test_items_are_decoded_and_parts_are_not_items(self, call: StreamCall[str, str]) -> None:
+    def test_items_are_decoded_and_parts_are_not_items(self, call):
         for response in ("part", "x", "part", "y"):
             self.fake(call).responses.put(response)
         assert [call.receive(1.0), call.receive(1.0)] == ["<x>", "<y>"]
 
-    def test_who_has_several_streams_is_told_of_items_and_of_the_end(self) -> None:
+    def test_who_has_several_streams_is_told_of_items_and_of_the_end(self):
         told: queue.Queue[str] = queue.Queue()
         call: StreamCall[str, str] = StreamCall(
             FakeCall,
@@ -118,7 +118,7 @@ class TestStreamCall:
         with pytest.raises(Unavailable):
             call.poll()
 
-    def test_a_wait_has_a_limit_and_loses_nothing(self, call: StreamCall[str, str]) -> None:
+    def test_a_wait_has_a_limit_and_loses_nothing(self, call):
         with pytest.raises(DeadlineExpired):
             call.receive(0.05)
         assert call.poll() is None
@@ -126,22 +126,20 @@ class TestStreamCall:
         assert call.wait(30.0)
         assert call.poll() == "<x>"
 
-    def test_the_streams_error_comes_again_and_again(self, call: StreamCall[str, str]) -> None:
+    def test_the_streams_error_comes_again_and_again(self, call):
         self.fake(call).responses.put(InvalidInput("no"))
         for _ in range(2):
             with pytest.raises(InvalidInput):
                 call.receive(1.0)
 
-    def test_a_good_end_is_unavailable_to_who_waits_for_more(
-        self, call: StreamCall[str, str]
-    ) -> None:
+    def test_a_good_end_is_unavailable_to_who_waits_for_more(self, call):
         self.fake(call).responses.put("last")
         self.fake(call).responses.put(None)
         assert call.receive(1.0) == "<last>"
         with pytest.raises(Unavailable):
             call.receive(1.0)
 
-    def test_a_response_that_cannot_be_decoded_ends_the_call(self) -> None:
+    def test_a_response_that_cannot_be_decoded_ends_the_call(self):
         def refuse(_: Any) -> str:
             raise InvalidInput("nonsense")
 
@@ -151,18 +149,18 @@ class TestStreamCall:
             call.receive(1.0)
         assert self.fake(call).cancelled.wait(30.0)
 
-    def test_a_mistake_in_decoding_reaches_who_waits(self) -> None:
+    def test_a_mistake_in_decoding_reaches_who_waits(self):
         def fail(_: Any) -> str:
             raise OSError("no such file")
 
         call: StreamCall[str, str] = StreamCall(FakeCall, fail)
         self.fake(call).responses.put("x")
-        with pytest.raises(OSError, match="no such file") as raised:
+        with pytest.raises(OSError, match="file") as raised:
             call.receive(5.0)
         assert "in fail\n" in raised.value.__notes__[0], "where it was raised"
         assert self.fake(call).cancelled.wait(30.0)
 
-    def test_closing_ends_requests_and_responses(self, call: StreamCall[str, str]) -> None:
+    def test_closing_ends_requests_and_responses(self, call):
         call.close()
         call.close()
         assert list(self.fake(call).requests) == []

@@ -16,7 +16,7 @@ def in_background(work: WorkQueue, stop: threading.Event) -> threading.Thread:
     return thread
 
 
-def test_tasks_run_in_order_in_the_thread_that_runs_them() -> None:
+def test_tasks_run_in_order_in_the_thread_that_runs_them():
     work, stop = WorkQueue(), threading.Event()
     thread = in_background(work, stop)
     names = [work.submit(lambda: threading.current_thread().name).result(5) for _ in range(3)]
@@ -30,7 +30,7 @@ def test_tasks_run_in_order_in_the_thread_that_runs_them() -> None:
     thread.join(5)
 
 
-def test_an_error_goes_to_who_asked_and_the_queue_goes_on() -> None:
+def test_an_error_goes_to_who_asked_and_the_queue_goes_on():
     work, stop = WorkQueue(), threading.Event()
     thread = in_background(work, stop)
     with pytest.raises(ZeroDivisionError):
@@ -40,7 +40,7 @@ def test_an_error_goes_to_who_asked_and_the_queue_goes_on() -> None:
     thread.join(5)
 
 
-def test_after_the_end_everything_is_refused() -> None:
+def test_after_the_end_everything_is_refused():
     work, stop = WorkQueue(), threading.Event()
     stop.set()
     waiting = work.submit(lambda: 1)
@@ -51,7 +51,7 @@ def test_after_the_end_everything_is_refused() -> None:
         work.submit(lambda: 1).result(1)
 
 
-def test_a_loop_of_ones_own_does_what_waits() -> None:
+def test_a_loop_of_ones_own_does_what_waits():
     work = WorkQueue()
     future = work.submit(lambda: 5)
     assert not future.done()
@@ -60,7 +60,7 @@ def test_a_loop_of_ones_own_does_what_waits() -> None:
     work.run_pending()
 
 
-def test_a_cancelled_task_is_not_run() -> None:
+def test_a_cancelled_task_is_not_run():
     work = WorkQueue()
     ran: list[int] = []
     future = work.submit(lambda: ran.append(1))

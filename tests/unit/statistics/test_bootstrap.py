@@ -19,7 +19,7 @@ def mean(returns: NDArray[np.float64]) -> NDArray[np.float64]:
     return average
 
 
-def test_resamples_are_blocks_of_the_series() -> None:
+def test_resamples_are_blocks_of_the_series():
     rows = np.concatenate(resamples(50, 10))
     assert rows.shape == (RESAMPLES, 50)
     assert rows.min() == 0
@@ -33,7 +33,7 @@ def test_resamples_are_blocks_of_the_series() -> None:
     )
 
 
-def test_the_interval_of_independent_returns_is_the_normal_one() -> None:
+def test_the_interval_of_independent_returns_is_the_normal_one():
     returns = np.random.default_rng(3).normal(0.001, 0.01, 400)
     lower, upper = bootstrap_interval(returns, mean)
     half_width = 1.96 * returns.std(ddof=1) / 20
@@ -42,7 +42,7 @@ def test_the_interval_of_independent_returns_is_the_normal_one() -> None:
     assert bootstrap_interval(returns, mean) == (lower, upper)
 
 
-def test_blocks_grow_with_dependence() -> None:
+def test_blocks_grow_with_dependence():
     """AR(1) with ρ = 0.7. Its best length is (2 ρ / (1 - ρ²))^(2/3) · n^(1/3) = 1.96 · 12.6 = 24.7
     days: ΣkR(k) over all k is 2ρ / (1 - ρ)² and ΣR(k) is (1 + ρ) / (1 - ρ) times the variance."""
     generator = np.random.default_rng(5)
@@ -57,7 +57,7 @@ def test_blocks_grow_with_dependence() -> None:
     assert wide > 1.7 * np.ptp(bootstrap_interval(noise, mean)) / noise.std()
 
 
-def test_series_too_short_for_more() -> None:
+def test_series_too_short_for_more():
     assert bootstrap_interval(np.array([0.02]), mean) == (0.02, 0.02)
     assert bootstrap_interval(np.array([0.02]), lambda values: values.std(axis=-1)) == (0.0, 0.0)
     assert mean_block_length(np.zeros(100)) == 1.0

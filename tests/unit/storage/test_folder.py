@@ -13,16 +13,14 @@ from podracer_core.errors import (
     InvalidInput,
     NotFound,
     PermissionRefused,
-    PodracerError,
     Unavailable,
 )
 from podracer_core.storage import DRAFTS, FolderStore
 from podracer_platform.storage import open_store
+from support.errors import raises
 
 
-def test_an_interrupted_put_leaves_the_former_object_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_put_leaves_the_former_object_and_no_draft(tmp_path, monkeypatch):
     store = FolderStore(tmp_path)
     store.put("key", b"former")
 
@@ -36,9 +34,7 @@ def test_an_interrupted_put_leaves_the_former_object_and_no_draft(
     assert list((tmp_path / DRAFTS).iterdir()) == []
 
 
-def test_flushes_file_and_folder_before_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flushes_file_and_folder_before_it_returns(tmp_path, monkeypatch):
     store = FolderStore(tmp_path)
     flushed: list[Path] = []
     flush = os.fsync
@@ -64,9 +60,7 @@ def test_flushes_file_and_folder_before_it_returns(
         (errno.ENAMETOOLONG, InvalidInput),
     ],
 )
-def test_says_what_the_file_system_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[PodracerError]
-) -> None:
+def test_says_what_the_file_system_refuses(tmp_path, monkeypatch, number, kind):
     store = FolderStore(tmp_path)
 
     def refused(self: Path, target: Path) -> None:
@@ -78,7 +72,7 @@ def test_says_what_the_file_system_refuses(
     assert tmp_path.as_uri() in str(caught.value)
 
 
-def test_an_object_cannot_be_a_folder_too(tmp_path: Path) -> None:
+def test_an_object_cannot_be_a_folder_too(tmp_path):
     store = FolderStore(tmp_path)
     store.put("a", b"x")
     store.put("b/c", b"x")
@@ -88,14 +82,14 @@ def test_an_object_cannot_be_a_folder_too(tmp_path: Path) -> None:
     assert [info.key for info in store.list()] == ["a", "b/c"]
 
 
-def test_empty_folders_go_with_their_last_object(tmp_path: Path) -> None:
+def test_empty_folders_go_with_their_last_object(tmp_path):
     store = FolderStore(tmp_path)
     store.put("a/b/c", b"x")
     store.delete("a/b/c")
     assert [path.name for path in tmp_path.iterdir()] == [DRAFTS]
 
 
-def test_opening_removes_drafts_of_killed_writers_only(tmp_path: Path) -> None:
+def test_opening_removes_drafts_of_killed_writers_only(tmp_path):
     FolderStore(tmp_path)
     old, new = tmp_path / DRAFTS / "old", tmp_path / DRAFTS / "new"
     for draft in (old, new):
@@ -107,7 +101,7 @@ def test_opening_removes_drafts_of_killed_writers_only(tmp_path: Path) -> None:
     assert list(store.list()) == []
 
 
-def test_opens_by_url_with_blanks_in_it(tmp_path: Path) -> None:
+def test_opens_by_url_with_blanks_in_it(tmp_path):
     folder = tmp_path / "with blank # and ü"
     store = open_store(folder.as_uri())
     store.put("key", b"x")
@@ -115,18 +109,16 @@ def test_opens_by_url_with_blanks_in_it(tmp_path: Path) -> None:
     assert open_store(store.url).get("key") == b"x"
 
 
-def test_an_unusable_folder_is_told_with_its_url(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_told_with_its_url(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidInput, match=f"{tmp_path.as_uri()}/file/store.*Not a directory"):
+    with pytest.raises(InvalidInput, match=f"{tmp_path.as_uri()}/file/store: Not"):
         open_store((tmp_path / "file" / "store").as_uri())
     with pytest.raises(NotFound, match=f"{tmp_path.as_uri()}/absent"):
         open_store((tmp_path / "absent").as_uri(), create=False)
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_folder_that_may_not_be_written_is_told_with_its_url(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_written_is_told_with_its_url(tmp_path, monkeypatch):
     if os.geteuid() == 0:  # whom file modes do not bind
 
         def refused(self: Path, *arguments: object, **options: object) -> None:
@@ -134,9 +126,7 @@ def test_a_folder_that_may_not_be_written_is_told_with_its_url(
 
         monkeypatch.setattr(Path, "mkdir", refused)
     tmp_path.chmod(0o500)
-    with pytest.raises(
-        PermissionRefused, match=f"object store {tmp_path.as_uri()}: Permission denied"
-    ):
+    with pytest.raises(PermissionRefused, match=f"{tmp_path.as_uri()}: Permission"):
         open_store(tmp_path.as_uri())
 
 
@@ -152,12 +142,12 @@ def test_a_folder_that_may_not_be_written_is_told_with_its_url(
         "http://host/x",
     ],
 )
-def test_refuses_other_urls(url: str) -> None:
-    with pytest.raises(InvalidInput, match="expected file:///absolute/path or s3://bucket/prefix"):
+def test_refuses_other_urls(url):
+    with raises(InvalidInput, "INVALID_STORE_URL"):
         open_store(url)
 
 
-def test_does_not_repeat_a_password_in_a_url() -> None:
+def test_does_not_repeat_a_password_in_a_url():
     with pytest.raises(InvalidInput) as caught:
         open_store("s3://user:word@bucket")
     assert "word" not in str(caught.value)

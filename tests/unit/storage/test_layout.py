@@ -14,7 +14,7 @@ from podracer_core.storage import (
 )
 
 
-def test_prefixes_are_those_of_the_design() -> None:
+def test_prefixes_are_those_of_the_design():
     prefix = checkpoint_prefix("default", "1f2e", "a0001", 120_000, 7)
     assert prefix == "projects/default/jobs/1f2e/agents/a0001/checkpoints/120000-7/"
     assert prefix.startswith(agent_prefix("default", "1f2e", "a0001"))
@@ -27,7 +27,7 @@ def test_prefixes_are_those_of_the_design() -> None:
 
 
 @pytest.mark.parametrize("part", ["", ".", "..", "a/b", "a b", "-a", "ä", "a" * 129, "a\n"])
-def test_refuses_ids_that_could_lead_elsewhere(part: str) -> None:
+def test_refuses_ids_that_could_lead_elsewhere(part):
     for arguments in ((part, "j", "a"), ("p", part, "a"), ("p", "j", part)):
         with pytest.raises(InvalidInput):
             checkpoint_prefix(*arguments, 1, 1)
@@ -36,7 +36,7 @@ def test_refuses_ids_that_could_lead_elsewhere(part: str) -> None:
 
 
 @pytest.mark.parametrize(("env_steps", "fence"), [(-1, 1), (1, -1)])
-def test_refuses_negative_numbers(env_steps: int, fence: int) -> None:
+def test_refuses_negative_numbers(env_steps, fence):
     with pytest.raises(InvalidInput):
         checkpoint_prefix("p", "j", "a", env_steps, fence)
 
@@ -52,6 +52,6 @@ def test_refuses_negative_numbers(env_steps: int, fence: int) -> None:
         "projects/p/jobs/j/agents/a/checkpoints/1-2/x/",
     ],
 )
-def test_parses_nothing_else(prefix: str) -> None:
+def test_parses_nothing_else(prefix):
     with pytest.raises(InvalidInput):
         CheckpointPlace.parse(prefix)

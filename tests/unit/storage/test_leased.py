@@ -27,7 +27,7 @@ class Orchestrator:
         return StoreAccess(900.0, StoreKeys(f"key-{self.count}", "s", "t"))
 
 
-def test_keys_are_asked_for_again_after_two_thirds_of_their_time() -> None:
+def test_keys_are_asked_for_again_after_two_thirds_of_their_time():
     orchestrator = Orchestrator()
     for now, number in ((1000.0, 1), (1599.0, 1), (1601.0, 2), (2200.0, 2), (2202.0, 3)):
         orchestrator.now = now
@@ -35,7 +35,7 @@ def test_keys_are_asked_for_again_after_two_thirds_of_their_time() -> None:
     assert orchestrator.count == 3
 
 
-def test_each_object_has_its_url() -> None:
+def test_each_object_has_its_url():
     orchestrator = Orchestrator()
     assert orchestrator.access.of("GET", "a").url == "GET a 1"
     assert orchestrator.access.of("PUT", "a").url == "PUT a 2"
@@ -44,7 +44,7 @@ def test_each_object_has_its_url() -> None:
     assert orchestrator.access.of("GET", "a").url == "GET a 3"
 
 
-def test_without_an_answer_the_former_keys_serve_to_their_end() -> None:
+def test_without_an_answer_the_former_keys_serve_to_their_end():
     orchestrator = Orchestrator()
     orchestrator.access.retrieve()
     orchestrator.error = Unavailable("away")
@@ -60,7 +60,7 @@ def test_without_an_answer_the_former_keys_serve_to_their_end() -> None:
     assert orchestrator.access.retrieve().access_key == f"key-{orchestrator.count}"
 
 
-def test_a_lease_that_is_lost_gets_no_new_keys() -> None:
+def test_a_lease_that_is_lost_gets_no_new_keys():
     orchestrator = Orchestrator()
     orchestrator.access.retrieve()
     orchestrator.error = Fenced("a newer lease holds the work")

@@ -19,12 +19,13 @@ from podracer_core.storage import (
     read_manifest,
     verify,
 )
+from support.errors import raises
 
 FILE = ManifestFile.describe("actor.safetensors", b"weights")
 MANIFEST = Manifest((FILE,), {"returns": [0.1, -1e300], "nested": {"ü": None}}, {"torch": "2.13.0"})
 
 
-def test_round_trip_is_exact_and_its_bytes_are_always_the_same() -> None:
+def test_round_trip_is_exact_and_its_bytes_are_always_the_same():
     text = MANIFEST.to_json()
     assert Manifest.from_json(text) == MANIFEST
     reordered = dataclasses.replace(MANIFEST, metadata=dict(reversed(MANIFEST.metadata.items())))
@@ -35,7 +36,7 @@ def test_round_trip_is_exact_and_its_bytes_are_always_the_same() -> None:
 @pytest.mark.parametrize(
     "metadata", [{"x": float("nan")}, {"x": float("inf")}, {"x": b"bytes"}, {"x": Path()}]
 )
-def test_refuses_metadata_that_json_cannot_carry(metadata: dict[str, Any]) -> None:
+def test_refuses_metadata_that_json_cannot_carry(metadata):
     with pytest.raises(InvalidInput, match="JSON"):
         dataclasses.replace(MANIFEST, metadata=metadata).to_json()
 
@@ -79,17 +80,17 @@ def _changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         _changed(lambda value: value["files"][0].update(folder=3)),
     ],
 )
-def test_refuses_what_it_has_not_written(data: bytes) -> None:
+def test_refuses_what_it_has_not_written(data):
     with pytest.raises(DataCorrupted, match=r"some/manifest\.json"):
         Manifest.from_json(data, "some/manifest.json")
 
 
-def test_reads_what_the_first_version_has_written() -> None:
+def test_reads_what_the_first_version_has_written():
     older = _changed(lambda value: value.update(schema="podracer/manifest/v1"))
     assert Manifest.from_json(older).files == Manifest.from_json(_changed(lambda value: None)).files
 
 
-def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path: Path) -> None:
+def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path):
     store = FolderStore(tmp_path)
     store.put("agents/a/checkpoints/64-1/actor.safetensors", b"weights")
     beside = FILE.seen_from_beside("agents/a/checkpoints/64-1/")
@@ -106,18 +107,15 @@ def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path: Pat
         verify(store, prefix)
 
 
-def test_says_that_a_schema_is_unknown() -> None:
-    with pytest.raises(
-        InvalidInput,
-        match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v2' and older",
-    ):
+def test_says_that_a_schema_is_unknown():
+    with raises(InvalidInput, "UNKNOWN_SCHEMA"):
         Manifest.from_json(
             _changed(lambda value: value.update(schema="podracer/manifest/v9", new=1))
         )
 
 
 @pytest.mark.parametrize("data", [b"weight", b"weights ", b"weighty"])
-def test_a_file_must_be_what_was_recorded(data: bytes) -> None:
+def test_a_file_must_be_what_was_recorded(data):
     FILE.verify(b"weights")
     with pytest.raises(DataCorrupted, match=r"actor\.safetensors"):
         FILE.verify(data)
@@ -131,32 +129,30 @@ class TestInAStore:
         store.put("p/manifest.json", MANIFEST.to_json())
         return store
 
-    def test_what_is_whole_is_accepted(self, store: FolderStore) -> None:
+    def test_what_is_whole_is_accepted(self, store):
         assert verify(store, "p/") == MANIFEST
         assert read_file(store, "p/", FILE) == b"weights"
 
     @pytest.mark.parametrize("data", [b"weight", b"weights ", b"weighty"])
-    def test_what_was_altered_is_named(self, store: FolderStore, data: bytes) -> None:
+    def test_what_was_altered_is_named(self, store, data):
         store.put("p/actor.safetensors", data)
         for call in (lambda: verify(store, "p/"), lambda: read_file(store, "p/", FILE)):
             with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors"):
                 call()
 
-    def test_what_is_missing_is_named(self, store: FolderStore) -> None:
+    def test_what_is_missing_is_named(self, store):
         store.delete("p/actor.safetensors")
         for call in (lambda: verify(store, "p/"), lambda: read_file(store, "p/", FILE)):
-            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors is missing"):
+            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors"):
                 call()
 
-    def test_a_missing_manifest_is_corruption_only_where_one_was_committed(
-        self, store: FolderStore
-    ) -> None:
+    def test_a_missing_manifest_is_corruption_only_where_one_was_committed(self, store):
         store.delete("p/manifest.json")
         with pytest.raises(NotFound, match=r"no p/manifest\.json"):
             read_manifest(store, "p/")
-        with pytest.raises(DataCorrupted, match=r"p/manifest\.json is missing"):
+        with pytest.raises(DataCorrupted, match=r"p/manifest\.json"):
             read_manifest(store, "p/", "0" * 64)
 
-    def test_another_manifest_than_the_committed_one_is_refused(self, store: FolderStore) -> None:
-        with pytest.raises(DataCorrupted, match="not the manifest that was committed"):
+    def test_another_manifest_than_the_committed_one_is_refused(self, store):
+        with pytest.raises(DataCorrupted, match="committed"):
             read_manifest(store, "p/", "0" * 64)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from podracer_core.errors import (
 )
 from podracer_core.storage import FolderStore
 from podracer_platform.storage import Spool, SpoolFolder
+from support.errors import raises
 
 
 class AwayStore(FolderStore):
@@ -59,13 +60,6 @@ def spool(behind: AwayStore, folder: SpoolFolder) -> Iterator[Spool]:
     spool.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
-
-
 def files(folder: SpoolFolder) -> list[str]:
     return [path.name for path in folder.path.iterdir() if path.name != ".lock"]
 
@@ -74,9 +68,7 @@ def folders(parent: Path) -> set[str]:
     return {path.name for path in parent.iterdir() if path.is_dir()}
 
 
-def test_everything_arrives_and_leaves_nothing_behind(
-    spool: Spool, behind: AwayStore, folder: SpoolFolder
-) -> None:
+def test_everything_arrives_and_leaves_nothing_behind(spool, behind, folder):
     for number in range(50):
         spool.put(f"a/{number}", str(number).encode())
     assert spool.settle(10.0)
@@ -86,7 +78,7 @@ def test_everything_arrives_and_leaves_nothing_behind(
     assert files(folder) == []
 
 
-def test_what_is_put_last_in_a_folder_arrives_last(spool: Spool, behind: AwayStore) -> None:
+def test_what_is_put_last_in_a_folder_arrives_last(spool, behind):
     behind.error = Unavailable("away")
     for name in ("one", "two"):
         for part in ("actor", "critic", "replay/0", "manifest"):
@@ -99,9 +91,7 @@ def test_what_is_put_last_in_a_folder_arrives_last(spool: Spool, behind: AwaySto
         assert [key for key in behind.taken if key.startswith(name)][-1] == f"{name}/manifest"
 
 
-def test_what_the_store_took_and_did_not_keep_is_brought_again(
-    spool: Spool, behind: AwayStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_store_took_and_did_not_keep_is_brought_again(spool, behind, monkeypatch):
     def take_and_lose(key: str, data: bytes | Path) -> None:
         monkeypatch.undo()
         behind.taken.append(key)
@@ -113,9 +103,7 @@ def test_what_the_store_took_and_did_not_keep_is_brought_again(
     assert behind.get("a/1") == b"x"
 
 
-def test_who_reads_finds_what_has_not_arrived(
-    spool: Spool, behind: AwayStore, tmp_path: Path
-) -> None:
+def test_who_reads_finds_what_has_not_arrived(spool, behind, tmp_path):
     behind.put("there", b"already")
     behind.error = Unavailable("away")
     source = tmp_path / "source"
@@ -134,21 +122,18 @@ def test_who_reads_finds_what_has_not_arrived(
     assert behind.get("b/1") == b"second"
 
 
-def test_the_limit_holds_and_room_comes_back(spool: Spool, behind: AwayStore) -> None:
+def test_the_limit_holds_and_room_comes_back(spool, behind):
     behind.error = Unavailable("away")
     spool.put("c/1", b"x" * 900)
-    with pytest.raises(Exhausted, match="900 bytes already wait") as caught:
+    with raises(Exhausted, "SPOOL_FULL"):
         spool.put("c/2", b"x" * 200)
-    assert caught.value.reason == "SPOOL_FULL"
     behind.error = None
     assert spool.settle(30.0)
     spool.put("c/2", b"x" * 2000)  # alone anything has room
     assert spool.settle(30.0)
 
 
-def test_what_waiting_would_not_mend_is_told_and_ends_it(
-    spool: Spool, behind: AwayStore, folder: SpoolFolder
-) -> None:
+def test_what_waiting_would_not_mend_is_told_and_ends_it(spool, behind, folder):
     behind.error = Fenced("the lease is not ours")
     spool.put("d/1", b"x")
     with pytest.raises(Fenced):
@@ -158,7 +143,7 @@ def test_what_waiting_would_not_mend_is_told_and_ends_it(
     assert files(folder) == []
 
 
-def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolFolder) -> None:
+def test_closing_gives_up_what_has_not_arrived(behind, folder):
     spool = Spool(behind, folder)
     behind.error = Unavailable("away")
     spool.put("e/1", b"x")
@@ -171,35 +156,35 @@ def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolF
         spool.put("e/2", b"x")
 
 
-def test_an_unexpected_error_leaves_no_caller_waiting(spool: Spool, behind: AwayStore) -> None:
+def test_an_unexpected_error_leaves_no_caller_waiting(spool, behind):
     behind.error = ValueError("a bug")  # type: ignore[assignment]
     spool.put("f/1", b"x")
     with pytest.raises(PodracerError, match=r"f/1.*a bug"):
         spool.settle(10.0)
 
 
-def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_change_is_refused(tmp_path):
     (tmp_path / "spools").mkdir()
     (tmp_path / "spools").chmod(0o777)
-    with pytest.raises(InvalidInput, match="must belong to this user"):
+    with raises(InvalidInput, "FOLDER_UNWRITABLE"):
         SpoolFolder(tmp_path / "spools", 1000, only_ours=True)
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(InvalidInput, match="must belong to this user"):
+    with raises(InvalidInput, "FOLDER_UNWRITABLE"):
         SpoolFolder(tmp_path / "link", 1000, only_ours=True)
 
 
-def test_a_bad_key_is_refused_at_once(spool: Spool) -> None:
+def test_a_bad_key_is_refused_at_once(spool):
     with pytest.raises(InvalidInput):
         spool.put("../x", b"x")
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInput, match="file"):
         SpoolFolder(tmp_path / "file" / "below", 1000)
 
 
-def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_path):
     living = SpoolFolder(tmp_path, 1000)
     (living.path / "1").write_bytes(b"x")
     code = (

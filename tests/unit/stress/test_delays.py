@@ -43,7 +43,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def test_every_function_of_the_table_is_there_and_can_be_delayed(stress: ModuleType) -> None:
+def test_every_function_of_the_table_is_there_and_can_be_delayed(stress):
     for name, longest_s in stress.LONGEST_S.items():
         module_name, _, path = name.partition(":")
         owner, attribute = stress.owner_of(importlib.import_module(module_name), path)
@@ -51,9 +51,7 @@ def test_every_function_of_the_table_is_there_and_can_be_delayed(stress: ModuleT
         assert stress.delayed(function, longest_s, stress.Delays("1")).__wrapped__ is function
 
 
-async def test_calls_are_delayed_within_the_limit_and_return_what_they_return(
-    stress: ModuleType, slept: list[float]
-) -> None:
+async def test_calls_are_delayed_within_the_limit_and_return_what_they_return(stress, slept):
     def plain(number: int) -> int:
         return 2 * number
 
@@ -71,15 +69,15 @@ async def test_calls_are_delayed_within_the_limit_and_return_what_they_return(
         assert sum(delay_s <= stress.SHORT_S for delay_s in slept) > len(slept) / 2
 
 
-def test_a_generator_is_refused(stress: ModuleType) -> None:
+def test_a_generator_is_refused(stress):
     def generator():
         yield 1
 
-    with pytest.raises(TypeError, match="cannot be delayed"):
+    with pytest.raises(TypeError, match="delayed"):
         stress.delayed(generator, 0.3, stress.Delays("1"))
 
 
-def test_equal_seeds_give_equal_delays_and_others_others(stress: ModuleType) -> None:
+def test_equal_seeds_give_equal_delays_and_others_others(stress):
     def drawn(seed: str) -> list[tuple[float, float]]:
         delays = stress.Delays(seed)
         return [delays.draw(0.3) for _ in range(100)]
@@ -88,7 +86,7 @@ def test_equal_seeds_give_equal_delays_and_others_others(stress: ModuleType) -> 
 
 
 @pytest.mark.parametrize(("seed", "is_delayed"), [("1", True), ("", False)])
-def test_a_process_has_delays_where_a_seed_is_set(seed: str, is_delayed: bool) -> None:
+def test_a_process_has_delays_where_a_seed_is_set(seed, is_delayed):
     program = (
         "from podracer_platform.storage import Spool; print(hasattr(Spool.put, '__wrapped__'))"
     )

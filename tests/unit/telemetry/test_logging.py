@@ -12,7 +12,6 @@ import pytest
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput
 from podracer_platform.telemetry import configure_logging, redact, span
-from support.telemetry import KeptSpans
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,7 @@ def _restored() -> Iterator[None]:
 logger = logging.getLogger("podracer_test.part")
 
 
-def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text(capsys):
     configure_logging("learner")
     logger.info("granted %s", "work", extra={"fence": 7})
     logger.debug("not shown")
@@ -46,8 +45,8 @@ FORGED = (
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_what_an_environment_raises_neither_forges_a_line_nor_controls_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, json_lines: bool
-) -> None:
+    capsys, monkeypatch, json_lines
+):
     configure_logging("learner", json=json_lines)
     root = logging.getLogger()
     own = [
@@ -71,7 +70,7 @@ def test_what_an_environment_raises_neither_forges_a_line_nor_controls_the_termi
         assert r"SUCCEEDED\u000d\u001b]0;t\u0007\u009b2J\u202e\ud800" in err
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(capsys):
     configure_logging("learner", "debug", json=True)
     try:
         raise ValueError("token=abcdefg")
@@ -90,9 +89,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ValueError: token=***" in entry["exception"]
 
 
-def test_within_a_span_a_line_has_its_ids(
-    capsys: pytest.CaptureFixture[str], kept: KeptSpans
-) -> None:
+def test_within_a_span_a_line_has_its_ids(capsys, kept):
     configure_logging("learner", json=True)
     with span("x", begins=True):
         logger.info("within")
@@ -105,7 +102,7 @@ def test_within_a_span_a_line_has_its_ids(
     assert not {"trace_id", "span_id"} & outside.keys()
 
 
-def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_call_replaces_the_first(capsys):
     configure_logging("learner")
     configure_logging("worker", "WARNING")
     logger.info("not shown")
@@ -116,13 +113,13 @@ def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) ->
     assert "not shown" not in err
 
 
-def test_an_unknown_level() -> None:
-    with pytest.raises(InvalidInput, match="unknown log level 'loud': expected one of DEBUG, INFO"):
+def test_an_unknown_level():
+    with pytest.raises(InvalidInput, match="level 'loud'"):
         configure_logging("learner", "loud")
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_secrets_are_hidden(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+def test_secrets_are_hidden(capsys, as_json):
     configure_logging("learner", "INFO", json=as_json)
     logger.info("metadata %s", {"authorization": "Bearer sesame-123456"})
     logger.info(
@@ -149,11 +146,11 @@ def test_secrets_are_hidden(capsys: pytest.CaptureFixture[str], as_json: bool) -
         "secretary=x",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_what_is_no_secret_stays(text):
     assert redact(text) == text
 
 
-def test_writes_to_the_present_stderr() -> None:
+def test_writes_to_the_present_stderr():
     configure_logging("learner")
     assert any(
         getattr(handler, "stream", None) is sys.stderr for handler in logging.getLogger().handlers

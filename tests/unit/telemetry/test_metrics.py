@@ -9,10 +9,9 @@ import pytest
 
 from podracer_platform.service import TelemetryOptions, telemetry
 from podracer_platform.telemetry import OTHER, Counter, Gauge, Histogram, metrics
-from support.telemetry import CountedMetrics
 
 
-def test_nothing_is_counted_without_a_meter() -> None:
+def test_nothing_is_counted_without_a_meter():
     assert not metrics.are_wanted()
     metrics.UPDATES.add(1, algorithm="ppo")
     metrics.WORKERS.set(3)
@@ -20,7 +19,7 @@ def test_nothing_is_counted_without_a_meter() -> None:
         pass
 
 
-def test_values_and_labels(counted: CountedMetrics) -> None:
+def test_values_and_labels(counted):
     assert metrics.are_wanted()
     metrics.UPDATES.add(2, algorithm="ppo")
     metrics.UPDATES.add(3, algorithm="ppo")
@@ -35,7 +34,7 @@ def test_values_and_labels(counted: CountedMetrics) -> None:
     assert (calls.count, calls.sum) == (1, 0.3)
 
 
-def test_a_label_has_no_more_values_than_it_is_allowed(counted: CountedMetrics) -> None:
+def test_a_label_has_no_more_values_than_it_is_allowed(counted):
     for number in range(1000):
         metrics.UPDATES.add(1, algorithm=f"installed-{number}")
         metrics.LEASES.add(1, event=f"event-{number}")
@@ -49,12 +48,12 @@ def test_a_label_has_no_more_values_than_it_is_allowed(counted: CountedMetrics) 
     assert sum(point.value for point in counted.points(metrics.UPDATES)) == 1000
 
 
-def test_a_label_that_was_not_declared_is_a_mistake(counted: CountedMetrics) -> None:
+def test_a_label_that_was_not_declared_is_a_mistake(counted):
     with pytest.raises(KeyError):
         metrics.UPDATES.add(1, agent="projects/p/jobs/j/agents/a")
 
 
-def test_no_label_grows_with_use() -> None:
+def test_no_label_grows_with_use():
     growing = {"agent", "job", "pod", "lease", "trace", "project", "user", "work", "worker"}
     for metric in metrics.ALL:
         assert not growing & set(metric.labels), metric.name
@@ -63,7 +62,7 @@ def test_no_label_grows_with_use() -> None:
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL)
 
 
-def test_prometheus_fetches_all_of_them_by_the_names_of_the_table() -> None:
+def test_prometheus_fetches_all_of_them_by_the_names_of_the_table():
     with telemetry("learner", TelemetryOptions(metrics_listen="127.0.0.1:0"), {}) as url:
         assert url is not None
         for metric in metrics.ALL:

@@ -19,7 +19,7 @@ SERVICES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
+def test_dashboards_show_metrics_that_there_are(path):
     known = {name for metric in metrics.ALL for name in metric.prometheus_names}
     labels = {label for metric in metrics.ALL for label in metric.labels} | {
         "le",
@@ -41,18 +41,18 @@ def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
         assert by <= labels, expression
 
 
-def test_every_metric_is_shown_somewhere() -> None:
+def test_every_metric_is_shown_somewhere():
     shown = "".join(path.read_text() for path in DASHBOARDS)
     assert not [metric.name for metric in metrics.ALL if metric.prometheus_name not in shown]
 
 
-def test_the_document_has_all_of_them() -> None:
+def test_the_document_has_all_of_them():
     text = (ROOT / "docs" / "telemetry.md").read_text()
     listed = dict(re.findall(r"^\| `([\w.]+)` \| (\w+) \|", text, re.MULTILINE))
     assert listed == {metric.name: metric.kind for metric in metrics.ALL}
 
 
-def test_grafana_finds_its_dashboards_and_data() -> None:
+def test_grafana_finds_its_dashboards_and_data():
     (provider,) = yaml.safe_load(
         (OBSERVABILITY / "grafana/provisioning/dashboards/dashboards.yaml").read_text()
     )["providers"]
@@ -73,7 +73,7 @@ def test_grafana_finds_its_dashboards_and_data() -> None:
     assert fetched["static_configs"][0]["targets"] == [f"otel-collector:{port}"]
 
 
-def test_every_service_reaches_the_collector() -> None:
+def test_every_service_reaches_the_collector():
     deployment = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     stack = yaml.safe_load((OBSERVABILITY / "compose.yaml").read_text())
     reached = stack["services"]["otel-collector"]["networks"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from podracer_core.training import Occasions, Phases
 
 
-def test_the_first_ones_and_ever_fewer_of_the_others() -> None:
+def test_the_first_ones_and_ever_fewer_of_the_others():
     now = 0.0
     occasions = Occasions(lambda: now)
     taken = []
@@ -17,7 +17,7 @@ def test_the_first_ones_and_ever_fewer_of_the_others() -> None:
     assert len(taken) < 20
 
 
-def test_phases_add_up() -> None:
+def test_phases_add_up():
     now = [0.0]
     phases = Phases(clock=lambda: now[0])
     for _ in range(3):

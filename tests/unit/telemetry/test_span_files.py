@@ -6,10 +6,9 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from podracer_core.errors import InvalidInput
 from podracer_platform.telemetry import ENDING, FinishedSpan, SpanContext, SpanFiles
+from support.errors import raises
 
 
 def finished(number: int, **attributes: str) -> FinishedSpan:
@@ -21,7 +20,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_span_is_in_the_file_at_once(tmp_path: Path) -> None:
+def test_a_span_is_in_the_file_at_once(tmp_path):
     files = SpanFiles(tmp_path / "traces", "learner", 1 << 20)
     files.add(finished(1, job="projects/p/jobs/j"))
     (path,) = (tmp_path / "traces").iterdir()
@@ -44,7 +43,7 @@ def test_a_span_is_in_the_file_at_once(tmp_path: Path) -> None:
     assert len(lines(path)) == 2
 
 
-def test_a_full_file_becomes_the_former_one(tmp_path: Path) -> None:
+def test_a_full_file_becomes_the_former_one(tmp_path):
     files = SpanFiles(tmp_path, "learner", 16 * 4000)
     for number in range(100):
         files.add(finished(number))
@@ -56,7 +55,7 @@ def test_a_full_file_becomes_the_former_one(tmp_path: Path) -> None:
     assert all("service" in lines(path)[0] for path in paths)
 
 
-def test_a_folder_is_bounded(tmp_path: Path) -> None:
+def test_a_folder_is_bounded(tmp_path):
     limit = 16 * 1000
     for number in range(60):
         files = SpanFiles(tmp_path, f"worker{number}", limit)
@@ -70,7 +69,7 @@ def test_a_folder_is_bounded(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("worker0-*"))
 
 
-def test_who_was_swept_away_begins_anew(tmp_path: Path) -> None:
+def test_who_was_swept_away_begins_anew(tmp_path):
     files = SpanFiles(tmp_path, "learner", 1 << 20)
     assert not list(tmp_path.iterdir())  # who has nothing to tell leaves nothing
     files.add(finished(0))
@@ -80,17 +79,13 @@ def test_who_was_swept_away_begins_anew(tmp_path: Path) -> None:
     assert [line.get("name") for line in lines(path)] == [None, "span 1"]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        InvalidInput, match=r"PODRACER_TRACE_DIR: cannot write to .*file: .*; expected a folder"
-    ):
+    with raises(InvalidInput, "FOLDER_UNWRITABLE"):
         SpanFiles(tmp_path / "file", "learner", 1 << 20)
 
 
-def test_a_disk_that_is_full_ends_the_writing_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_is_full_ends_the_writing_and_nothing_else(tmp_path, monkeypatch, caplog):
     files = SpanFiles(tmp_path, "learner", 1 << 20)
 
     def full(descriptor: int, data: bytes) -> int:
@@ -102,7 +97,7 @@ def test_a_disk_that_is_full_ends_the_writing_and_nothing_else(
     assert caplog.text.count("stopped writing spans") == 1
 
 
-def test_secrets_in_errors_are_hidden(tmp_path: Path) -> None:
+def test_secrets_in_errors_are_hidden(tmp_path):
     files = SpanFiles(tmp_path, "learner", 1 << 20)
     context = SpanContext("a" * 32, "b" * 16)
     files.add(FinishedSpan("x", "internal", context, "", 1, 2, {}, "refused: token=sesame"))

@@ -17,12 +17,11 @@ from podracer_platform.telemetry import (
     record_spans,
     span,
 )
-from support.telemetry import KeptSpans
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
-def test_without_a_recorder_there_is_nothing() -> None:
+def test_without_a_recorder_there_is_nothing():
     assert not are_recorded()
     with span("x", begins=True, size=1) as own:
         assert own is NO_SPAN
@@ -31,7 +30,7 @@ def test_without_a_recorder_there_is_nothing() -> None:
     assert own.traceparent == ""
 
 
-def test_a_span_is_the_child_of_the_current_one(kept: KeptSpans) -> None:
+def test_a_span_is_the_child_of_the_current_one(kept):
     with span("outer", begins=True, size=1) as outer:
         assert current() is outer
         with span("inner") as inner:
@@ -50,7 +49,7 @@ def test_a_span_is_the_child_of_the_current_one(kept: KeptSpans) -> None:
     )
 
 
-def test_a_parent_elsewhere(kept: KeptSpans) -> None:
+def test_a_parent_elsewhere(kept):
     with span("here", PARENT, kind="server") as own:
         context = SpanContext.parse(own.traceparent)
     assert context is not None
@@ -69,19 +68,19 @@ def test_a_parent_elsewhere(kept: KeptSpans) -> None:
         f"00-{'A' * 32}-{'b' * 16}-01",
     ],
 )
-def test_no_parent_no_span(kept: KeptSpans, parent: str) -> None:
+def test_no_parent_no_span(kept, parent):
     with span("x", parent) as own:
         assert own is NO_SPAN
     assert not kept.spans
 
 
-def test_an_unrecorded_parent(kept: KeptSpans) -> None:
+def test_an_unrecorded_parent(kept):
     with span("x", PARENT[:-1] + "0", begins=True) as own:
         assert own is NO_SPAN
     assert not kept.spans
 
 
-def test_of_some_traces_nothing_is_recorded(kept: KeptSpans) -> None:
+def test_of_some_traces_nothing_is_recorded(kept):
     record_spans([kept], lambda trace_id: False)
     with span("root", begins=True):
         pass
@@ -90,13 +89,13 @@ def test_of_some_traces_nothing_is_recorded(kept: KeptSpans) -> None:
     assert [one.name for one in kept.spans] == ["of another's"]
 
 
-def test_an_error_is_told(kept: KeptSpans) -> None:
+def test_an_error_is_told(kept):
     with pytest.raises(ValueError, match="bad"), span("x", begins=True):
         raise ValueError("bad")
     assert kept["x"].error == "ValueError: bad"
 
 
-def test_one_that_is_no_context(kept: KeptSpans) -> None:
+def test_one_that_is_no_context(kept):
     with span("outer", begins=True) as outer:
         own = span("waits")
         assert current() is outer
@@ -107,14 +106,14 @@ def test_one_that_is_no_context(kept: KeptSpans) -> None:
     assert kept["waits"].error == "lost"
 
 
-def test_one_that_began_before(kept: KeptSpans) -> None:
+def test_one_that_began_before(kept):
     begun_ns = time.time_ns() - 2_000_000_000
     span("late", PARENT, start_ns=begun_ns).end()
     assert kept["late"].start_ns == begun_ns
     assert kept["late"].duration_s >= 2.0
 
 
-def test_threads_have_their_own(kept: KeptSpans) -> None:
+def test_threads_have_their_own(kept):
     seen: list[object] = []
     with span("outer", begins=True) as outer:
         for context in (contextvars.Context(), contextvars.copy_context()):
@@ -124,7 +123,7 @@ def test_threads_have_their_own(kept: KeptSpans) -> None:
     assert seen == [NO_SPAN, outer]
 
 
-async def test_tasks_have_their_own(kept: KeptSpans) -> None:
+async def test_tasks_have_their_own(kept):
     async def work(name: str) -> None:
         with span(name):
             await asyncio.sleep(0)

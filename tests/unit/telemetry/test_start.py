@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +15,14 @@ from support.otlp_collector import otlp_collector
 from support.processes import wait_until
 
 
-def test_it_is_off_by_default() -> None:
+def test_it_is_off_by_default():
     with telemetry("learner", TelemetryOptions(), {}) as url:
         assert url is None
         assert not are_recorded()
         assert not metrics.are_wanted()
 
 
-def test_files_alone_need_no_sdk(tmp_path: Path) -> None:
+def test_files_alone_need_no_sdk(tmp_path):
     program = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -39,7 +38,7 @@ def test_files_alone_need_no_sdk(tmp_path: Path) -> None:
     assert '"name":"x"' in path.read_text()
 
 
-def test_spans_and_metrics_go_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_and_metrics_go_to_a_collector(monkeypatch):
     with otlp_collector() as collector:
         environment = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
@@ -68,9 +67,7 @@ def test_spans_and_metrics_go_to_a_collector(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("sampler", "argument", "count"), [("always_off", "", 0), ("traceidratio", "1.0", 1)]
 )
-def test_the_sampler_is_the_environments(
-    monkeypatch: pytest.MonkeyPatch, sampler: str, argument: str, count: int
-) -> None:
+def test_the_sampler_is_the_environments(monkeypatch, sampler, argument, count):
     with otlp_collector() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
@@ -83,7 +80,7 @@ def test_the_sampler_is_the_environments(
         wait_until(lambda: len(collector.spans) == count, 30, "the spans")
 
 
-def test_an_unreachable_collector_blocks_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_collector_blocks_no_caller(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # without a listener
         monkeypatch.setenv(
@@ -94,7 +91,7 @@ def test_an_unreachable_collector_blocks_no_caller(monkeypatch: pytest.MonkeyPat
         assert not are_recorded()
 
 
-def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off(monkeypatch):
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"}
     with telemetry("worker", TelemetryOptions(), environment):
         assert not are_recorded()
@@ -103,7 +100,7 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]
 )
-def test_another_protocol_is_refused(name: str) -> None:
+def test_another_protocol_is_refused(name):
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: "http/protobuf"}
     message = f"{name} is 'http/protobuf'; expected grpc, or nothing"
     with (
@@ -113,7 +110,7 @@ def test_another_protocol_is_refused(name: str) -> None:
         pass
 
 
-def test_an_address_that_is_taken() -> None:
+def test_an_address_that_is_taken():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -128,7 +125,7 @@ def test_an_address_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize("listen", ["9464", "unix:///tmp/x.sock", "127.0.0.1:x"])
-def test_an_address_that_is_none(listen: str) -> None:
+def test_an_address_that_is_none(listen):
     with (
         pytest.raises(InvalidInput),
         telemetry("worker", TelemetryOptions(metrics_listen=listen), {}),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from podracer_core.algorithms import Algorithm
-from podracer_core.collect import Collector
 from podracer_core.errors import InvalidInput
 from podracer_core.training import (
     member_environment_states,
@@ -16,14 +12,10 @@ from podracer_core.training import (
     stack_states,
     unstack_states,
 )
-
-Make = Callable[..., Algorithm]
-MakeCollector = Callable[..., Collector]
+from support.errors import raises
 
 
-def test_all_members_resumed_is_as_if_nothing_had_happened(
-    make_algorithm: Make, make_collector: MakeCollector
-) -> None:
+def test_all_members_resumed_is_as_if_nothing_had_happened(make_algorithm, make_collector):
     algorithm = make_algorithm()
     collector = make_collector(algorithm)
     collector.collect(40)
@@ -36,9 +28,7 @@ def test_all_members_resumed_is_as_if_nothing_had_happened(
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_member_goes_on_beside_a_new_one(
-    make_algorithm: Make, make_collector: MakeCollector
-) -> None:
+def test_a_member_goes_on_beside_a_new_one(make_algorithm, make_collector):
     algorithm = make_algorithm()
     collector = make_collector(algorithm)
     collector.collect(40)
@@ -54,9 +44,7 @@ def test_a_member_goes_on_beside_a_new_one(
     assert rollout.first_step.tolist() == [0, 40]
 
 
-def test_a_state_of_another_number_of_environments_starts_anew(
-    make_algorithm: Make, make_collector: MakeCollector
-) -> None:
+def test_a_state_of_another_number_of_environments_starts_anew(make_algorithm, make_collector):
     algorithm = make_algorithm()
     collector = make_collector(algorithm, envs=4)
     collector.collect(5)
@@ -67,9 +55,7 @@ def test_a_state_of_another_number_of_environments_starts_anew(
 
 
 @pytest.mark.parametrize("envs", [1, 4])
-def test_states_cross_a_wire_in_parts(
-    make_algorithm: Make, make_collector: MakeCollector, envs: int
-) -> None:
+def test_states_cross_a_wire_in_parts(make_algorithm, make_collector, envs):
     collector = make_collector(make_algorithm(), envs=envs)
     collector.collect(30)
     states = member_environment_states(collector)
@@ -94,17 +80,15 @@ def test_states_cross_a_wire_in_parts(
     ],
     ids=["not told who resumes", "not flags", "two axes", "too few members", "no members"],
 )
-def test_what_is_no_state_is_refused(broken: dict[str, torch.Tensor]) -> None:
+def test_what_is_no_state_is_refused(broken):
     with pytest.raises(InvalidInput):
         unstack_states(broken)
 
 
-def test_states_of_another_number_of_members_are_refused(
-    make_algorithm: Make, make_collector: MakeCollector
-) -> None:
-    with pytest.raises(InvalidInput, match="states of 3 members came for 2"):
+def test_states_of_another_number_of_members_are_refused(make_algorithm, make_collector):
+    with raises(InvalidInput, "BAD_TENSOR"):
         resume_environments(make_collector(make_algorithm()), [None] * 3)
 
 
-def test_nothing_to_send_is_sent_as_nothing() -> None:
+def test_nothing_to_send_is_sent_as_nothing():
     assert stack_states([None, None], 0, 4) == {}

@@ -62,9 +62,7 @@ def make_fused_session(
 
 
 @pytest.mark.parametrize("interval", [0, 1, 3])
-def test_an_epoch_is_an_update_or_as_many_as_the_job_says(
-    make_fused_session: Callable, interval: int
-) -> None:
+def test_an_epoch_is_an_update_or_as_many_as_the_job_says(make_fused_session, interval):
     session, desk, fusion = make_fused_session(interval)
     every = interval or 1
     while not session.finished:
@@ -84,9 +82,7 @@ def test_an_epoch_is_an_update_or_as_many_as_the_job_says(
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_the_end_of_the_round_ends_the_leads_epoch(
-    make_fused_session: Callable, leads: bool
-) -> None:
+def test_the_end_of_the_round_ends_the_leads_epoch(make_fused_session, leads):
     """Else the statistics of what it has seen since the last fusion were in no checkpoint."""
     session, desk, _ = make_fused_session(interval=100)
     desk.closes = lambda last: last and leads
@@ -97,9 +93,7 @@ def test_the_end_of_the_round_ends_the_leads_epoch(
     assert (seen == session.moment().env_steps[0]) is leads
 
 
-def test_at_the_end_of_the_round_statistics_take_in_what_was_not_fused(
-    make_fused_session: Callable,
-) -> None:
+def test_at_the_end_of_the_round_statistics_take_in_what_was_not_fused(make_fused_session):
     """Whether anybody was there to fuse with or not. Should training go on, nothing is lost or
     counts twice."""
     session, desk, fusion = make_fused_session(answers=[True, False, False, True])
@@ -119,7 +113,7 @@ def test_at_the_end_of_the_round_statistics_take_in_what_was_not_fused(
     assert seen() == 8 * STEPS
 
 
-def test_who_comes_late_begins_with_a_whole_epoch(make_fused_session: Callable) -> None:
+def test_who_comes_late_begins_with_a_whole_epoch(make_fused_session):
     session, desk, fusion = make_fused_session(interval=3, answers=[False])
     fusion.begin(Fused(7, fusion.sharing.state(), (0,)))
     for _ in range(3):
@@ -128,9 +122,7 @@ def test_who_comes_late_begins_with_a_whole_epoch(make_fused_session: Callable) 
     assert [(one.epoch, one.samples) for one in desk.brought] == [(8, 2 * 3 * STEPS)]
 
 
-def test_what_was_not_fused_is_brought_again_with_what_came_since(
-    make_fused_session: Callable,
-) -> None:
+def test_what_was_not_fused_is_brought_again_with_what_came_since(make_fused_session):
     session, desk, fusion = make_fused_session(answers=[False, False, True, True])
     for _ in range(4):
         session.step()
@@ -143,7 +135,7 @@ def test_what_was_not_fused_is_brought_again_with_what_came_since(
     assert session.moment().env_steps == [8 * STEPS] * 2
 
 
-def test_a_learner_that_is_left_out_counts_what_the_agent_has(make_fused_session: Callable) -> None:
+def test_a_learner_that_is_left_out_counts_what_the_agent_has(make_fused_session):
     """It is a follower: its own steps of that epoch are not in the state that it goes on from."""
     session, desk, fusion = make_fused_session()
     state = fusion.sharing.state()

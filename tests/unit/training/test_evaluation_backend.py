@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from podracer_core.algorithms import Algorithm
 from podracer_core.environments import VecEnvironment, make_vec_environment
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
@@ -21,9 +20,7 @@ from podracer_core.training import (
 from tests.unit.training.conftest import SPEC
 
 
-def test_the_start_of_environments_is_no_part_of_it(
-    make_algorithm: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_start_of_environments_is_no_part_of_it(make_algorithm, monkeypatch):
     """Processes of a user's environment take seconds to start, and would use up what looks may
     take."""
     now = [0.0]
@@ -55,12 +52,8 @@ def test_the_start_of_environments_is_no_part_of_it(
     ],
 )
 def test_the_rest_is_played_where_the_first_episodes_leave_something_open(
-    admission: float | None,
-    required: float | None,
-    means: tuple[float, ...],
-    is_open: bool,
-    make_algorithm: Callable,
-) -> None:
+    admission, required, means, is_open, make_algorithm
+):
     order = EvaluationOrder(
         1,
         (0,),
@@ -73,9 +66,7 @@ def test_the_rest_is_played_where_the_first_episodes_leave_something_open(
     assert order.leaves_open(first) is is_open
 
 
-def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(
-    make_algorithm: Callable,
-) -> None:
+def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(make_algorithm):
     """An untrained policy has 20 or so on CartPole; all episodes come out where the target is in
     reach."""
     judge = InProcessBackend(lambda count, device: make_vec_environment(SPEC, count, device))
@@ -113,7 +104,7 @@ class FixedReturns:
         )
 
 
-def test_policies_that_are_evaluated_further_stay_on_their_device(make_algorithm: Callable) -> None:
+def test_policies_that_are_evaluated_further_stay_on_their_device(make_algorithm):
     actor = make_algorithm().actor._map(
         lambda tensor: tensor.to("meta"), make_algorithm().actor.head
     )

@@ -10,6 +10,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.sections import MAX_MEMBERS
 from podracer_platform.messages import hyperparameter_to_message
 from podracer_platform.training_messages import cohort_from_message
+from support.errors import raises
 
 
 def message(*members: dict[str, HyperparameterValue]) -> cohort_pb2.CohortSpec:
@@ -21,7 +22,7 @@ def message(*members: dict[str, HyperparameterValue]) -> cohort_pb2.CohortSpec:
     return cohort
 
 
-def test_members_own_values_and_what_they_share() -> None:
+def test_members_own_values_and_what_they_share():
     shared = {"horizon": 16, "hidden_sizes": (32, 32), "activation": "relu"}
     cohort = cohort_from_message(
         message(shared | {"learning_rate": 0.1}, shared | {"learning_rate": 0.2, "gamma": 1})
@@ -35,7 +36,7 @@ def test_members_own_values_and_what_they_share() -> None:
     ]
 
 
-def test_a_whole_number_may_come_as_a_real_one() -> None:
+def test_a_whole_number_may_come_as_a_real_one():
     assert cohort_from_message(message({"horizon": 16.0})).shared["horizon"] == 16
 
 
@@ -66,15 +67,12 @@ def test_a_whole_number_may_come_as_a_real_one() -> None:
         "the algorithm",
     ],
 )
-def test_what_cannot_be_stacked_or_trained_is_refused(
-    cohort: cohort_pb2.CohortSpec, reason: str
-) -> None:
-    with pytest.raises(InvalidInput) as refused:
+def test_what_cannot_be_stacked_or_trained_is_refused(cohort, reason):
+    with raises(InvalidInput, reason):
         cohort_from_message(cohort)
-    assert refused.value.reason == reason
 
 
-def test_a_member_of_another_algorithm_is_refused() -> None:
+def test_a_member_of_another_algorithm_is_refused():
     cohort = message({})
     cohort.members[0].algorithm = "sac"
     with pytest.raises(InvalidInput, match=r"members\[0\].algorithm"):

@@ -3,7 +3,6 @@ order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +33,7 @@ def weights(algorithm: Algorithm) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in algorithm.actor_state().values()])
 
 
-def test_in_lock_step_it_is_as_if_nothing_overlapped(
-    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
-) -> None:
+def test_in_lock_step_it_is_as_if_nothing_overlapped(make_algorithm, make_collector):
     one, other = make_algorithm(), make_algorithm()
     sources = InProcessSource(make_collector(one), one), overlapping(other, 0)
     for _ in range(UPDATES):
@@ -48,9 +45,7 @@ def test_in_lock_step_it_is_as_if_nothing_overlapped(
     assert sources[1].environment_states() is not None
 
 
-def test_ahead_each_rollout_is_of_the_weights_before(
-    make_algorithm: Callable[..., Algorithm],
-) -> None:
+def test_ahead_each_rollout_is_of_the_weights_before(make_algorithm):
     """The same as by hand: rollout k + 1 is taken before the update on rollout k."""
     one, other = make_algorithm(), make_algorithm()
     source, by_hand = overlapping(one, 1), overlapping(other, 0)
@@ -75,9 +70,7 @@ def test_ahead_each_rollout_is_of_the_weights_before(
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_by_itself_it_finds_out(
-    make_algorithm: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch, hidden: bool
-) -> None:
+def test_by_itself_it_finds_out(make_algorithm, monkeypatch, hidden):
     """Where collecting ahead hides nothing it does not pay; by a clock that does not depend on the
     machine: a rollout takes a second, and so does an update."""
     now_s = 0.0
@@ -103,7 +96,7 @@ def test_by_itself_it_finds_out(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_two_streams_do_what_one_does(make_algorithm: Callable[..., Algorithm], ahead: int) -> None:
+def test_two_streams_do_what_one_does(make_algorithm, ahead):
     def trained(device: str) -> torch.Tensor:
         cpu = make_algorithm()
         environment = make_vec_environment(SPEC, cpu.members * 4, device)

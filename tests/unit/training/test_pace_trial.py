@@ -34,29 +34,27 @@ def tried(
     ("wait_s", "training_s", "expected"),
     [(1.0, 1.0, 1), (1.0, 2.0, 1), (2.0, 1.0, 2), (1.0, 9.0, 0), (9.0, 1.0, 0)],
 )
-def test_it_pays_where_both_take_about_as_long(
-    wait_s: float, training_s: float, expected: int
-) -> None:
+def test_it_pays_where_both_take_about_as_long(wait_s, training_s, expected):
     assert tried(wait_s, training_s)[-1] == expected
 
 
-def test_it_does_not_pay_where_both_then_take_longer() -> None:
+def test_it_does_not_pay_where_both_then_take_longer():
     """Two processes on busy cores, or two streams of a device that one of them fills."""
     assert tried(1.0, 1.0, hidden=0.1)[11:24] == [1] * 12 + [0]
     assert tried(1.0, 1.0, hidden=0.3)[11:] == [1] * 19
 
 
-def test_no_more_than_there_can_be() -> None:
+def test_no_more_than_there_can_be():
     assert tried(2.0, 1.0, most=1)[-1] == 1
     assert tried(2.0, 1.0, ahead=2, most=1)[-1] == 1
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_who_is_told_does_not_try(ahead: int) -> None:
+def test_who_is_told_does_not_try(ahead):
     assert set(tried(1.0, 1.0, ahead=ahead)) == {ahead}
 
 
-def test_who_has_decided_does_not_look_at_the_clock() -> None:
+def test_who_has_decided_does_not_look_at_the_clock():
     """Which may wait for a device."""
 
     def refuse() -> float:
@@ -67,11 +65,11 @@ def test_who_has_decided_does_not_look_at_the_clock() -> None:
     trial.go_on()
 
 
-def test_the_first_rollouts_are_always_in_lock_step() -> None:
+def test_the_first_rollouts_are_always_in_lock_step():
     assert tried(1.0, 1.0)[:11] == [0] * 11
 
 
-def test_a_slow_start_is_not_held_against_it() -> None:
+def test_a_slow_start_is_not_held_against_it():
     now = [0.0]
     trial = PaceTrial(None, lambda: now[0])
     for index in range(30):

@@ -12,6 +12,7 @@ from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.training import PolicyEvaluation
+from support.errors import raises
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
 COHORT = CohortConfig(
@@ -33,7 +34,7 @@ def weights() -> dict[str, torch.Tensor]:
     return algorithm_class("ppo")(COHORT, *spaces).actor_state()
 
 
-def test_the_cohort_and_a_member_alone_give_the_same_returns(evaluation: PolicyEvaluation) -> None:
+def test_the_cohort_and_a_member_alone_give_the_same_returns(evaluation):
     state = weights()
     together, duration_s = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
     assert duration_s > 0
@@ -43,9 +44,7 @@ def test_the_cohort_and_a_member_alone_give_the_same_returns(evaluation: PolicyE
     assert alone[0].returns == together[1].returns
 
 
-def test_a_look_may_round_differently_but_plays_the_same_episodes(
-    evaluation: PolicyEvaluation,
-) -> None:
+def test_a_look_may_round_differently_but_plays_the_same_episodes(evaluation):
     state = weights()
     (look, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, True)
     (full, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
@@ -54,21 +53,17 @@ def test_a_look_may_round_differently_but_plays_the_same_episodes(
 
 
 @pytest.mark.parametrize("agents", [[], ["a9"], ["a1", "a9"]])
-def test_strangers_are_refused(evaluation: PolicyEvaluation, agents: list[str]) -> None:
+def test_strangers_are_refused(evaluation, agents):
     with pytest.raises(InvalidInput):
         evaluation.evaluate(agents, weights(), range(8), 0, None, False)
 
 
-def test_more_episodes_than_there_can_be_environments_are_refused(
-    evaluation: PolicyEvaluation,
-) -> None:
-    with pytest.raises(
-        InvalidInput, match="3 agents and 500000 episodes need more than 1048576 environments"
-    ):
+def test_more_episodes_than_there_can_be_environments_are_refused(evaluation):
+    with raises(InvalidInput, field="seeds"):
         evaluation.evaluate(["a1", "a2", "a3"], weights(), range(500_000), 0, None, False)
 
 
-def test_an_evaluation_is_given_up_without_a_caller() -> None:
+def test_an_evaluation_is_given_up_without_a_caller():
     checks: list[None] = []
 
     def check() -> None:
@@ -80,7 +75,7 @@ def test_an_evaluation_is_given_up_without_a_caller() -> None:
     environment = make_vec_environment(endless, 1)
     spaces = environment.observation_space, environment.action_space
     evaluation = PolicyEvaluation(COHORT, endless, "cpu", check)
-    with pytest.raises(Unavailable, match="no caller waits"):
+    with pytest.raises(Unavailable, match="caller waits"):
         evaluation.evaluate(
             ["a1", "a2", "a3"],
             algorithm_class("ppo")(COHORT, *spaces).actor_state(),
@@ -92,6 +87,6 @@ def test_an_evaluation_is_given_up_without_a_caller() -> None:
     evaluation.close()
 
 
-def test_weights_of_another_shape_are_refused(evaluation: PolicyEvaluation) -> None:
+def test_weights_of_another_shape_are_refused(evaluation):
     with pytest.raises(InvalidInput):
         evaluation.evaluate(["a1"], weights(), range(8), 0, None, False)

@@ -142,9 +142,7 @@ def algorithm(make_algorithm: Make) -> Algorithm:
     return make_algorithm((1, 2))
 
 
-def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(
-    algorithm: Algorithm,
-) -> None:
+def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(algorithm):
     judge = ScriptedJudge([[5, 1], [3, 9], [2, 2]], [8.5, 5.5])  # the best look's goes first
     stage = Stage(algorithm, judge)
     assert stage.step()
@@ -157,7 +155,7 @@ def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_
     assert (mark(stage, 0), mark(stage, 1)) == (1.0, 2.0)
 
 
-def test_who_has_something_else_to_do_at_a_moment_is_not_looked_at(algorithm: Algorithm) -> None:
+def test_who_has_something_else_to_do_at_a_moment_is_not_looked_at(algorithm):
     judge = ScriptedJudge([[5, 1]], [])
     stage = Stage(algorithm, judge)
     assert not stage.step(may_look=False)
@@ -165,9 +163,7 @@ def test_who_has_something_else_to_do_at_a_moment_is_not_looked_at(algorithm: Al
     assert stage.step()
 
 
-def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(
-    algorithm: Algorithm,
-) -> None:
+def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(algorithm):
     judge = ScriptedJudge([[10, 50]], [48.0])
     stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
     stage.step()
@@ -185,9 +181,7 @@ def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episode
     assert len(judge.orders) == 2, "after the target nothing more is evaluated"
 
 
-def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(
-    algorithm: Algorithm,
-) -> None:
+def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(algorithm):
     class GivesUp(ScriptedJudge):
         def submit(self, order: EvaluationOrder) -> None:
             super().submit(replace(order, seeds=order.seeds[:4]) if order.required_score else order)
@@ -205,7 +199,7 @@ def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(
     assert stage.selection.candidates[1].result.episodes == 16
 
 
-def test_the_statistic_decides(algorithm: Algorithm) -> None:
+def test_the_statistic_decides(algorithm):
     judge = ScriptedJudge([[50, 10]], [40.2])
     stage = Stage(algorithm, judge, target=40.0, statistic="lower_bound", episodes=20)
     stage.step()
@@ -216,7 +210,7 @@ def test_the_statistic_decides(algorithm: Algorithm) -> None:
     assert stage.selection.confirmed is not None
 
 
-def test_where_no_other_test_follows_each_further_one_is_stricter(algorithm: Algorithm) -> None:
+def test_where_no_other_test_follows_each_further_one_is_stricter(algorithm):
     """With 20 values of ± 1 the 95 % interval ends 0.48 under the mean, the second test's bound
     lies 0.62 under it."""
     confirmed = []
@@ -228,7 +222,7 @@ def test_where_no_other_test_follows_each_further_one_is_stricter(algorithm: Alg
     assert confirmed == [True, False, True]
 
 
-def test_a_contender_that_fails_gives_way_to_the_next(algorithm: Algorithm) -> None:
+def test_a_contender_that_fails_gives_way_to_the_next(algorithm):
     judge = ScriptedJudge([[60, 50]], [39.0, 41.0])
     stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
     stage.step()
@@ -237,7 +231,7 @@ def test_a_contender_that_fails_gives_way_to_the_next(algorithm: Algorithm) -> N
     assert stage.selection.confirmed.member == 1
 
 
-def test_a_late_answer_is_of_the_weights_that_were_asked_about(algorithm: Algorithm) -> None:
+def test_a_late_answer_is_of_the_weights_that_were_asked_about(algorithm):
     judge = ScriptedJudge([[1, 50]], [45.0], delayed=True)
     stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
     assert stage.step()
@@ -255,7 +249,7 @@ def test_a_late_answer_is_of_the_weights_that_were_asked_about(algorithm: Algori
     assert confirmed.confirm_time_s == 5.0
 
 
-def test_a_member_that_diverged_is_no_candidate(algorithm: Algorithm) -> None:
+def test_a_member_that_diverged_is_no_candidate(algorithm):
     judge = ScriptedJudge([[5, 90], [5, 90]], [5.0])
     stage = Stage(algorithm, judge)
     algorithm.active[1] = False
@@ -264,9 +258,7 @@ def test_a_member_that_diverged_is_no_candidate(algorithm: Algorithm) -> None:
     assert set(stage.selection.candidates) == {0}
 
 
-def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(
-    algorithm: Algorithm,
-) -> None:
+def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(algorithm):
     judge = ScriptedJudge([[5, 6]], [5.0, 6.0])
     stage = Stage(algorithm, judge, admission_score=100.0)
     stage.selection.admit_from(7.0)
@@ -276,23 +268,21 @@ def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(
     assert all(order.first_episodes == 8 for order in fulls)
 
 
-def test_a_lost_look_at_the_end_is_asked_for_again(algorithm: Algorithm) -> None:
+def test_a_lost_look_at_the_end_is_asked_for_again(algorithm):
     judge = ScriptedJudge([None, None, [5, 6]], [5.0, 6.0])
     stage = Stage(algorithm, judge)
     stage.selection.conclude(1.0)
     assert set(stage.selection.candidates) == {0, 1}
 
 
-def test_the_end_waits_for_a_judge_that_is_away_only_so_long(algorithm: Algorithm) -> None:
+def test_the_end_waits_for_a_judge_that_is_away_only_so_long(algorithm):
     judge = ScriptedJudge([], [], delayed=True)
     judge.available = False
     with pytest.raises(DeadlineExpired):
         Stage(algorithm, judge).selection.conclude(0.1)
 
 
-def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_ever(
-    algorithm: Algorithm,
-) -> None:
+def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_ever(algorithm):
     class Leaving(ScriptedJudge):
         def submit(self, order: EvaluationOrder) -> None:
             super().submit(order)
@@ -304,7 +294,7 @@ def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_eve
     assert len(judge.orders) == 1
 
 
-def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
+def test_an_interrupted_end_does_not_wait(algorithm):
     judge = ScriptedJudge([], [], delayed=True)
     stage = Stage(algorithm, judge)
     stage.interrupted = True
@@ -312,9 +302,7 @@ def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
     assert not judge.orders
 
 
-def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(
-    algorithm: Algorithm,
-) -> None:
+def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(algorithm):
     """Of five looks at 9, 5, 8, 7 and last 6 the second is dropped; the luckiest turns out to be
     the worst."""
     judge = ScriptedJudge(
@@ -335,9 +323,7 @@ def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(
 
 
 @pytest.mark.parametrize(("round_s", "compared"), [(74.0, 0), (76.0, 2)])
-def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
-    algorithm: Algorithm, round_s: float, compared: int
-) -> None:
+def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(algorithm, round_s, compared):
     """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, 16 to choose by and the
     candidate's 32 are 15 s, a fifth of 75 s."""
     judge = ScriptedJudge([[9, 0], [8, 0]], [6.5], comparisons={1: 3, 2: 4}, cost_s=3.0)
@@ -361,8 +347,8 @@ def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
     ],
 )
 def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
-    algorithm: Algorithm, round_s: float, cost_s: float, episodes: list[int]
-) -> None:
+    algorithm, round_s, cost_s, episodes
+):
     """A look at two members is 16 episodes, the candidates' own first ones as many, all others of
     one 24."""
     judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=cost_s)
@@ -383,9 +369,7 @@ def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
     )
 
 
-def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(
-    algorithm: Algorithm,
-) -> None:
+def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(algorithm):
     judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=10.0)
     stage = Stage(algorithm, judge, duration_s=15.0, target=4.0, admission_score=0.0)
     stage.elapsed_s = 15.0
@@ -400,7 +384,7 @@ def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_t
     assert stage.selection.confirmed is not None, "and the other is not asked about any more"
 
 
-def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
+def test_every_answer_is_news_once(algorithm):
     judge = ScriptedJudge([[5, 1], [3, 9]], [5.5, 8.5])
     stage = Stage(algorithm, judge)
     stage.step()
@@ -413,7 +397,7 @@ def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
     assert stage.selection.take_news() == []
 
 
-def test_fresh_episodes_for_every_agent_and_moment(make_algorithm: Make) -> None:
+def test_fresh_episodes_for_every_agent_and_moment(make_algorithm):
     seen: set[int] = set()
     for seeds, base in (((1, 2), 0), ((3, 4), 0), ((1, 2), 1000)):
         judge = ScriptedJudge([[5, 6], [7, 8]], [5.0, 6.0, 7.0, 8.0])
@@ -433,7 +417,7 @@ def train_beside(stage: Stage, judge: ScriptedJudge, until_s: float) -> None:
         judge.released = False
 
 
-def test_the_last_evaluations_are_known_when_the_round_ends(algorithm: Algorithm) -> None:
+def test_the_last_evaluations_are_known_when_the_round_ends(algorithm):
     judge = ScriptedJudge([[5, 1]] * 40, [6.5, 2.5], delayed=True, cost_s=0.1)
     stage = Stage(algorithm, judge, duration_s=40.0)
     train_beside(stage, judge, 40.0)
@@ -445,9 +429,7 @@ def test_the_last_evaluations_are_known_when_the_round_ends(algorithm: Algorithm
     assert stage.elapsed_s == 40.0
 
 
-def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(
-    algorithm: Algorithm,
-) -> None:
+def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(algorithm):
     judge = ScriptedJudge([[5, 1], [6, 2], [7, 3]], [], delayed=True, cost_s=1.0)
     stage = Stage(algorithm, judge, duration_s=40.0)
     train_beside(stage, judge, 20.0)
@@ -471,9 +453,7 @@ def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(
     assert stage.selection.spent_s > looks * 1.0, "the judge was busy until then"
 
 
-def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(
-    algorithm: Algorithm,
-) -> None:
+def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(algorithm):
     judge = ScriptedJudge([], [4.0])
     stage = Stage(algorithm, judge, duration_s=10.0)
     stage.first_cost_s = 1000.0
@@ -486,7 +466,7 @@ def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candi
     assert set(stage.selection.candidates) == {1}
 
 
-def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm) -> None:
+def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm):
     """A whole look at two members costs 16 s of a round of 100 s; a look in its middle may take 5 s
     of the 20 s."""
     judge = ScriptedJudge([[5, 1]], [], delayed=True)
@@ -498,8 +478,8 @@ def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm)
 
 
 def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not_pay_for_them(
-    algorithm: Algorithm,
-) -> None:
+    algorithm,
+):
     """Of the 4 s the look takes 1 s. 32 mean episodes cost 2 s, but 32 of the best member's cost
     3.6 s: they are nine times as long as the other's."""
 
@@ -545,9 +525,7 @@ class BreakingJudge(ScriptedJudge):
 
 
 @pytest.mark.parametrize("breaks", [True, False])
-def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(
-    algorithm: Algorithm, breaks: bool
-) -> None:
+def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(algorithm, breaks):
     judge = (BreakingJudge if breaks else ScriptedJudge)(
         [[9, 3], [9, 3]], [9.0, 3.0], comparisons={1.0: 9.0, 2.0: 9.0}
     )
@@ -590,9 +568,7 @@ class BesideJudge(ScriptedJudge):
 # with many cores; with two; of a slow machine
 @pytest.mark.parametrize("episode_s", [0.005, 0.2, 1.0])
 @pytest.mark.parametrize("plan", [{}, {"duration_s": None, "target": 9.0}])
-def test_looks_beside_training_come_every_few_seconds(
-    algorithm: Algorithm, episode_s: float, plan: dict
-) -> None:
+def test_looks_beside_training_come_every_few_seconds(algorithm, episode_s, plan):
     """However little of the fraction the round's end would leave for them."""
     judge = BesideJudge(episode_s)
     stage = judge.stage = Stage(algorithm, judge, **{"duration_s": 150.0, **plan})
@@ -679,9 +655,7 @@ def told(order: EvaluationOrder) -> str:
         ),
     ],
 )
-def test_orders_of_rounds_with_random_answers(
-    algorithm: Algorithm, seed: int, delayed: bool, plan: dict, orders: str
-) -> None:
+def test_orders_of_rounds_with_random_answers(algorithm, seed, delayed, plan, orders):
     """Whoever changes these changes the policy."""
     judge = RandomJudge(seed, delayed=delayed)
     stage = Stage(algorithm, judge, **plan)

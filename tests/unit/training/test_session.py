@@ -4,7 +4,6 @@ bit."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms import Algorithm
 from podracer_core.buffers import Rollout
 from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.collect import Collector
@@ -28,10 +26,8 @@ from podracer_core.training import (
     resume_environments,
 )
 
-MakeSession = Callable[..., TrainingSession]
 
-
-def test_a_budget_of_steps_ends_with_the_rollout_that_reaches_it(make_session: MakeSession) -> None:
+def test_a_budget_of_steps_ends_with_the_rollout_that_reaches_it(make_session):
     session = make_session(env_steps=100)
     while not session.finished:
         session.step()
@@ -65,8 +61,8 @@ class SteppedClock:
     [(1.0, math.inf, 72), (1.0, 5.0, 20), (200.0, math.inf, 4)],
 )
 def test_a_rollout_that_is_longer_than_the_time_ends_early_and_counts(
-    make_algorithm: Callable[..., Algorithm], step_s: float, told_at_s: float, env_steps: int
-) -> None:
+    make_algorithm, step_s, told_at_s, env_steps
+):
     """Of 20 s evaluation keeps a part, and at first the update 10 %: 13 steps, then 5 more."""
     algorithm, clock = make_algorithm(), SteppedClock(step_s)
     collector = Collector(clock.environment(8), algorithm.actor, torch.tensor([1, 2]))
@@ -87,7 +83,7 @@ def test_a_rollout_that_is_longer_than_the_time_ends_early_and_counts(
     assert session.elapsed_s <= max(20.0, step_s) if told_at_s > 20.0 else told_at_s + 2.5
 
 
-def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:
+def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session):
     session = make_session(duration_s=60.0, target=8.0, statistic="mean", episodes=10)
     while not session.finished:
         session.step()
@@ -99,7 +95,7 @@ def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: Mak
     assert outcome.candidate is session.confirmed
 
 
-def test_every_member_gets_a_candidate_at_the_end(make_session: MakeSession) -> None:
+def test_every_member_gets_a_candidate_at_the_end(make_session):
     session = make_session(seeds=(1, 2, 3), env_steps=64, episodes=12)
     while not session.finished:
         session.step()
@@ -131,9 +127,7 @@ class EverySecondHalf(InProcessSource):
         return replace(rollout, valid=valid, answered=2)
 
 
-def test_only_steps_that_were_taken_count_for_the_budget(
-    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
-) -> None:
+def test_only_steps_that_were_taken_count_for_the_budget(make_algorithm, make_collector):
     algorithm = make_algorithm()
     source = EverySecondHalf(make_collector(algorithm), algorithm)
     session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=2 * 64 + 2 * 32))
@@ -146,9 +140,7 @@ def test_only_steps_that_were_taken_count_for_the_budget(
     )
 
 
-def test_without_a_judge_a_round_only_trains(
-    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
-) -> None:
+def test_without_a_judge_a_round_only_trains(make_algorithm, make_collector):
     algorithm = make_algorithm()
     source = InProcessSource(make_collector(algorithm), algorithm)
     session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=64))
@@ -157,7 +149,7 @@ def test_without_a_judge_a_round_only_trains(
     assert all(outcome.candidate is None for outcome in session.conclude())
 
 
-def test_a_candidates_returns_come_again_from_its_snapshot(make_session: MakeSession) -> None:
+def test_a_candidates_returns_come_again_from_its_snapshot(make_session):
     session = make_session(env_steps=64, episodes=12)
     while not session.finished:
         session.step()
@@ -170,10 +162,8 @@ def test_a_candidates_returns_come_again_from_its_snapshot(make_session: MakeSes
 
 
 def test_a_round_in_two_halves_is_bit_for_bit_one_round(
-    make_session: MakeSession,
-    make_algorithm: Callable[..., Algorithm],
-    make_collector: Callable[..., Collector],
-) -> None:
+    make_session, make_algorithm, make_collector
+):
     whole = make_session(env_steps=64 * 6)
     while not whole.finished:
         whole.step()
@@ -204,7 +194,7 @@ def test_a_round_in_two_halves_is_bit_for_bit_one_round(
             assert torch.equal(found.environment[name], tensor), name
 
 
-def test_training_returns_are_those_of_the_last_rollouts(make_session: MakeSession) -> None:
+def test_training_returns_are_those_of_the_last_rollouts(make_session):
     session = make_session(env_steps=64 * 8)
     assert all(value != value for value in session.progress().returns), (
         "NaN before an episode has ended"
@@ -214,7 +204,7 @@ def test_training_returns_are_those_of_the_last_rollouts(make_session: MakeSessi
     assert all(8 <= value <= 500 for value in session.progress().returns)
 
 
-def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSession) -> None:
+def test_training_returns_stay_known_while_no_episode_ends(make_session):
     session = make_session(env_steps=64 * 8)
     while not session.finished:
         session.step()
@@ -232,14 +222,12 @@ def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSes
     [{}, {"duration_s": 1.0, "evaluation_fraction": 0.0}, {"duration_s": 1.0, "episodes": 0}],
     ids=["no end", "no evaluation", "no episodes"],
 )
-def test_an_impossible_plan_is_refused(plan: dict[str, float]) -> None:
+def test_an_impossible_plan_is_refused(plan):
     with pytest.raises(InvalidInput):
         RoundPlan(**plan)  # type: ignore[arg-type]
 
 
-def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(
-    make_session: MakeSession,
-) -> None:
+def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_session):
     """The pace is that of all environments of a member, of which a look may have far fewer."""
     estimates = []
     for envs in (8, 32):
@@ -257,8 +245,8 @@ def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(
 
 
 def test_a_budget_of_cost_counts_processor_seconds_of_the_source_too(
-    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
-) -> None:
+    make_algorithm, make_collector
+):
     algorithm = make_algorithm()
     source = InProcessSource(make_collector(algorithm), algorithm)
     own_s = 100.0

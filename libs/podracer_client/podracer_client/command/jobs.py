@@ -240,7 +240,12 @@ def submit(
 
     with server.connect() as client:
         jobs = []
-        for job in _submitted(client, experiment, submission, job_id):
+        many = experiment.axes or submission
+        for job in (
+            _submit_all(client, experiment, submission, job_id)
+            if many
+            else [client.submit(experiment.jobs[0], job_id=job_id)]
+        ):
             jobs.append(job)
             if json:
                 write_json(job_json(job.message))
@@ -272,15 +277,13 @@ def _check_submission(submission: str) -> None:
         )
 
 
-def _submitted(
+def _submit_all(
     client: Client, experiment: Experiment, submission: str, job_id: str
 ) -> Iterable[Job]:
     """Submit all jobs, or none if one would be refused; after an interruption, `submission`
     completes the rest."""
     from podracer_client.jobs import check_jobs, create_jobs
 
-    if not experiment.axes and not submission:
-        return [client.submit(experiment.jobs[0], job_id=job_id)]
     specs = check_jobs(client, experiment.jobs)
     submission = submission or secrets.token_hex(_SUBMISSION_LENGTH)
     again = f"if interrupted, repeat the command with --submission {submission} to continue"

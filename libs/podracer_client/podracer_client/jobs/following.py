@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
@@ -139,9 +139,9 @@ class Follower:
                 yield self._news.popleft()
             yield from self._read_new()
 
-    def _learn(self, **values: object) -> History:
+    def _learn(self, **values: Any) -> History:
         with self._changed:
-            self.history = self.history.changed(**values)
+            self.history = replace(self.history, **values)
             return self.history
 
     def _read_new(self) -> Iterator[JobUpdate]:

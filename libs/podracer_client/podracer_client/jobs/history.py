@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Generic, Self, TypeVar
@@ -394,10 +394,6 @@ class History:
     sample: Sequence[Evaluation] = ()
     evaluation_count: int = 0
     events: Sequence[Event] = ()
-
-    def changed(self, **values: object) -> History:
-        """The same with other values."""
-        return replace(self, **values)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:

@@ -311,16 +311,16 @@ class ImpatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(REQUEST_S, self._look, None)
+        self.loop.call_later(REQUEST_S, self._close_if_late, None)
 
-    def _look(self, former: RequestResponseCycle | None) -> None:
-        """Close unless a request has begun since the last look, or one is being answered."""
+    def _close_if_late(self, former: RequestResponseCycle | None) -> None:
+        """Close unless a request has begun since the last check, or one is being answered."""
         if self.cycle is former and (
             former is None or former.more_body or former.response_complete
         ):
             self.transport.close()
         elif not self.transport.is_closing():
-            self.loop.call_later(REQUEST_S, self._look, self.cycle)
+            self.loop.call_later(REQUEST_S, self._close_if_late, self.cycle)
 
 
 @dataclass(slots=True)

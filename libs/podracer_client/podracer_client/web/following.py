@@ -154,7 +154,7 @@ STREAM_S = 60.0
 """Deadline of a stream without heartbeats; it is opened again at its last position."""
 SILENCE_S = 15.0
 """WatchJob sends a message every 5 s. After this time without one it is opened again."""
-_LOOK_AGAIN_S = 5.0
+_RECONNECT_S = 5.0
 _LEAST_PAUSE_S = 0.25
 _LISTING_S = 2.0
 _UNFINISHED = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_RUNNING)
@@ -279,7 +279,7 @@ class Upstream:
         self._connect = connect
         self._lock = threading.Lock()
         self._clients = [client] if client is not None else []
-        self._looked_at = float("-inf")
+        self._reconnected_at = float("-inf")
 
     def client(self) -> Client:
         """The current client. Raises the errors of `connect`."""
@@ -288,13 +288,13 @@ class Upstream:
                 self._clients.append(self._connect())
             return self._clients[-1]
 
-    def look_again(self) -> None:
+    def reconnect(self) -> None:
         """Connect again after a failure, not more often than a limit. The previous client is closed
         at the end: other threads may be using it."""
         with self._lock:
-            if not self._clients or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
+            if not self._clients or time.monotonic() < self._reconnected_at + _RECONNECT_S:
                 return
-            self._looked_at = time.monotonic()
+            self._reconnected_at = time.monotonic()
             found, known = self._connect(), self._clients[-1]
             if _addresses(found) != _addresses(known):
                 self._clients.append(found)
@@ -352,7 +352,7 @@ class Following:
         self._lost.add(name)
         self.feed.put(connection={"state": "reconnecting", "message": error.message})
         with suppress(PodracerError):  # the next attempt will show
-            self.upstream.look_again()
+            self.upstream.reconnect()
 
     def gone(self, error: NotFound) -> None:
         self.feed.put(connection={"state": "gone", "message": error.message})

@@ -484,7 +484,7 @@ class Replay:
         cut_off = rollout.truncated & ~rollout.terminated
         order = cut_off.flatten().cumsum(0).view_as(cut_off) + self._cut_off_count
         numbers = torch.where(cut_off, order - 1, _NOT_CUT_OFF)
-        if _looks_cost_nothing(self.device):  # which ones is known at once, and they are few
+        if _may_read_values(self.device):  # which ones is known at once, and they are few
             if cut_off.any():
                 final = _finite(rollout.final_observation[cut_off])
                 self._final_observation[numbers[cut_off] % self._cut_off_room] = final
@@ -528,7 +528,7 @@ class Replay:
                 running = running & ~(terminated | take(self._truncated, last))
         cut_off = take(self._cut_off, last)
         next_observation = take(self._observation, (last + stride) % self._reward.shape[0])
-        if not _looks_cost_nothing(self.device) or bool((cut_off != _NOT_CUT_OFF).any()):
+        if not _may_read_values(self.device) or bool((cut_off != _NOT_CUT_OFF).any()):
             aside = cut_off != _NOT_CUT_OFF
             final = take(
                 self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0)
@@ -548,7 +548,7 @@ class Replay:
         )
 
 
-def _looks_cost_nothing(device: torch.device) -> bool:
+def _may_read_values(device: torch.device) -> bool:
     """Whether the host may ask for a value: elsewhere it would wait, and a graph could not be
     captured."""
     return device.type == "cpu"

@@ -273,9 +273,12 @@ def check_seeds(seeds: Tensor, num_envs: int) -> None:
 def check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raises InvalidInput unless `state` has every tensor of `expected`, in its form."""
     for name, value in expected.items():
-        given = state.get(name)
-        if given is None or given.shape != value.shape or given.dtype != value.dtype:
-            found = "nothing" if given is None else f"{given.dtype} {list(given.shape)}"
+        if (
+            name not in state
+            or state[name].shape != value.shape
+            or state[name].dtype != value.dtype
+        ):
+            found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
             raise InvalidInput(
                 f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}"
             )

@@ -178,8 +178,8 @@ class Breakages:
         self.warnings.append(text)
         warnings.warn(text, stacklevel=5)
 
-    def look(self) -> None:
-        """Look at what has broken since the last call."""
+    def collect(self) -> None:
+        """Collect what has broken since the last call."""
         for each in self._environment.take_breaks():
             self._failed_starts += each.text.startswith("reset: ")
             self._traceback = self._traceback or each.traceback

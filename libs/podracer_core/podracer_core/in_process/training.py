@@ -563,7 +563,7 @@ class _Training:
         """Report looks to the callbacks, update the line of progress, and replace the worst members
         if due."""
         selection = self._selection
-        self._breakages.look()
+        self._breakages.collect()
         for judged in _by_look(selection.take_news()):
             means = [selection.breaks.counted(one.result).mean for one in judged]
             self._course.best = max(self._course.best, *means)

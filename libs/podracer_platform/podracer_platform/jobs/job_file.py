@@ -47,21 +47,6 @@ class Experiment:
     jobs: tuple[JobSpec, ...]
 
 
-def load_experiment(path: Path) -> Experiment:
-    """Read, build and validate a job file, with or without a matrix.
-
-    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the
-    expected value. If only some jobs have the mistake, it names the first such combination."""
-    return _experiment(load_yaml(path), path.parent)
-
-
-def parse_experiment(
-    text: str, source: str = "job.yaml", folder: Path | None = Path()
-) -> Experiment:
-    """`load_experiment` of a text; see `parse_job`."""
-    return _experiment(parse_yaml(text, source), folder)
-
-
 MATRIX = "matrix"
 """The key of a job file with several jobs; see `podracer_platform.jobs.job_file`."""
 
@@ -496,8 +481,15 @@ def _text(value: object) -> str:
             return text if (text := str(value)).isprintable() else repr(text)[1:-1]
 
 
-def _experiment(document: Document, folder: Path | None) -> Experiment:
-    document, axes = split_matrix(document)
+def load_experiment(file: Path | Document, folder: Path | None = None) -> Experiment:
+    """Read, build and validate a job file, with or without a matrix; of a `Document`, `code` and
+    `data` are relative to `folder`.
+
+    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the
+    expected value. If only some jobs have the mistake, it names the first such combination."""
+    if isinstance(file, Path):
+        file, folder = load_yaml(file), file.parent
+    document, axes = split_matrix(file)
     if not axes:
         job = build_job(document, folder)
         return Experiment(job.name, (), (job,))
@@ -515,6 +507,13 @@ def _experiment(document: Document, folder: Path | None) -> Experiment:
         told = [_told(violation, where, len(product)) for violation, where in mistakes.items()]
         raise document.refuse(told)
     return Experiment(str(_value(document, "name")), tuple(axis.path for axis in axes), tuple(jobs))
+
+
+def parse_experiment(
+    text: str, source: str = "job.yaml", folder: Path | None = Path()
+) -> Experiment:
+    """`load_experiment` of a text; see `parse_job`."""
+    return load_experiment(parse_yaml(text, source), folder)
 
 
 def _told(violation: LocatedViolation, where: Sequence[Combination], jobs: int) -> LocatedViolation:

@@ -321,10 +321,10 @@ class Readiness:
     async def run(self) -> None:
         """Run the checks forever."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Run the checks once."""
         found = await asyncio.gather(
             *(self._problem_of(what, check) for what, check in self._checks.items())

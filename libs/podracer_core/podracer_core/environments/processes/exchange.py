@@ -143,7 +143,7 @@ class Channel:
         began = time.perf_counter()
         # As long again, because waking up counts too.
         part = (
-            self._look_until(began + _SPIN_S)
+            self._spin_until(began + _SPIN_S)
             if self._spins and self._waited_s < 2 * _SPIN_S
             else None
         )
@@ -158,7 +158,7 @@ class Channel:
             raise ConnectionResetError("the other side has hung up")
         return part
 
-    def _look_until(self, end: float) -> bytes | None:
+    def _spin_until(self, end: float) -> bytes | None:
         while time.perf_counter() < end:
             try:
                 return self._connection.recv(_PART_BYTES, socket.MSG_DONTWAIT)
