@@ -172,7 +172,9 @@ class RolloutRows:
         self.masked = action_mask is not None
         self._widths = [part.shape[-1] for part in parts]
         # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
-        self.columns = torch.where(valid.unsqueeze(-1), torch.cat(parts, -1), 0.0)
+        columns = torch.where(valid.unsqueeze(-1), torch.cat(parts, -1), 0.0)
+        # torch.where keeps its inputs' order of dimensions, that of a rollout which has ended early
+        self.columns = columns.contiguous()
 
     @property
     def count(self) -> int:
