@@ -488,7 +488,8 @@ def load_experiment(file: Path | Document, folder: Path | None = None) -> Experi
     Raises InvalidInput with every mistake of every job, each once, with file, line, field and the
     expected value. If only some jobs have the mistake, it names the first such combination."""
     if isinstance(file, Path):
-        file, folder = load_yaml(file), file.parent
+        folder = file.parent
+        file = load_yaml(file)
     document, axes = split_matrix(file)
     if not axes:
         job = build_job(document, folder)
