@@ -66,9 +66,7 @@ def _follow(
         if found is None:
             broken.append(f"{walk}: there is no {module}:{name}")
         elif before is not None and not (_calls(before, found) or _calls(found, before)):
-            broken.append(
-                f"{walk}: {module}:{name} neither calls nor is called by the line before"
-            )
+            broken.append(f"{walk}: {module}:{name} neither calls nor is called by the line before")
         before = found
         hops[module, name] = None
         if match["made"]:

@@ -39,8 +39,8 @@ def test_advantages_are_those_of_the_longest_return_in_the_rollout(make_on_polic
     rollout = make_rollout(algorithm.actor)
     rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=False)
     (batch,) = rows.minibatches(rows.count)
-    value = algorithm._values(rollout.observation)
-    final_value = algorithm._values(rollout.final_observation)
+    value = algorithm._preparation.values(rollout.observation)
+    final_value = algorithm._preparation.values(rollout.final_observation)
     for m, gamma in enumerate((0.9, 0.99, 0.8)):
         for e in range(4):
             following = value[-1, m, e]

@@ -37,7 +37,7 @@ def one_row(algorithm: Any, reward: float, discount: float, action: list[list[fl
 def learn(algorithm: Any, batch: Batch) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         metrics = dict(zip(algorithm.metrics, algorithm.learn(batch), strict=True))
-    algorithm.update_count += 1
+    algorithm._streams.count += 1
     algorithm.gradient_steps += 1
     return metrics
 
@@ -153,7 +153,7 @@ def test_td3s_target_noise_is_normal_and_anew_for_every_row_number_and_step():
     algorithm = build("td3", 0, 1, alike=True)
     first = algorithm.noise(2000, 2)
     assert torch.equal(first, algorithm.noise(2000, 2))
-    algorithm.update_count += 1
+    algorithm._streams.count += 1
     following = algorithm.noise(2000, 2)
     everything = torch.cat([first, following]).flatten()
     assert everything.unique().shape[0] > 0.99 * everything.shape[0]

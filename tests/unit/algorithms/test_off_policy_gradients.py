@@ -202,7 +202,7 @@ def test_a_gradient_step_is_that_of_plain_torch(name):
         algorithm.set_hyperparameters(member, {"max_gradient_norm": 0.0})
     with torch.no_grad():
         algorithm.learn(make_batch(algorithm, seed=1))
-    algorithm.update_count += 1
+    algorithm._streams.count += 1
     batch, before, noise = make_batch(algorithm), states(algorithm), algorithm.noise(*noise_shape)
     subset = [[0, 1]] * MEMBERS
     if name == "redq":

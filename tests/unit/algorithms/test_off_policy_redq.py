@@ -40,7 +40,7 @@ def test_every_subset_has_the_right_size_and_every_choice_comes_up(size):
     found = []
     for _ in range(300):
         found.append(subsets(algorithm))
-        algorithm.update_count += 1
+        algorithm._streams.count += 1
     assert all(len(subset) == size for step in found for subset in step)
     choices = [frozenset(choice) for choice in itertools.combinations(range(CRITICS), size)]
     for member in range(3):
@@ -56,8 +56,8 @@ def test_a_members_subsets_do_not_depend_on_its_company():
     trio, single = redq(), redq(1)
     for _ in range(20):
         assert subsets(trio)[1] == subsets(single)[0]
-        trio.update_count += 1
-        single.update_count += 1
+        trio._streams.count += 1
+        single._streams.count += 1
 
 
 def test_the_target_is_the_subsets_least_value_with_the_entropy():
@@ -75,7 +75,7 @@ def test_the_target_is_the_subsets_least_value_with_the_entropy():
         torch.testing.assert_close(
             target, batch.reward + batch.discount * least.unsqueeze(1), rtol=1e-5, atol=1e-5
         )
-        algorithm.update_count += 1
+        algorithm._streams.count += 1
 
 
 def test_the_actor_climbs_the_mean_of_all_critics():

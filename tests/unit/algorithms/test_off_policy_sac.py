@@ -19,7 +19,7 @@ TINY = {"learning_rate": 1e-7}
 def learn(algorithm: Any, batch: Batch) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         metrics = dict(zip(algorithm.metrics, algorithm.learn(batch), strict=True))
-    algorithm.update_count += 1
+    algorithm._streams.count += 1
     algorithm.gradient_steps += 1
     return metrics
 

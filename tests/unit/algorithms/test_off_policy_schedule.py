@@ -268,7 +268,7 @@ def test_the_importance_exponent_grows_to_one():
     algorithm.replay.sample_prioritized = watched.__get__(algorithm.replay)
     algorithm.update(cut(rollout, 5, 10))  # 40 transitions
     assert seen[-1] == [1.0, 1.0, 1.0]
-    algorithm._transition_count.copy_(torch.tensor([0, 20, 10]))
+    algorithm._progress.transitions.copy_(torch.tensor([0, 20, 10]))
     list(algorithm.batches(1))
     assert seen[-1] == pytest.approx([0.4, 0.5, 0.4 + 0.6 * 0.25])
 

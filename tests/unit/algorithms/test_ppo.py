@@ -102,7 +102,7 @@ def test_backward_is_the_gradient_of_the_papers_loss(make_on_policy, densities, 
     minimized)."""
     algorithm = make_on_policy("ppo", kind, value_clip_range=0.4)
     torch.manual_seed(0)
-    networks, head = algorithm._networks, algorithm._head
+    networks, head = algorithm._networks, algorithm._networks.head
     parameters = networks.parameters
     parameters.flat.normal_(std=0.4)
     mask = None
@@ -235,7 +235,7 @@ def test_every_row_is_in_one_minibatch_in_its_members_own_order():
 @BOTH
 def test_parts_of_a_minibatch_add_up_to_its_gradient(make_on_policy, make_rollout, kind):
     whole, parts = make_on_policy("ppo", kind), make_on_policy("ppo", kind)
-    parts._part_rows = 3
+    parts._preparation.part_rows = 3
     rollout = make_rollout(whole.actor)
     whole.update(rollout)
     parts.update(rollout)
@@ -320,28 +320,30 @@ def test_normalizing_values_changes_no_prediction(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     algorithm.update(rollout)
-    before = algorithm._values(rollout.observation)
+    before = algorithm._preparation.values(rollout.observation)
     target, value = 100 * torch.randn(3, 20) + 50, torch.randn(3, 20)
-    algorithm._values.renew(target, value, torch.ones(3, 20).bool(), algorithm.active)
-    torch.testing.assert_close(algorithm._values(rollout.observation), before, rtol=1e-4, atol=1e-3)
+    algorithm._preparation.values.renew(target, value, torch.ones(3, 20).bool(), algorithm.active)
+    torch.testing.assert_close(
+        algorithm._preparation.values(rollout.observation), before, rtol=1e-4, atol=1e-3
+    )
 
 
 def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy, make_rollout):
     algorithm = make_on_policy("ppo", "box")
-    gamma = algorithm._hyperparameters["gamma"].unsqueeze(1)
+    gamma, scale = algorithm._hyperparameters["gamma"], algorithm._preparation.values.rewards
     rollout = make_rollout(algorithm.actor)
     for rows in (rollout.terminated, rollout.truncated):
         rows.zero_()
     returns, running = [], torch.zeros_like(rollout.reward[0])
     for reward in rollout.reward:
-        running = gamma * running + reward
+        running = gamma.unsqueeze(1) * running + reward
         returns.append(running)
-    algorithm._rewards.begin(rollout)
-    learned = algorithm._rewarded(rollout).reward
+    scale.begin(rollout)
+    learned = scale.scaled(rollout, gamma, algorithm.active)
     deviation = torch.stack(returns).transpose(0, 1).flatten(1).std(1, correction=0)
     torch.testing.assert_close(learned, (rollout.reward / deviation[:, None]).clamp(-10, 10))
     # The next rollout goes on where this one ended.
-    first = algorithm._rewards.running(0)["running_return"].clone()
+    first = scale.running(0)["running_return"].clone()
     torch.testing.assert_close(first, returns[-1][0])
 
 
@@ -396,9 +398,10 @@ def test_a_critic_that_was_normalized_before_predicts_the_same(make_on_policy, m
     for member in range(3):
         after.load_member_state(member, before.member_state(member))
     torch.testing.assert_close(
-        after._values(rollout.observation), before._values(rollout.observation)
+        after._preparation.values(rollout.observation),
+        before._preparation.values(rollout.observation),
     )
-    assert after._values.statistics.count.eq(0).all()
+    assert after._preparation.values.statistics.count.eq(0).all()
 
 
 def test_rewards_of_another_unit_begin_the_statistics_of_values(make_on_policy, make_rollout):
@@ -415,6 +418,6 @@ def test_rewards_of_another_unit_begin_the_statistics_of_values(make_on_policy, 
         after.load_member_state(member, before.member_state(member))
     after.update(replace(rollout, reward=100.0 * rollout.reward + 100.0))
     torch.testing.assert_close(
-        after._values.statistics.scale(), torch.ones(3, 1).double(), rtol=0.0, atol=0.9
+        after._preparation.values.statistics.scale(), torch.ones(3, 1).double(), rtol=0.0, atol=0.9
     )
-    assert after._values.statistics.mean.abs().max() < 10.0
+    assert after._preparation.values.statistics.mean.abs().max() < 10.0

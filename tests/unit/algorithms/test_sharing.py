@@ -169,8 +169,12 @@ def test_a_critic_is_averaged_in_units_of_reward(make_on_policy, make_rollout, n
 
 def predicted(learner: OnPolicy, observation: torch.Tensor) -> torch.Tensor:
     """In units of reward, [T, M, E]."""
-    unit = 1.0 if learner._rewards is None else learner._rewards.divisor().unsqueeze(1)
-    return learner._values(observation) * unit
+    unit = (
+        1.0
+        if learner._preparation.values.rewards is None
+        else learner._preparation.values.rewards.divisor().unsqueeze(1)
+    )
+    return learner._preparation.values(observation) * unit
 
 
 def test_the_observation_normalizer_rests_between_fusions(make_on_policy, make_rollout):

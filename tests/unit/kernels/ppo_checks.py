@@ -70,7 +70,10 @@ def rows_of(algorithm: PPO, space: gymnasium.Space[Any], *, masked: bool) -> Rol
     def draw(*shape: int) -> Tensor:
         return torch.randn(members, ROWS, *shape, generator=random)
 
-    head, sizes = algorithm._head, getattr(algorithm._head, "sizes", [algorithm._head.output_size])
+    head, sizes = (
+        algorithm._networks.head,
+        getattr(algorithm._networks.head, "sizes", [algorithm._networks.head.output_size]),
+    )
     if isinstance(space, gymnasium.spaces.Box):
         action, mask = draw(*space.shape), None
     else:
@@ -106,8 +109,8 @@ def reference(algorithm: PPO, rows: RolloutRows, masked: bool) -> Tensor:
     policy, value = output[0::2], output[1::2, :, 0]
     if masked:
         policy = policy.masked_fill(~batch.action_mask, -1e8)  # type: ignore[operator]
-    choices = getattr(algorithm._head, "sizes", [algorithm._head.output_size])
-    if algorithm._head.settings:
+    choices = getattr(algorithm._networks.head, "sizes", [algorithm._networks.head.output_size])
+    if algorithm._networks.head.settings:
         normal = torch.distributions.Normal(policy, flat[0::2, start:].exp().unsqueeze(1))
         log_prob, entropy = normal.log_prob(batch.action).sum(-1), normal.entropy().sum(-1)
     else:
@@ -227,7 +230,7 @@ def test_an_action_and_its_probability(make, name, hidden, activation):
     """Of several members, with masks, limits of observations, and rows that no block divides."""
     algorithm = make(SPACES[name], 2, hidden, activation, kernels=True)
     random = torch.Generator().manual_seed(5)
-    actor, head = algorithm.actor, algorithm._head
+    actor, head = algorithm.actor, algorithm._networks.head
     actor.mean.copy_(torch.randn(actor.mean.shape, generator=random))
     actor.scale.uniform_(0.1, 2.0, generator=random)
     observation = 5 * torch.randn(2, ROWS, INPUTS, generator=random)

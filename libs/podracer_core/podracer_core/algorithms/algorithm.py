@@ -87,6 +87,44 @@ def check_member_hyperparameters(info: AlgorithmInfo, values: Mapping[str, float
         knob.check(value)
 
 
+class Hyperparameters(dict[str, Tensor]):
+    """Those of scope "member" by name, float32 [M] each, which `change` writes into."""
+
+    def __init__(
+        self, cohort: CohortConfig, info: AlgorithmInfo, device: torch.device | str
+    ) -> None:
+        values = cohort.member_values(info)
+        super().__init__({name: torch.tensor(own, device=device) for name, own in values.items()})
+        self._info = info
+        # Known to the host, so that the path without what a 0 turns off costs nothing.
+        self._positive = {name: [value > 0 for value in own] for name, own in values.items()}
+
+    def any_positive(self, name: str) -> bool:
+        """Whether a member's value is above 0. Does not wait for the device."""
+        return any(self._positive[name])
+
+    def change(self, member: int, values: Mapping[str, float]) -> None:
+        """Raises InvalidInput as `check_member_hyperparameters` does."""
+        check_member_hyperparameters(self._info, values)
+        for name, value in values.items():
+            self[name][member] = value
+            self._positive[name][member] = value > 0
+
+
+class Progress:
+    """What each member has learned from so far: the step that its environments have come to, and
+    transitions; int64 [M] each."""
+
+    def __init__(self, members: int, device: torch.device | str) -> None:
+        self.steps = torch.zeros(members, dtype=torch.int64, device=device)
+        self.transitions = torch.zeros_like(self.steps)
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a rollout."""
+        self.steps.copy_(rollout.first_step).add_(rollout.horizon)
+        self.transitions += rollout.valid.sum((0, 2))
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """An algorithm's own tensors and statistics, which go on changing while it learns.

@@ -115,16 +115,9 @@ class HTerm:
         cls, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], seeds: Tensor
     ) -> HTerm | None:
         """The H-term of an algorithm's hyperparameters; None if it is off or not among them."""
-        return (
-            cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds)
-            if cls.wanted(shared)
-            else None
-        )
-
-    @staticmethod
-    def wanted(shared: Mapping[str, Any]) -> bool:
-        """Whether an algorithm's hyperparameters ask for one."""
-        return bool(shared.get("h_term", "off") != "off")
+        if shared.get("h_term", "off") == "off":
+            return None
+        return cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds)
 
     def observe(self, rollout: Rollout) -> None:
         """Take in a rollout, before the first `draw` and whenever there is a new one."""

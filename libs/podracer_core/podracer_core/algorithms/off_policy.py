@@ -14,11 +14,12 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import (
     Algorithm,
     CohortConfig,
+    Hyperparameters,
     MemberState,
+    Progress,
     Shared,
     Sharing,
     below,
-    check_member_hyperparameters,
     perturb_actor,
 )
 from podracer_core.algorithms.experience import Batch, Experience
@@ -48,6 +49,32 @@ _STEPS_AT_ONCE = 16
 _EPOCH_STEPS = 500
 """Gradient steps between two fusions: DiLoCo's H (Douillard et al., 2023, arXiv:2311.08105, section
 3.1)."""
+
+
+class Streams:
+    """The random numbers of each member's gradient steps.
+
+    seeds   int64 [M]; after a change, `open` makes the keys anew
+    count   int64 [M]: gradient steps so far, the place in the streams
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        self.seeds, self.count = seeds, torch.zeros_like(seeds)
+        self.replay_keys = torch.empty_like(seeds)
+        self._noise_keys = torch.empty_like(seeds).unsqueeze(1)
+        self.open()
+
+    def open(self) -> None:
+        """Begin the streams of `seeds`."""
+        self.replay_keys.copy_(replay_keys(self.seeds))
+        self._noise_keys.copy_(update_noise_keys(self.seeds).unsqueeze(1))
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal numbers [M, *shape] for this gradient step."""
+        numbers = torch.Size(shape).numel()
+        place = torch.arange(numbers, device=self.seeds.device)
+        counter = self.count.unsqueeze(1) * numbers + place
+        return normal(self._noise_keys, counter).view(-1, *shape)
 
 
 class OffPolicy(Algorithm):
@@ -92,24 +119,13 @@ class OffPolicy(Algorithm):
     ) -> None:
         info, members = find_algorithm(cohort.algorithm), len(cohort.members)
         self.cohort, self.device, self.version = cohort, torch.device(device), 0
-        self.info, self.shared = info, cohort.shared_values(info)
+        self.shared = cohort.shared_values(info)
         self.horizon = self.shared["horizon"]
-        self.hyperparameters = {
-            name: torch.tensor(values, device=self.device)
-            for name, values in cohort.member_values(info).items()
-        }
+        self.hyperparameters = Hyperparameters(cohort, info, self.device)
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
-        self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
-        # Known to the host, so that the path without a limit costs nothing.
-        self._limits_gradients = [
-            norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]
-        ]
-        self._replay_keys = torch.empty_like(self.seeds)
-        self._noise_keys = torch.empty_like(self.seeds).unsqueeze(1)
-        self._open_streams()
-        self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
-        self._transition_count = torch.zeros_like(self._step_count)
-        self.update_count = torch.zeros_like(self._step_count)
+        seeds = [member.seed for member in cohort.members]
+        self._streams = Streams(torch.tensor(seeds, device=self.device))
+        self._progress = Progress(members, self.device)
         self.gradient_steps = 0
         self._h_term = HTerm.of(self.shared, self.hyperparameters, self.seeds)
 
@@ -125,7 +141,7 @@ class OffPolicy(Algorithm):
         self.policy.initialize(self.seeds, ACTOR_NETWORK)
         self.networks: dict[str, TrainedNetwork] = {"actor": self.policy}
         self.optimizers: dict[str, StackedAdam] = {"actor": self.policy.optimizer}
-        self.memory = {"active": self.active, "transition_count": self._transition_count}
+        self.memory = {"active": self.active, "transition_count": self._progress.transitions}
         self.actor: NetworkActor = NetworkActor.build(
             self.policy.frozen,
             head,
@@ -166,6 +182,16 @@ class OffPolicy(Algorithm):
 
     def observe_rollout(self, rollout: Rollout) -> None:
         """Called with a rollout that has just been stored, before its gradient steps."""
+
+    @property
+    def seeds(self) -> Tensor:
+        """Each member's, int64 [M]."""
+        return self._streams.seeds
+
+    @property
+    def update_count(self) -> Tensor:
+        """Gradient steps of each member so far, int64 [M]."""
+        return self._streams.count
 
     @property
     def is_slow_step(self) -> bool:
@@ -233,8 +259,7 @@ class OffPolicy(Algorithm):
         if self._h_term is not None:
             self._h_term.observe(rollout)
         self._observations.update(rollout, self.active)
-        self._transition_count += rollout.valid.sum((0, 2))
-        self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
+        self._progress.add(rollout)
         self._totals.zero_()
         first, due = self.gradient_steps, self._experience.due_steps(rollout.horizon)
         with self.observe("gradient steps"):
@@ -265,7 +290,7 @@ class OffPolicy(Algorithm):
         number modulo `slow_interval`."""
         for batch in self.batches(count):
             self._totals += torch.stack(list(self.learn(batch)))
-            self.update_count += 1
+            self._streams.count += 1
             self.gradient_steps += 1
             if not self._gradient_steps.is_active and self.halted():
                 break
@@ -273,11 +298,7 @@ class OffPolicy(Algorithm):
     def noise(self, *shape: int) -> Tensor:
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own
         stream."""
-        numbers = torch.Size(shape).numel()
-        counter = self.update_count.unsqueeze(1) * numbers + torch.arange(
-            numbers, device=self.device
-        )
-        return normal(self._noise_keys, counter).view(-1, *shape)
+        return self._streams.noise(*shape)
 
     @torch.enable_grad()
     def h_term_loss(self) -> Tensor | None:
@@ -304,7 +325,8 @@ class OffPolicy(Algorithm):
         A member whose gradient is not finite stays as it was, for good.
         """
         wanted = self.active if mask is None else self.active & mask
-        limit = self.hyperparameters["max_gradient_norm"] if any(self._limits_gradients) else None
+        own = self.hyperparameters
+        limit = own["max_gradient_norm"] if own.any_positive("max_gradient_norm") else None
         took = network.minimize(output, slope, rate, wanted, limit, further)
         self.active &= took | ~wanted
 
@@ -323,8 +345,9 @@ class OffPolicy(Algorithm):
 
     def batches(self, count: int) -> Iterator[Batch]:
         """The batches of the next `count` gradient steps."""
+        streams = self._streams
         return self._experience.batches(
-            count, self._replay_keys, self.update_count, self._transition_count
+            count, streams.replay_keys, streams.count, self._progress.transitions
         )
 
     @property
@@ -335,7 +358,7 @@ class OffPolicy(Algorithm):
 
     def share(self, rank: int) -> Sharing:
         self.seeds.copy_(learner_seeds(self.seeds, rank))
-        self._open_streams()
+        self._streams.open()
         parameters = {
             f"{name}.{key}": view
             for name, network in self.networks.items()
@@ -345,7 +368,7 @@ class OffPolicy(Algorithm):
         running = self._observations.running
         normalizers = {} if running is None else {"observations": running}
         return Sharing(
-            Shared(parameters, normalizers, self._transition_count, self.active), self._show
+            Shared(parameters, normalizers, self._progress.transitions, self.active), self._show
         )
 
     def _show(self) -> None:
@@ -364,14 +387,10 @@ class OffPolicy(Algorithm):
         """The replay buffer; None before the first rollout."""
         return self._experience.replay
 
-    def _open_streams(self) -> None:
-        self._replay_keys.copy_(replay_keys(self.seeds))
-        self._noise_keys.copy_(update_noise_keys(self.seeds).unsqueeze(1))
-
     def _set_exploration(self) -> None:
         if "random_fraction" in self.actor.settings:
             self.actor.settings["random_fraction"].copy_(
-                self.random_fraction(self._transition_count).unsqueeze(1)
+                self.random_fraction(self._progress.transitions).unsqueeze(1)
             )
         if "noise_scale" in self.actor.settings:
             self.actor.settings["noise_scale"].copy_(
@@ -413,7 +432,7 @@ class OffPolicy(Algorithm):
             "random": {
                 "seed": self.seeds[member].clone(),
                 "update_count": self.update_count[member].clone(),
-                "step_count": self._step_count[member].clone(),
+                "step_count": self._progress.steps[member].clone(),
                 "gradient_steps": torch.tensor(self.gradient_steps),
                 "owed_steps": torch.tensor(self._experience.owed_steps, dtype=torch.float64),
             },
@@ -439,9 +458,9 @@ class OffPolicy(Algorithm):
                 self.memory[name][member] = value
         if "random" in state:
             self.seeds[member] = state["random"]["seed"]
-            self._open_streams()
+            self._streams.open()
             self.update_count[member] = state["random"]["update_count"]
-            self._step_count[member] = state["random"]["step_count"]
+            self._progress.steps[member] = state["random"]["step_count"]
             self.gradient_steps = int(state["random"]["gradient_steps"])
             self._experience.owed_steps = float(state["random"]["owed_steps"])
         self._set_exploration()
@@ -453,11 +472,7 @@ class OffPolicy(Algorithm):
         self._experience.load(states)
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
-        check_member_hyperparameters(self.info, values)
-        for name, value in values.items():
-            self.hyperparameters[name][member] = value
-        if "max_gradient_norm" in values:
-            self._limits_gradients[member] = values["max_gradient_norm"] > 0
+        self.hyperparameters.change(member, values)
         self._set_exploration()
         self._gradient_steps.forget()
 

@@ -15,11 +15,12 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import (
     Algorithm,
     CohortConfig,
+    Hyperparameters,
     MemberState,
+    Progress,
     Shared,
     Sharing,
     below,
-    check_member_hyperparameters,
     perturb_actor,
 )
 from podracer_core.algorithms.h_term import HTerm
@@ -41,15 +42,11 @@ from podracer_core.networks import (
     NetworkActor,
     ObservationStatistics,
     PolicyHead,
-    RunningNormalizer,
     actor_inputs,
     make_policy_head,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 from podracer_core.random_numbers import learner_seeds
-
-_MOST_REWARD = 10.0
-"""Scaled rewards are clipped to ± this, as VecNormalize of Stable-Baselines3 does."""
 
 
 class OnPolicy(Algorithm):
@@ -83,21 +80,18 @@ class OnPolicy(Algorithm):
         self.cohort, self.device, self.version = cohort, torch.device(device), 0
         self.horizon: int = shared["horizon"]
         self._shared = shared
-        self._hyperparameters = {
-            name: torch.tensor(values, device=self.device)
-            for name, values in cohort.member_values(self.info).items()
-        }
-        self._head = make_policy_head(action_space, self.device)
-        architecture = _architecture(shared, observation_space, self._head)
+        self._hyperparameters = Hyperparameters(cohort, self.info, self.device)
+        head = make_policy_head(action_space, self.device)
+        architecture = _architecture(shared, observation_space, head)
 
         inputs = actor_inputs(observation_space)
-        self._networks = ActorCritic(members, architecture, self._head, self.device, inputs)
+        self._networks = ActorCritic(members, architecture, head, self.device, inputs)
         self._optimizer = StackedAdam(
             self._networks.member_parameters, self._networks.member_gradients
         )
         self.actor: NetworkActor = NetworkActor.build(
             self._networks.actor,
-            self._head,
+            head,
             observation_space,
             members,
             normalize=shared["normalize_observations"],
@@ -105,31 +99,28 @@ class OnPolicy(Algorithm):
         )
         # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the
         # gradients add up.
-        self._part_rows = (
-            architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
-        )
+        part_rows = architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
         self._observations = ObservationStatistics(self.actor)
-        self._rewards = (
+        rewards = (
             ReturnScale(members, math.inf, self.device) if shared["normalize_rewards"] else None
         )
-        self._values = StateValues(
-            self._networks.critic, self.actor.normalize, self._part_rows, members, self._rewards
+        values = StateValues(
+            self._networks.critic, self.actor.normalize, part_rows, members, rewards
         )
         self._preparation = Preparation(
-            self.actor, self._head, self._values, shared, self._hyperparameters, self._part_rows
+            self.actor, head, values, shared, self._hyperparameters, part_rows
         )
-        self._prepare = compiled(self._prepare_rows, self.device)
+        self._prepare = compiled(self._preparation.rows, self.device)
         self._slopes = compiled(self._slopes_of, self.device)
         self._move = compiled(self._take_step, self.device)
         self._count_observations = compiled(self._observations.update, self.device)
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
-        self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
-        self._transition_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._progress = Progress(members, self.device)
         self._networks.initialize(self._seeds, shared["initial_log_std"])
-        self._learn = Graphed(
-            self._learn_from, self.device, wanted=self.graph_safe and not HTerm.wanted(shared)
-        )
+        self._h_term = HTerm.of(shared, self._hyperparameters, self._seeds)
+        wanted = self.graph_safe and self._h_term is None
+        self._learn = Graphed(self._learn_from, self.device, wanted=wanted)
         self.set_up()
 
     def set_up(self) -> None:
@@ -174,6 +165,11 @@ class OnPolicy(Algorithm):
         networks'; returns those in log_std, [M, A] each."""
         return []
 
+    def _further_metrics(self) -> dict[str, Tensor]:
+        """Copies of what this algorithm reports, after all steps of an update, beside the means
+        over these; [M] each."""
+        return {}
+
     def _step_rate(self, rate: Tensor, metrics: Mapping[str, Tensor], moved: Tensor) -> Tensor:
         """The learning rate [M] of a step whose minibatch gave `metrics`, where the schedule says
         `rate`. Members that have `moved`, bool [M], have learned from this rollout before."""
@@ -186,8 +182,10 @@ class OnPolicy(Algorithm):
 
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        stale = rollout.policy_version != self.version
-        if self._rewards is not None and self._rewards.begin(rollout):
+        if self._h_term is not None:
+            self._h_term.observe(rollout)
+        stale, rewards = rollout.policy_version != self.version, self._preparation.values.rewards
+        if rewards is not None and rewards.begin(rollout):
             self._learn.forget()
         metrics = self._learn(replace(rollout, policy_version=0, answered=None), stale)
         self.version += 1
@@ -197,11 +195,11 @@ class OnPolicy(Algorithm):
         """The update on the device. `stale`: an older policy than the present one took the
         rollout."""
         with self.observe("prepare"):
-            rows, metrics = self._prepare(rollout, stale)
+            rows, metrics = self._prepare(rollout, self.active, stale=stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
             self._hyperparameters["learning_rate"],
-            self._transition_count,
+            self._progress.transitions,
             self._shared["schedule_steps"],
         )
         names = ("policy_loss", "value_loss", "entropy", *self.policy_metrics, "gradient_norm")
@@ -217,28 +215,15 @@ class OnPolicy(Algorithm):
         # They count from the next rollout on: this one was collected, and learned from, with the
         # old ones.
         self._count_observations(rollout, self.active)
-        self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
-        self._transition_count += rollout.valid.sum((0, 2))
+        self._progress.add(rollout)
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
-        return metrics | {"active": self.active.clone()}
-
-    def _prepare_rows(self, rollout: Rollout, stale: bool) -> tuple[RolloutRows, dict[str, Tensor]]:
-        return self._preparation.rows(self._rewarded(rollout), self.active, stale=stale)
+        return metrics | {"active": self.active.clone()} | self._further_metrics()
 
     def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
         """All gradient steps of an update at the rates [M] by kernels; None where there are none
         for them. Returns the sums of the metrics over each member's steps, and the number of these,
         [K + 1, M]."""
         return None
-
-    def _rewarded(self, rollout: Rollout) -> Rollout:
-        """The rollout with the rewards that are learned from. They count in the returns' statistics
-        first."""
-        if self._rewards is None:
-            return rollout
-        self._rewards.update(rollout, self._hyperparameters["gamma"], self.active)
-        reward = rollout.reward / self._rewards.divisor().unsqueeze(1)
-        return replace(rollout, reward=reward.clamp(-_MOST_REWARD, _MOST_REWARD))
 
     def _step(self, minibatch: Minibatch, rate: Tensor, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the
@@ -248,7 +233,7 @@ class OnPolicy(Algorithm):
             minibatch,
             weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8),
         )
-        parts = [self._backward(part) for part in minibatch.split(self._part_rows)]
+        parts = [self._backward(part) for part in minibatch.split(self._preparation.part_rows)]
         further = self._further_gradients(minibatch.weight.shape[1])
         self._networks.parameters.gather_gradient()
         self._move(parts, further, rate, learning, totals)
@@ -300,8 +285,8 @@ class OnPolicy(Algorithm):
         the metrics' weighted sums [K, M]."""
         policy, value = output[:, ACTOR], output[:, CRITIC, :, 0]
         if minibatch.action_mask is not None:
-            policy = self._head.allow(policy, minibatch.action_mask)
-        density = self._head.density(policy, self._networks.settings, minibatch.action)
+            policy = self._networks.head.allow(policy, minibatch.action_mask)
+        density = self._networks.head.density(policy, self._networks.settings, minibatch.action)
         policy_loss, policy_slope, policy_metrics = self._policy_loss(density.log_prob, minibatch)
         value_loss, value_slope = self._value_loss(value, minibatch)
         weight = minibatch.weight
@@ -317,76 +302,70 @@ class OnPolicy(Algorithm):
         rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
         return gradient, log_std_gradient, (rows * weight).sum(-1)
 
-    def _statistics(self) -> dict[str, RunningNormalizer]:
-        """Those of targets and rewards, by name."""
-        values = {"values": self._values.statistics}
-        return values if self._rewards is None else values | {"rewards": self._rewards.statistics}
-
     def member_state(self, member: int) -> MemberState:
-        statistics = self._statistics().items()
+        values = self._preparation.values
         return {
             **self._networks.member_state(member),
             "optimizer": self._optimizer.member_state(member),
             "normalizer": self._observations.member_state(member)
             | {
                 f"{part}.{k}": v
-                for part, own in statistics
+                for part, own in values.normalizers.items()
                 for k, v in own.member_state(member).items()
             },
             "algorithm": {"active": self.active[member].clone()},
             # A child has its own: its learning rate does not begin where its parent's has ended.
             "random": {
                 "seed": self._seeds[member].clone(),
-                "step_count": self._step_count[member].clone(),
-                "transition_count": self._transition_count[member].clone(),
-                **({} if self._rewards is None else self._rewards.running(member)),
+                "step_count": self._progress.steps[member].clone(),
+                "transition_count": self._progress.transitions[member].clone(),
+                **({} if values.rewards is None else values.rewards.running(member)),
             },
         }
 
     @torch.no_grad()
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        values = self._preparation.values
         self._networks.load_member_state(member, state)
         if "optimizer" in state:
             self._optimizer.load_member_state(member, state["optimizer"])
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
-            for part, own in self._statistics().items():
+            for part, own in values.normalizers.items():
                 own.load_member_state(member, below(part, state["normalizer"]))
             if any(name.startswith("rewards.") for name in state["normalizer"]) != (
-                self._rewards is not None
+                values.rewards is not None
             ):
                 # of another unit: the next targets begin them
-                self._values.statistics.load_member_state(member, {})
+                values.statistics.load_member_state(member, {})
             elif not self._shared["normalize_values"]:
-                self._values.denormalize(member)
+                values.denormalize(member)
         if "algorithm" in state:
             self.active[member] = state["algorithm"]["active"]
         if "random" in state:
             self._seeds[member] = state["random"]["seed"]
-            self._step_count[member] = state["random"]["step_count"]
-            self._transition_count[member] = state["random"]["transition_count"]
-            if self._rewards is not None:
-                self._rewards.load_running(member, state["random"])
+            self._progress.steps[member] = state["random"]["step_count"]
+            self._progress.transitions[member] = state["random"]["transition_count"]
+            if values.rewards is not None:
+                values.rewards.load_running(member, state["random"])
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
-        check_member_hyperparameters(self.info, values)
-        for name, value in values.items():
-            self._hyperparameters[name][member] = value
+        self._hyperparameters.change(member, values)
         self._learn.forget()
 
     def share(self, rank: int) -> Sharing:
         self._seeds.copy_(learner_seeds(self._seeds, rank))
         self._learn.forget()
-        running = self._observations.running
-        normalizers = self._statistics() | ({} if running is None else {"observations": running})
+        running, values = self._observations.running, self._preparation.values
+        normalizers = values.normalizers | ({} if running is None else {"observations": running})
         if not self._shared["normalize_values"]:
             del normalizers["values"]
         shared = Shared(
             self._networks.shared(),
             normalizers,
-            self._transition_count,
+            self._progress.transitions,
             self.active,
-            self._values,
+            values,
             self._networks.critic_head,
         )
         return Sharing(shared, self._observations.show)

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
-from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.preparation import Minibatch, RolloutRows
-from podracer_core.buffers import Rollout
 from podracer_core.catalogue import find_algorithm
 from podracer_core.device import compiled
 from podracer_core.kernels import kernels_for
@@ -40,29 +38,24 @@ class PPO(OnPolicy):
 
     def set_up(self) -> None:
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
-        self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
-        # Known to the host, so that a run without value clipping or an adaptive rate does not pay
-        # for them.
-        values = self.cohort.member_values(self.info)
-        self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
-        self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
         self._rate_factor = torch.ones(self.members, device=self.device)
         self._order = compiled(_order, self.device)
         self._kernels = None
         # A class that derives from this one may have losses of its own.
         inputs = self._networks.both.architecture.inputs
         if type(self) is PPO and self._h_term is None and self._networks.actor_inputs == inputs:
-            self._kernels = kernels_for(self._networks, self._head, self._optimizer)
+            self._kernels = kernels_for(self._networks, self._networks.head, self._optimizer)
 
-    def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        if self._h_term is not None:
-            self._h_term.observe(rollout)
-        metrics = super().update(rollout)
-        return (
-            metrics | {"rate_factor": self._rate_factor.clone()}
-            if any(self._adapts_rate)
-            else metrics
-        )
+    def _further_metrics(self) -> dict[str, Tensor]:
+        return {"rate_factor": self._rate_factor.clone()} if self._adapts_rate else {}
+
+    @property
+    def _clips_values(self) -> bool:
+        return self._hyperparameters.any_positive("value_clip_range")
+
+    @property
+    def _adapts_rate(self) -> bool:
+        return self._hyperparameters.any_positive("desired_kl")
 
     def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
         kernels = self._kernels
@@ -85,8 +78,8 @@ class PPO(OnPolicy):
                     slice(start, min(start + size, rows.count)),
                     hyperparameters,
                     masked=rows.masked,
-                    clips_values=any(self._clips_values),
-                    adapts_rate=any(self._adapts_rate),
+                    clips_values=self._clips_values,
+                    adapts_rate=self._adapts_rate,
                 )
         return kernels.end(self.active, self._rate_factor)
 
@@ -119,7 +112,7 @@ class PPO(OnPolicy):
         return -surrogate, -slope, (divergence, clipped)
 
     def _value_loss(self, value: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
-        if not any(self._clips_values):
+        if not self._clips_values:
             return super()._value_loss(value, minibatch)
         clip_range = self._hyperparameters["value_clip_range"]
         return clipped_value_error(value, minibatch.value, minibatch.target, clip_range)
@@ -137,15 +130,15 @@ class PPO(OnPolicy):
             output = actor(self.actor.normalize(windows.observation))
         policy = output.detach()
         if windows.action_mask is not None:
-            policy = self._head.allow(policy, windows.action_mask)
-        density = self._head.density(policy, self._networks.settings, windows.action)
+            policy = self._networks.head.allow(policy, windows.action_mask)
+        density = self._networks.head.density(policy, self._networks.settings, windows.action)
         slope = self._h_term.slope(windows, density.log_prob)
         gradient, log_std_gradient = density.gradient(slope, torch.zeros_like(slope))
         output.backward(gradient)  # type: ignore[no-untyped-call]
         return [log_std_gradient]
 
     def _step_rate(self, rate: Tensor, metrics: Mapping[str, Tensor], moved: Tensor) -> Tensor:
-        if not any(self._adapts_rate):
+        if not self._adapts_rate:
             return rate
         own = self._hyperparameters["learning_rate"]
         adapted = adapted_rate(
@@ -173,10 +166,7 @@ class PPO(OnPolicy):
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         super().set_hyperparameters(member, values)
-        if "value_clip_range" in values:
-            self._clips_values[member] = values["value_clip_range"] > 0
         if "desired_kl" in values:
-            self._adapts_rate[member] = values["desired_kl"] > 0
             self._rate_factor[member] = 1.0
 
 

@@ -16,6 +16,9 @@ from podracer_core.kernels import sums_over_time
 from podracer_core.networks import NetworkActor, PolicyHead, RunningNormalizer, StackedNetwork
 
 _EPSILON = 1e-8
+_MOST_REWARD = 10.0
+"""Scaled rewards are clipped to ± this, as VecNormalize of Stable-Baselines3 does."""
+
 _RUNNING = "running_return"
 
 
@@ -109,6 +112,13 @@ class ReturnScale:
         )
         largest = torch.maximum(self._largest, rows.abs().amax(1))
         torch.where(active & largest.isfinite(), largest, self._largest, out=self._largest)
+
+    def scaled(self, rollout: Rollout, gamma: Tensor, active: Tensor) -> Tensor:
+        """The rewards that are learned from, [T, M, E]. They count in the statistics first: see
+        `update`."""
+        self.update(rollout, gamma, active)
+        reward = rollout.reward / self.divisor().unsqueeze(1)
+        return reward.clamp(-_MOST_REWARD, _MOST_REWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +233,14 @@ class StateValues:
         self._critic = critic
         self._normalize = normalize
         self._part_rows = part_rows
-        self._rewards = rewards
+        self.rewards = rewards
         self.statistics = RunningNormalizer(members, 1, critic.weights[0].device)
+
+    @property
+    def normalizers(self) -> dict[str, RunningNormalizer]:
+        """Those of targets and rewards, by name."""
+        own = {"values": self.statistics}
+        return own if self.rewards is None else own | {"rewards": self.rewards.statistics}
 
     def __call__(self, observation: Tensor) -> Tensor:
         """observation [K, M, E, *obs] raw -> [K, M, E]."""
@@ -279,7 +295,7 @@ class StateValues:
 
     def _units(self) -> tuple[Tensor, Tensor]:
         """Scale and mean [M, 1, 1] of predictions in units of reward, float64."""
-        unit = 1.0 if self._rewards is None else self._rewards.divisor().double()[:, None, None]
+        unit = 1.0 if self.rewards is None else self.rewards.divisor().double()[:, None, None]
         return self.statistics.scale().unsqueeze(2) * unit, self.statistics.mean.unsqueeze(2) * unit
 
     def renew(
@@ -363,6 +379,7 @@ class Preparation:
 
     shared, hyperparameters   the algorithm's own; the latter are tensors [M], which may change
     part_rows                 how many rows of a member go through a network at a time
+    values                    the critic's, with the scale of the rewards
     """
 
     def __init__(
@@ -374,7 +391,7 @@ class Preparation:
         hyperparameters: Mapping[str, Tensor],
         part_rows: int,
     ) -> None:
-        self._actor, self._head, self._values, self._part_rows = actor, head, values, part_rows
+        self._actor, self._head, self.values, self.part_rows = actor, head, values, part_rows
         self._shared, self._hyperparameters = shared, hyperparameters
         self._sees_images = actor.network.architecture.image is not None
 
@@ -384,9 +401,13 @@ class Preparation:
         """All rows of a rollout, and first metrics. `stale`: the actor that took it was not the
         present one.
 
-        The statistics of the targets change with it, but for members that are not `active` [M].
+        The statistics of rewards and targets change with it, but for members that are not `active`
+        [M].
         """
-        value, next_value = self._values.of(rollout)
+        reward, rewards = rollout.reward, self.values.rewards
+        if rewards is not None:
+            reward = rewards.scaled(rollout, self._hyperparameters["gamma"], active)
+        value, next_value = self.values.of(rollout)
         observation = by_member(rollout.observation[:-1])
         # whose pixels become numbers when they are needed: they take four times the memory
         if not self._sees_images:
@@ -397,7 +418,7 @@ class Preparation:
             proximal = self._log_prob(observation, rollout, action_mask)
             importance = (proximal - rollout.log_prob).exp().clamp(max=1.0)
         advantage = generalized_advantages(
-            rollout.reward,
+            reward,
             value,
             next_value,
             rollout.terminated,
@@ -418,7 +439,7 @@ class Preparation:
         )
         explained = 1 - _variance(error, valid) / _variance(target, valid)
         if self._shared["normalize_values"]:
-            target, value = self._values.renew(target, value, valid, active)
+            target, value = self.values.renew(target, value, valid, active)
         if self._shared["normalize_advantages"]:
             advantage = normalized_advantages(advantage, valid)
         numbers = [proximal, advantage, target, value, weight]
@@ -436,7 +457,7 @@ class Preparation:
     ) -> Tensor:
         """Log-probability [T, M, E] of the actions by the present policy: the proximal one of a
         stale rollout."""
-        parts = torch.split(observation, self._part_rows, 1)
+        parts = torch.split(observation, self.part_rows, 1)
         output = torch.cat([self._actor.output(self.seen(part)) for part in parts], 1)
         if action_mask is not None:
             output = self._head.allow(output, action_mask)

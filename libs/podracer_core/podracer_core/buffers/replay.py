@@ -173,6 +173,59 @@ def require_replay(
     return rows, cut_off_room, size_bytes
 
 
+class Successors:
+    """A ring of the last observations of episodes that were cut off. Each has a number, counted
+    from the first that was ever stored; a row without one has `_NOT_CUT_OFF`."""
+
+    def __init__(self, room: int, example: Tensor) -> None:
+        """Room for that many of the shape of `example`."""
+        self._room, device = room, example.device
+        # the last is a bin
+        self._observation = torch.zeros(
+            room + 1, *example.shape, dtype=example.dtype, device=device
+        )
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(self, rollout: Rollout) -> Tensor:
+        """Put the true successors of cut-off rows aside; returns their numbers [T, M, E]."""
+        cut_off = rollout.truncated & ~rollout.terminated
+        numbers = self._numbers(cut_off)
+        if _may_read_values(cut_off.device):  # which ones is known at once, and they are few
+            if cut_off.any():
+                final = _finite(rollout.final_observation[cut_off])
+                self._observation[numbers[cut_off] % self._room] = final
+        else:
+            slots = torch.where(cut_off, numbers % self._room, self._room)
+            self._observation.index_copy_(
+                0, slots.flatten(), _finite(rollout.final_observation.flatten(0, 2))
+            )
+        self._count += cut_off.sum()
+        return numbers
+
+    def load(self, cut_off: Tensor, finals: Tensor) -> Tensor:
+        """Put `finals`, those of the last rows that are `cut_off`, aside; returns numbers as
+        `add`."""
+        numbers = self._numbers(cut_off)
+        newest = numbers[cut_off][-self._room :]
+        self._observation[newest % self._room] = finals[finals.shape[0] - newest.shape[0] :]
+        self._count += int(cut_off.sum())
+        return numbers
+
+    def are_there(self, number: Tensor) -> Tensor:
+        """Whether a true successor has been put aside and not overwritten since."""
+        return (number != _NOT_CUT_OFF) & (number >= self._count - self._room)
+
+    def take(self, number: Tensor) -> Tensor:
+        """The observations of these numbers, where they are; any other elsewhere."""
+        found = self._observation.index_select(0, (number % self._room).flatten())
+        return found.view(*number.shape, *found.shape[1:])
+
+    def _numbers(self, cut_off: Tensor) -> Tensor:
+        """Those that the next ones get."""
+        order = cut_off.flatten().cumsum(0).view_as(cut_off) + self._count
+        return torch.where(cut_off, order - 1, _NOT_CUT_OFF)
+
+
 class Replay:
     """A ring of `rows` steps of M members in E environments: tensors [T, M, E, …], T being rows +
     1.
@@ -186,7 +239,6 @@ class Replay:
     least_rows  the least of these, on the host
     own_part    the part of each batch that is the member's own, rounded up to whole rows; the rest
                 is all members'
-    shared      whether members draw from the transitions of all members
     """
 
     def __init__(
@@ -204,11 +256,10 @@ class Replay:
         members, num_envs = example.members, example.num_envs
         item_bytes = example.observation[0, 0, 0].nbytes, example.action[0, 0, 0].nbytes
         self.own_part = own_part
-        self.shared = own_part < 1
         self.members = members
         self.num_envs = num_envs
         self.device = example.reward.device
-        self.rows, self._cut_off_room, _ = require_replay(
+        self.rows, cut_off_room, _ = require_replay(
             capacity,
             members,
             num_envs,
@@ -219,23 +270,17 @@ class Replay:
         )
         flat = (self.rows + 1) * members * num_envs
 
-        def empty(like: Tensor, dtype: torch.dtype | None = None, count: int = flat) -> Tensor:
-            return torch.zeros(
-                count, *like.shape[3:], dtype=dtype or like.dtype, device=self.device
-            )
+        def empty(like: Tensor) -> Tensor:
+            return torch.zeros(flat, *like.shape[3:], dtype=like.dtype, device=self.device)
 
         self._observation, self._action = empty(example.observation), empty(example.action)
         self._reward = empty(example.reward)
         self._terminated, self._truncated = empty(example.terminated), empty(example.truncated)
         self._valid = empty(example.valid)
-        # Of a cut-off row: the number of its true successor, counted from the first that was ever
-        # stored.
+        # of a cut-off row: the number of its true successor
         self._cut_off = torch.full((flat,), _NOT_CUT_OFF, dtype=torch.int64, device=self.device)
-        # the last is a bin
-        self._final_observation = empty(example.observation, count=self._cut_off_room + 1)
-        self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._next_row = 0  # of the next transition; its observation, the newest, is there already
-        # the same, where graphs read it
+        self._successors = Successors(cut_off_room, example.observation[0, 0, 0])
+        # `_next_row`, where graphs read it
         self._row_of_next = torch.zeros((), dtype=torch.int64, device=self.device)
         self._stored = 0  # rows ever
         # rows that each had ever stored, elsewhere, when it came here
@@ -250,6 +295,16 @@ class Replay:
     def __len__(self) -> int:
         """Rows that are stored now."""
         return min(self._stored, self.rows)
+
+    @property
+    def shared(self) -> bool:
+        """Whether members draw from the transitions of all members."""
+        return self.own_part < 1
+
+    @property
+    def _next_row(self) -> int:
+        """Of the next transition; its observation, the newest, is there already."""
+        return self._stored % (self.rows + 1)
 
     def add(self, rollout: Rollout) -> None:
         """Append a rollout. A row whose stored successor is not what came next leaves the losses (a
@@ -281,13 +336,12 @@ class Replay:
         for name, column in columns.items():
             self._by_row(getattr(self, f"_{name}")).index_copy_(0, rows[:-1], column)
         self._by_row(self._observation).index_copy_(0, rows, _finite(rollout.observation))
-        self._by_row(self._cut_off).index_copy_(0, rows[:-1], self._store_cut_off(rollout))
+        self._by_row(self._cut_off).index_copy_(0, rows[:-1], self._successors.add(rollout))
         if self.priorities is not None:
             self.priorities.set_newest(self._leaves(rows[:-1]), valid.transpose(0, 1).flatten(1))
             self.priorities.clear(self._leaves(rows[-1:]))
-        self._next_row = (self._next_row + horizon) % (self.rows + 1)
-        self._row_of_next.fill_(self._next_row)
         self._stored += horizon
+        self._row_of_next.fill_(self._next_row)
         self.least_rows = min(self.least_rows + horizon, self.rows)
         self.size.add_(horizon).clamp_(max=self.rows)
 
@@ -377,11 +431,11 @@ class Replay:
         for name in ("action", "reward", "terminated", "truncated"):
             state[name] = self._by_row(getattr(self, f"_{name}"))[order[:-1], member]
         cut_off = self._by_row(self._cut_off)[order[:-1], member]
-        there = self._still_there(cut_off)
+        there = self._successors.are_there(cut_off)
         state["valid"] = self._by_row(self._valid)[order[:-1], member] & (
             there | (cut_off == _NOT_CUT_OFF)
         )
-        state["final_rows"] = self._final_observation[cut_off[there] % self._cut_off_room]
+        state["final_rows"] = self._successors.take(cut_off[there])
         state["cut_off"] = there
         state["first_row"] = torch.tensor(self._stored_before[member] + self._stored - rows)
         if self.priorities is not None:
@@ -412,7 +466,7 @@ class Replay:
                 self._load_member(member, state, rows - count, count)
             if state is not None:
                 self._stored_before[member] = int(state["first_row"]) + state["reward"].shape[0]
-        self._next_row = self._stored = rows
+        self._stored = rows
         self._row_of_next.fill_(rows)
         self._stored_before = [before - rows for before in self._stored_before]
         self.least_rows = min(kept)
@@ -436,15 +490,8 @@ class Replay:
             own = self._by_row(getattr(self, f"_{name}"))[first : first + part.shape[0], member]
             own.copy_(part)
         cut_off = state["cut_off"][-count:].to(self.device)
-        number = self._cut_off_count + cut_off.flatten().cumsum(0).view_as(cut_off) - 1
-        numbers = torch.where(cut_off, number, _NOT_CUT_OFF)
+        numbers = self._successors.load(cut_off, state["final_rows"].to(self.device))
         self._by_row(self._cut_off)[first : first + count, member] = numbers
-        newest = numbers[cut_off][-self._cut_off_room :]
-        finals = state["final_rows"].to(self.device)
-        self._final_observation[newest % self._cut_off_room] = finals[
-            finals.shape[0] - newest.shape[0] :
-        ]
-        self._cut_off_count += int(cut_off.sum())
         if self.priorities is not None:
             leaves = self._leaves(torch.arange(first, first + count, device=self.device))
             known = {"priority": state["priority"][-len(leaves) :]} if "priority" in state else {}
@@ -479,27 +526,6 @@ class Replay:
                 self._leaves(torch.arange(previous, previous + 1, device=self.device)), joined
             )
 
-    def _store_cut_off(self, rollout: Rollout) -> Tensor:
-        """Put the true successors of cut-off rows aside; returns their numbers [T, M, E]."""
-        cut_off = rollout.truncated & ~rollout.terminated
-        order = cut_off.flatten().cumsum(0).view_as(cut_off) + self._cut_off_count
-        numbers = torch.where(cut_off, order - 1, _NOT_CUT_OFF)
-        if _may_read_values(self.device):  # which ones is known at once, and they are few
-            if cut_off.any():
-                final = _finite(rollout.final_observation[cut_off])
-                self._final_observation[numbers[cut_off] % self._cut_off_room] = final
-        else:
-            slots = torch.where(cut_off, numbers % self._cut_off_room, self._cut_off_room)
-            self._final_observation.index_copy_(
-                0, slots.flatten(), _finite(rollout.final_observation.flatten(0, 2))
-            )
-        self._cut_off_count += cut_off.sum()
-        return numbers
-
-    def _still_there(self, number: Tensor) -> Tensor:
-        """Whether a true successor has been put aside and not overwritten since."""
-        return (number != _NOT_CUT_OFF) & (number >= self._cut_off_count - self._cut_off_room)
-
     def _gather(
         self, place: Tensor, age: Tensor, gamma: Tensor, steps: int, weight: Tensor
     ) -> Transitions:
@@ -530,13 +556,11 @@ class Replay:
         next_observation = take(self._observation, (last + stride) % self._reward.shape[0])
         if not _may_read_values(self.device) or bool((cut_off != _NOT_CUT_OFF).any()):
             aside = cut_off != _NOT_CUT_OFF
-            final = take(
-                self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0)
-            )
+            final = self._successors.take(cut_off)
             next_observation = torch.where(
                 aside.view(*shape, *[1] * (final.dim() - 2)), final, next_observation
             )
-            valid = valid & (self._still_there(cut_off) | ~aside)
+            valid = valid & (self._successors.are_there(cut_off) | ~aside)
         return Transitions(
             observation=take(self._observation, place),
             action=take(self._action, place),
