@@ -33,26 +33,26 @@ _STORAGE = "podracer_core.storage"
 _ORCHESTRATOR = "podracer_orchestrator"
 LONGEST_S = {
     # Calls on their way out, and their answers.
-    f"{_RPC}.interceptors:CallInterceptor.intercept_unary_unary": 0.3,
-    f"{_RPC}.interceptors:CallInterceptor.intercept_unary_stream": 0.3,
-    f"{_RPC}.interceptors:CallInterceptor.intercept_stream_unary": 0.3,
-    f"{_RPC}.interceptors:CallInterceptor.intercept_stream_stream": 0.3,
-    f"{_RPC}.interceptors_aio:_UnaryUnary.intercept_unary_unary": 0.3,
-    f"{_RPC}.interceptors_aio:_UnaryStream.intercept_unary_stream": 0.3,
-    f"{_RPC}.interceptors_aio:_StreamUnary.intercept_stream_unary": 0.3,
-    f"{_RPC}.interceptors_aio:_StreamStream.intercept_stream_stream": 0.3,
+    f"{_RPC}.channel:CallInterceptor.intercept_unary_unary": 0.3,
+    f"{_RPC}.channel:CallInterceptor.intercept_unary_stream": 0.3,
+    f"{_RPC}.channel:CallInterceptor.intercept_stream_unary": 0.3,
+    f"{_RPC}.channel:CallInterceptor.intercept_stream_stream": 0.3,
+    f"{_RPC}.channel:_UnaryUnary.intercept_unary_unary": 0.3,
+    f"{_RPC}.channel:_UnaryStream.intercept_unary_stream": 0.3,
+    f"{_RPC}.channel:_StreamUnary.intercept_stream_unary": 0.3,
+    f"{_RPC}.channel:_StreamStream.intercept_stream_stream": 0.3,
     # Calls that have arrived.
     f"{_RPC}.guard:Guard.intercept_service": 0.3,
     f"{_RPC}.guard:Requests._read": 0.1,
     # Messages of streams, in the threads that move them; work for the main thread.
     f"{_RPC}.streams:StreamCall._put": 0.1,
-    f"{_RPC}.sessions:_read": 0.3,
-    f"{_RPC}.work_queue:WorkQueue.submit": 0.1,
+    f"{_RPC}.streams:_read_requests": 0.3,
+    f"{_RPC}.streams:WorkQueue.submit": 0.1,
     # Checkpoints on their way to the store.
     "podracer_platform.storage.stores:Spool.put": 0.1,
     "podracer_platform.storage.stores:Spool._bring": 0.3,
     "podracer_platform.storage.stores:Spool.settle": 0.1,
-    f"{_STORAGE}.folder:FolderStore.put": 0.1,
+    f"{_STORAGE}.object_store:FolderStore.put": 0.1,
     # The orchestrator's transactions, and what it tells the leaderboard.
     f"{_ORCHESTRATOR}.transactions:Transactions.read": 0.1,
     f"{_ORCHESTRATOR}.transactions:Transactions.write": 0.1,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue import EnvironmentSpec
 from podracer_core.environments import Step
 from podracer_core.environments.processes import (
     PreprocessVecEnv,
