@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.transactions import Clock
 
 
 class ManualClock(Clock):

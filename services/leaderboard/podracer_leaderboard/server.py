@@ -17,11 +17,10 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import (
     LeaderboardServiceServicer,
     add_LeaderboardServiceServicer_to_server,
 )
-from podracer_leaderboard.acts import Acts
+from podracer_leaderboard.acts import Acts, Exchanges
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
-from podracer_leaderboard.exchanges import Exchanges
 from podracer_leaderboard.listings import Listings
 from podracer_platform.database import Database, wait_for_database
 from podracer_platform.kubernetes import keep_active_label

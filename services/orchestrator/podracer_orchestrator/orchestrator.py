@@ -20,7 +20,6 @@ from podracer_orchestrator.board import (
     EnsembleMaker,
     LeaderboardClient,
 )
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import GenerationTask
 from podracer_orchestrator.dispatch import Dispatcher, Gauges, LeaseOperations, Sweep
@@ -36,7 +35,7 @@ from podracer_orchestrator.pool import (
 )
 from podracer_orchestrator.pool.kubernetes import read_profiles
 from podracer_orchestrator.tables import SettingRow
-from podracer_orchestrator.transactions import ChangeFeed, Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Clock, Transactions
 from podracer_platform.database import wait_for_database
 from podracer_platform.rpc import FileToken, LeaseTokens, open_aio_channel
 from podracer_platform.storage import open_store

@@ -1,4 +1,4 @@
-"""Calls to the leaderboard: rows written in the transaction of the result, and delivered
+"""The events of a job; and calls to the leaderboard: rows written in the transaction of the result, and delivered
 afterwards.
 
 Every request is idempotent at the leaderboard (by name, request id or evaluation id), so a repeated
@@ -6,7 +6,8 @@ delivery after a crash changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from google.protobuf.message import Message
@@ -16,8 +17,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator.stored_messages import description_of, encode, spec_of
-from podracer_orchestrator.tables import JobRow, OutboxRow
-from podracer_orchestrator.transactions import OUTBOX, touch
+from podracer_orchestrator.tables import EventRow, JobRow, OutboxRow
+from podracer_orchestrator.transactions import OUTBOX, job_topic, project_topic, touch
 from podracer_platform.jobs import CONFIRMING
 from podracer_platform.rpc import job_name, leaderboard_name
 from podracer_platform.telemetry import current
@@ -49,7 +50,7 @@ ROWS_AT_ONCE = 100
 MAX_EVALUATIONS = 500
 """Evaluations in one call."""
 
-_INSERT = insert(OutboxRow)
+_INSERT_DELIVERY = insert(OutboxRow)
 _PENDING = (
     select(OutboxRow)
     .where(OutboxRow.board == bindparam("board"))
@@ -204,6 +205,67 @@ def _append(
     session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True
 ) -> None:
     row = {"board": board_of(job), "job_uid": job.uid, "method": method, "request": encode(request)}
-    session.connection().execute(_INSERT, row | {"traceparent": current().traceparent})
+    session.connection().execute(_INSERT_DELIVERY, row | {"traceparent": current().traceparent})
     if at_once:
         touch(session, OUTBOX)
+
+
+_INSERT_EVENT = insert(EventRow)
+
+
+def record(
+    session: Session,
+    job: JobRow,
+    kind: str,
+    message: str,
+    *,
+    now: datetime,
+    subject: str = "",
+    **details: object,
+) -> None:
+    """Append an event; its position is the job's newest."""
+    job.event_position += 1
+    event = {
+        "job_uid": job.uid,
+        "position": job.event_position,
+        "kind": kind,
+        "message": message,
+        "subject": subject,
+        "time": now,
+        "details": {key: str(value) for key, value in details.items()},
+    }
+    session.connection().execute(_INSERT_EVENT, event)
+    touch(session, job_topic(job.uid), project_topic(job.project))
+
+
+def after(session: Session, job_uid: str, position: int, limit: int) -> Sequence[EventRow]:
+    """The events after `position`, oldest first, at most `limit`."""
+    query = select(EventRow).where(EventRow.job_uid == job_uid, EventRow.position > position)
+    return session.scalars(query.order_by(EventRow.position).limit(limit)).all()
+
+
+def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]]:
+    """The details of a job's events of a kind, oldest first."""
+    query = select(EventRow.details).where(EventRow.job_uid == job.uid, EventRow.kind == kind)
+    return session.scalars(query.order_by(EventRow.position)).all()
+
+
+def record_once(
+    session: Session,
+    job: JobRow,
+    kind: str,
+    message: str,
+    known: Mapping[str, str],
+    *,
+    now: datetime,
+    **further: str,
+) -> None:
+    """Append an event with the details `known`, unless the job has one of its kind with these."""
+    if not any(known.items() <= each.items() for each in details(session, job, kind)):
+        record(session, job, kind, message, now=now, **{**further, **known})
+
+
+def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:
+    """The messages of a job's events of a kind, oldest first."""
+    query = select(EventRow.message).where(EventRow.job_uid == job.uid, EventRow.kind == kind)
+    return session.scalars(query.order_by(EventRow.position)).all()

@@ -1,15 +1,18 @@
 """Transactions of the domain, plain synchronous code over a session, and the topics that they
 change.
 
-Long polls, watchers and background tasks sleep until a topic has changed.
+Long polls, watchers and background tasks sleep until a topic has changed. A clock that tests can
+replace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -154,3 +157,19 @@ class Transactions:
         result, topics = await self._database.write(noting_topics)
         self._changes.notify(topics)
         return result
+
+
+class Clock:
+    """A wall clock that never jumps: its time at the start, and a monotonic clock from then on."""
+
+    def __init__(self) -> None:
+        self._start = datetime.now(UTC)
+        self._start_s = time.monotonic()
+
+    def monotonic(self) -> float:
+        """Seconds that only grow, for deadlines."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """The time in UTC."""
+        return self._start + timedelta(seconds=self.monotonic() - self._start_s)

@@ -257,11 +257,11 @@ async def test_the_end_of_a_log_is_for_the_job_that_ran(site, make_spec, make_ev
         return [pod.message, *(said(session, uid) for uid in (job.uid, other.lease.job_uid))]
 
     def said(session: Any, uid: str) -> str:
-        from podracer_orchestrator import events
+        from podracer_orchestrator import outbox
 
         return next(
             event.message
-            for event in events.after(session, uid, 0, 100)
+            for event in outbox.after(session, uid, 0, 100)
             if event.kind == "POD_CRASHES"
         )
 

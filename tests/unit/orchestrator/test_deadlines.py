@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from podracer_core.errors import Fenced
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.leases import LeaseDeadlines, LiveReport
+from podracer_orchestrator.transactions import Clock
 
 
 class ManualClock(Clock):

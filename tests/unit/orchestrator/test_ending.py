@@ -11,11 +11,10 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import JobOutcome, JobState, jobs
 from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.tables import Base, JobRow, WorkKind, WorkState
-from podracer_orchestrator.transactions import due_topic, touch
+from podracer_orchestrator.transactions import Clock, due_topic, touch
 from podracer_orchestrator.works import works
 
 SPEC = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=100)).SerializeToString()

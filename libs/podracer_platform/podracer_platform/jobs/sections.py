@@ -1,15 +1,18 @@
 """Sections of a job with their fields, defaults and checks: `environment` and `data`, as far as
-they can be checked without starting the environment; `continuous` and `retrain`; `warm_start`."""
+they can be checked without starting the environment; `continuous` and `retrain`; `warm_start`; and what
+an evaluation's message counts for."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue import (
     ArgumentInfo,
@@ -23,6 +26,7 @@ from podracer_core.catalogue import (
 from podracer_core.config import MAX_SECONDS, Seconds, did_you_mean
 from podracer_core.errors import InvalidInput
 from podracer_core.sections import MAX_COUNT, Checks, Search
+from podracer_core.statistics import student_t_half_width
 from podracer_platform.attachments import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_platform.messages import (
     files_from_messages,
@@ -402,3 +406,29 @@ def check_warm_start(check: Checks, warm_start: Beginnings, search: Search) -> N
             f"{founder.agent} is an agent of {founder.algorithm}, which the job does not search"
         )
         check.that(not searched or founder.algorithm in searched, "founders", message)
+
+
+CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
+"""The purposes of evaluations with fresh seeds, which have not selected their policy."""
+
+
+def broken_episodes(message: agent_pb2.Evaluation | leaderboard_service_pb2.Agent) -> int:
+    """The number of episodes whose world broke."""
+    return message.broken_number_episodes + message.broken_code_episodes
+
+
+def counted(evaluation: agent_pb2.Evaluation, lowest: float | None) -> agent_pb2.Evaluation | None:
+    """Returns, mean and bounds for ranking and targets: each broken episode counts with `lowest`,
+    the lowest return of an intact episode that is known of the job, or this evaluation's own lowest
+    if that is lower. None if no episode was intact: it is never ranked."""
+    broken, returns = broken_episodes(evaluation), list(evaluation.returns)
+    if broken and not returns:
+        return None
+    if not broken or evaluation.deterministic:
+        return evaluation
+    returns += [min(returns if lowest is None else [lowest, *returns])] * broken
+    mean = statistics.fmean(returns)
+    half = student_t_half_width(statistics.stdev(returns), len(returns))
+    return agent_pb2.Evaluation(
+        returns=returns, mean=mean, lower_bound=mean - half, upper_bound=mean + half
+    )

@@ -22,8 +22,8 @@ from podracer_core.errors import (
 from podracer_core.fusion import Contribution, Fused
 from podracer_core.training import EpochFusion, FusionTransport, Phases, TrainingSession
 from podracer_learner.background import pause
-from podracer_learner.fusion.follower_registry import NOT_A_LEAD
 from podracer_learner.fusion.lead import (
+    NOT_A_LEAD,
     Answer,
     Ended,
     StateDecoder,

@@ -1,5 +1,6 @@
 """The lead of a fusion: collects the followers' contributions, fuses, and answers them. The Fuse
-stream: states as messages, and the lead's end of one follower's stream."""
+stream: states as messages, and the lead's end of one follower's stream; and
+the admission of followers."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -19,7 +21,7 @@ from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms import Algorithm
-from podracer_core.errors import Fenced, InvalidInput
+from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
 from podracer_core.fusion import (
     LEAD,
     Contribution,
@@ -34,7 +36,7 @@ from podracer_core.sections import Fusion
 from podracer_core.training import EpochFusion, FusionTransport
 from podracer_platform.carriers import TensorDecoder, TensorEncoder, chunk_messages
 from podracer_platform.messages import seconds_from_duration
-from podracer_platform.rpc import Outbox, Session
+from podracer_platform.rpc import Context, Outbox, Session, SessionSlots
 from podracer_platform.service import require_same_build
 from podracer_platform.telemetry import FUSION
 
@@ -427,3 +429,48 @@ class FollowerSession(Session):
         self._lead.bring(
             Contribution(self._rank, header.epoch, header.sample_count, growth), self.outbox
         )
+
+
+NOT_A_LEAD = "NOT_A_LEAD"
+"""Reason of the refusal while this learner leads no fusion."""
+
+MAX_STREAMS = 96
+"""Streams of followers, including lost ones that this side has not noticed yet."""
+
+
+class FollowerRegistry:
+    """Serves Fuse for the current round."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lead: FusionLead | None = None
+        self._slots = SessionSlots(MAX_STREAMS)
+
+    @contextmanager
+    def serving(self, lead: FusionLead) -> Iterator[FusionLead]:
+        """Admit followers to this lead; at the end tell them that the round is over."""
+        with self._lock:
+            self._lead = lead
+        try:
+            yield lead
+        finally:
+            with self._lock:
+                self._lead = None
+            lead.end("the lead's round is over")
+
+    async def serve(
+        self, requests: AsyncIterator[learner_service_pb2.FuseRequest], context: Context
+    ) -> None:
+        """A follower's stream. Raises PreconditionFailed (NOT_A_LEAD) while this learner leads no
+        fusion."""
+        with self._lock:
+            lead = self._lead
+        if lead is None:
+            raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
+        # late: it imports torch, as a lead has done
+
+        await self._slots.serve(partial(FollowerSession, lead), requests, context)
+
+    def drain(self) -> None:
+        """The process is about to stop: tell all followers."""
+        self._slots.drain()

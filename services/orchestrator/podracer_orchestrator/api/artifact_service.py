@@ -46,11 +46,10 @@ from podracer_orchestrator.artifacts import (
     in_time,
     versions,
 )
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import Quotas, job_files, require
 from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import Clock, Transactions
 from podracer_platform.attachments import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_platform.rpc import resource_names as names
 

@@ -14,7 +14,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.storage import CheckpointPlace, job_prefix
-from podracer_orchestrator import events, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.continuous import Policy, promotions
 from podracer_orchestrator.jobs import FINAL_STATES, JobSignal, JobState, changed, founders, jobs
@@ -80,7 +80,7 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
             if any(map(_is_of_pod, wanted.paths))
             else ""
         )
-        events.record(
+        outbox.record(
             session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now
         )
         if any(path.startswith("objective.max_") for path in wanted.paths):
@@ -171,7 +171,7 @@ def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) 
     kind, message = (
         ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")
     )
-    events.record(session, job, kind, message, now=now)
+    outbox.record(session, job, kind, message, now=now)
 
 
 async def find_policy(

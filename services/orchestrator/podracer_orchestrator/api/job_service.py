@@ -14,7 +14,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.api.job_changes import find_policy
 from podracer_orchestrator.api.messages import (
@@ -193,7 +193,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         def operation(session: Session) -> service_pb2.ListEventsResponse:
             job = _named(session, request.job, "job")
-            found = events.after(session, job.uid, request.after_position, size + 1)
+            found = outbox.after(session, job.uid, request.after_position, size + 1)
             listed, more = page(found, size, event_message, lambda event: str(event.position))
             return service_pb2.ListEventsResponse(events=listed, more=bool(more))
 

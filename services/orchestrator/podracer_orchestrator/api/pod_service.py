@@ -12,11 +12,11 @@ from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_orchestrator.api.messages import enum_name
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch import Ask, Capabilities, Dispatcher, LeaseOperations
 from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport
 from podracer_orchestrator.pool import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
+from podracer_orchestrator.transactions import Clock
 from podracer_orchestrator.works import member_commit
 from podracer_platform.messages import seconds_from_duration, seconds_to_duration
 from podracer_platform.rpc import current_caller

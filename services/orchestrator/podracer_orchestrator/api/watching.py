@@ -15,13 +15,18 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import NotFound
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.api.messages import event_message, job_message, pod_messages
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import FINAL_STATES, jobs
 from podracer_orchestrator.leases import LeaseDeadlines
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic, project_topic
+from podracer_orchestrator.transactions import (
+    ChangeFeed,
+    Clock,
+    Transactions,
+    job_topic,
+    project_topic,
+)
 from podracer_platform.rpc import page
 
 _FINAL = frozenset(job_pb2.JobState.Value(f"JOB_STATE_{state}") for state in FINAL_STATES)
@@ -260,6 +265,6 @@ class Watcher:
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:
     """The events up to the snapshot."""
-    found = events.after(session, snapshot.job.uid, after, EVENTS_AT_ONCE)
+    found = outbox.after(session, snapshot.job.uid, after, EVENTS_AT_ONCE)
     shown = (event for event in found if event.position <= snapshot.job.event_position)
     return page(shown, EVENTS_AT_ONCE, event_message, lambda event: str(event.position))[0]

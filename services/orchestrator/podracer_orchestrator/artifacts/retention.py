@@ -30,11 +30,10 @@ from podracer_core.storage import (
     job_prefix,
     read_manifest,
 )
-from podracer_orchestrator import events, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.board import Delivery, LeaderboardClient
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import FORKED, founders, jobs
@@ -55,7 +54,7 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import Clock, Transactions
 from podracer_orchestrator.works import checkpoints
 
 logger = logging.getLogger(__name__)
@@ -314,7 +313,7 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     policies = [best_of(job), retrained_of(job), *(ensemble.policies if ensemble else ())]
     policies.append(checkpoints.unjudged_policy(session, job))
     needed = {each.checkpoint.prefix for each in policies if each is not None}
-    needed |= {details["checkpoint"] for details in events.details(session, job, FORKED)}
+    needed |= {details["checkpoint"] for details in outbox.details(session, job, FORKED)}
     challenged = select(WorkRow.checkpoint).where(
         WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None)
     )

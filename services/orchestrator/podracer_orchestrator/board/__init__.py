@@ -12,10 +12,13 @@ from podracer_core.lazy import exports
 if TYPE_CHECKING:
     from podracer_orchestrator.board import requests
     from podracer_orchestrator.board.agent_acts import AgentActs
-    from podracer_orchestrator.board.client import LeaderboardClient
+    from podracer_orchestrator.board.delivery import LeaderboardClient
     from podracer_orchestrator.board.delivery import Delivery, _together
     from podracer_orchestrator.board.requests import (
-        CohortProposer, EnsembleMaker, ToPropose, to_propose,
+        CohortProposer,
+        EnsembleMaker,
+        ToPropose,
+        to_propose,
     )
 else:
     __all__, __getattr__ = exports(__name__)

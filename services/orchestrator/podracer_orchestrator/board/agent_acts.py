@@ -12,15 +12,13 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError, PreconditionFailed
-from podracer_orchestrator import events, outbox
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.delivery import Delivery
+from podracer_orchestrator import outbox
+from podracer_orchestrator.board.delivery import Delivery, LeaderboardClient
 from podracer_orchestrator.board.requests import CohortProposer
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import FINAL_STATES, FORKED, JobState, jobs
 from podracer_orchestrator.tables import JobRow
-from podracer_orchestrator.transactions import WORK, Transactions, touch
+from podracer_orchestrator.transactions import WORK, Clock, Transactions, touch
 from podracer_platform.messages import hyperparameters_from_message
 from podracer_platform.rpc import last_part
 from podracer_platform.rpc import resource_names as names
@@ -121,7 +119,7 @@ class AgentActs:
                 raise PreconditionFailed(problem, reason="NO_CHECKPOINT", agent=name)
             outbox.act_on_agent(session, job, request)
             told = f"{last_part(name)} {message}"
-            events.record(session, job, kind, told, now=self._clock.now(), subject=name, **details)
+            outbox.record(session, job, kind, told, now=self._clock.now(), subject=name, **details)
             touch(session, WORK)
 
         await self._transactions.write(operation)

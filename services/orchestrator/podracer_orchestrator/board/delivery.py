@@ -1,4 +1,4 @@
-"""Delivers the outbox: in order for each leaderboard, with retries until it has acknowledged."""
+"""The client of the leaderboard, and the delivery of the outbox: in order for each leaderboard, with retries until it has acknowledged."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import functools
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import grpc
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
 from podracer_core.errors import (
     AlreadyExists,
     DeadlineExpired,
@@ -23,15 +25,106 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_orchestrator import events, outbox
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.clock import Clock
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import LIVE_STATES, TRAINING_STATES, JobState, jobs
 from podracer_orchestrator.outcomes import broken_worlds, objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
-from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions, due_topic, touch
+from podracer_orchestrator.transactions import (
+    OUTBOX,
+    ChangeFeed,
+    Clock,
+    Transactions,
+    due_topic,
+    touch,
+)
 from podracer_platform.rpc import CHUNK_REQUEST_BYTES, Backoff, last_part
 from podracer_platform.telemetry import DELIVERED, span
+
+TIMEOUT_S = 10.0
+_PAGE = 1000
+
+
+class LeaderboardClient:
+    """Calls with the role `control`. Each raises the leaderboard's PodracerError, or
+    Unavailable."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: Any = LeaderboardServiceStub(channel)
+
+    async def propose(
+        self, request: leaderboard_pb2.ProposeCohortRequest
+    ) -> leaderboard_pb2.ProposeCohortResponse:
+        """The next cohort; the same `request_id` again gets the same answer."""
+        answer: leaderboard_pb2.ProposeCohortResponse = await self._stub.ProposeCohort(
+            request, timeout=TIMEOUT_S
+        )
+        return answer
+
+    async def exchange(
+        self, name: str, steps: Iterable[leaderboard_pb2.ExchangeRequest.Step]
+    ) -> Sequence[leaderboard_pb2.ExchangeResponse.Answer]:
+        """Several calls in one, with an answer to each; if one is refused, none is carried out."""
+        request = leaderboard_pb2.ExchangeRequest(leaderboard=name, steps=steps)
+        answer: leaderboard_pb2.ExchangeResponse = await self._stub.Exchange(
+            request, timeout=TIMEOUT_S
+        )
+        return answer.answers
+
+    async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
+        """A leaderboard as it is now, with its candidates in their order."""
+        request = leaderboard_pb2.GetLeaderboardRequest(name=name)
+        answer: leaderboard_pb2.GetLeaderboardResponse = await self._stub.GetLeaderboard(
+            request, timeout=TIMEOUT_S
+        )
+        return answer.leaderboard
+
+    async def agents(self, name: str) -> list[leaderboard_pb2.Agent]:
+        """Every agent that a leaderboard has ever had, oldest first."""
+        request = leaderboard_pb2.ListAgentsRequest(leaderboard=name, page_size=_PAGE)
+        return [
+            each async for page in _pages(self._stub.ListAgents, request) for each in page.agents
+        ]
+
+    async def agent(self, name: str) -> leaderboard_pb2.Agent:
+        """The agent of that name."""
+        request = leaderboard_pb2.GetAgentRequest(name=name)
+        answer: leaderboard_pb2.GetAgentResponse = await self._stub.GetAgent(
+            request, timeout=TIMEOUT_S
+        )
+        return answer.agent
+
+    async def fork(self, request: leaderboard_pb2.ForkAgentRequest) -> leaderboard_pb2.Agent:
+        """The new agent; with `validate_only` the one that would be made, without a name unless it
+        exists already."""
+        answer: leaderboard_pb2.ForkAgentResponse = await self._stub.ForkAgent(
+            request, timeout=TIMEOUT_S
+        )
+        return answer.agent
+
+    async def alias_changes(self, name: str) -> list[leaderboard_pb2.AliasChange]:
+        """Every change of the leaderboard's aliases, newest first."""
+        request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=name, page_size=_PAGE)
+        return [
+            each
+            async for page in _pages(self._stub.ListAliasHistory, request)
+            for each in page.changes
+        ]
+
+    async def call(self, method: str, request: Message) -> Message:
+        """Make a call of the outbox."""
+        answer: Message = await getattr(self._stub, method)(request, timeout=TIMEOUT_S)
+        return answer
+
+
+async def _pages(call: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
+    """The answers to a call that lists, page by page."""
+    while True:
+        page = await call(request, timeout=TIMEOUT_S)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +359,7 @@ class Delivery:
         request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)
         message = f"{last_part(request.agent)} is number {answer.rank} of the leaderboard"
         now = self._clock.now()
-        events.record(
+        outbox.record(
             session,
             job,
             "CANDIDATE_ADMITTED",
@@ -284,7 +377,7 @@ class Delivery:
             return
         now = self._clock.now()
         message = f"the leaderboard refused {row.method}: {error.message}"
-        events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
+        outbox.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
         if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
 

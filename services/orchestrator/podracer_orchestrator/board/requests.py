@@ -16,14 +16,12 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_orchestrator import outbox
-from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.delivery import REFUSALS, Delivery
-from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.board.delivery import REFUSALS, Delivery, LeaderboardClient
 from podracer_orchestrator.jobs import LIVE_STATES, JobState, Remainder, jobs
 from podracer_orchestrator.outcomes import ensembles, finals
 from podracer_orchestrator.stored_messages import as_problem
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
+from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Clock, Transactions
 from podracer_orchestrator.works import Change, works
 from podracer_platform.messages import seconds_to_duration
 from podracer_platform.rpc import Backoff

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.statistics import student_t_quantile
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import FINAL_STATES, JobState, environment_of, founders, jobs
 from podracer_orchestrator.stored_messages import (
@@ -88,7 +88,7 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
                 environment=environment,
             )
         message = f"{challenger.agent} against {present.agent}"
-        events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
+        outbox.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
         touch(session, WORK)
 
     def complete(

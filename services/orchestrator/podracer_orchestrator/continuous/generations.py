@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import PodracerError
-from podracer_orchestrator import events
-from podracer_orchestrator.clock import Clock
+from podracer_orchestrator import outbox
 from podracer_orchestrator.continuous import contests, promotions
 from podracer_orchestrator.continuous.promotions import Generation, Policy
 from podracer_orchestrator.jobs import (
@@ -43,6 +42,7 @@ from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
 from podracer_orchestrator.transactions import (
     GENERATION,
     ChangeFeed,
+    Clock,
     Transactions,
     job_topic,
     touch,
@@ -186,7 +186,7 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
     name = job_name(child.project, child.job_id)
     given = f", data {data_sha256[:12]}" if data_sha256 else ""
     message = f"generation {number} is {name}{given}, from {len(beginnings)} founders"
-    events.record(
+    outbox.record(
         session, job, "GENERATION_STARTED", message, now=now, subject=name, data_sha256=data_sha256
     )
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.storage import of_project
-from podracer_orchestrator import events, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import (
     challenger_of,
@@ -125,7 +125,7 @@ def promote(
     message = (
         f"{row.alias} is {policy.agent}: {reason}" if reason else f"{row.alias} is {policy.agent}"
     )
-    events.record(
+    outbox.record(
         session, job, "CHAMPION_PROMOTED", message, now=now, subject=policy.agent, **_details(row)
     )
     return row
@@ -163,7 +163,7 @@ def rollback(
     message = f"{alias} is {target.agent} again, no longer {left.agent}" + (
         f": {reason}" if reason else ""
     )
-    events.record(
+    outbox.record(
         session,
         job,
         "CHAMPION_ROLLED_BACK",
@@ -190,7 +190,7 @@ def keep(
         row.agent, row.prefix, row.checkpoint = present.agent, present.prefix, present.checkpoint
     kind = "CHALLENGER_LOST" if decision is Decision.KEPT else "GENERATION_FAILED"
     message = f"generation {generation.number}: {reason}"
-    events.record(session, job, kind, message, now=now, subject=generation.child, **_details(row))
+    outbox.record(session, job, kind, message, now=now, subject=generation.child, **_details(row))
     return row
 
 

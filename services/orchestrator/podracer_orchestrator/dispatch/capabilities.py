@@ -18,7 +18,7 @@ from podracer_core.catalogue import (
     automatic_algorithms,
     known_environments,
 )
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import plan_of
 from podracer_orchestrator.stored_messages import order_of, proposal_of, read_spec
 from podracer_orchestrator.tables import JobRow, MemberRow, PodRow, WorkRow
@@ -103,9 +103,9 @@ class Capabilities:
 def note_passed_over(session: Session, job: JobRow, pod: str, obstacle: str, now: datetime) -> None:
     """Record once in a job's log why pods get none of its work."""
     if not any(
-        message.endswith(obstacle) for message in events.messages(session, job, PASSED_OVER)
+        message.endswith(obstacle) for message in outbox.messages(session, job, PASSED_OVER)
     ):
-        events.record(
+        outbox.record(
             session, job, PASSED_OVER, f"{pod} gets no work: {obstacle}", now=now, subject=pod
         )
 

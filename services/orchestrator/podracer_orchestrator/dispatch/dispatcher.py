@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_orchestrator.board import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.jobs import (
@@ -40,7 +39,7 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
-from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
+from podracer_orchestrator.transactions import WORK, ChangeFeed, Clock, Transactions, touch
 from podracer_orchestrator.works import Change, works
 from podracer_platform.rpc import LeaseTokens
 

@@ -14,7 +14,6 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import DataCorrupted, Fenced, PodracerError
 from podracer_core.storage import CheckpointPlace, ObjectStore, read_manifest, verify
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
 from podracer_orchestrator.dispatch.store_access import StoreAccess
@@ -23,7 +22,7 @@ from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport, fol
 from podracer_orchestrator.outcomes import broken_worlds, lease_ends
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import LeaseRow, LeaseState, PodState, WorkRow
-from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
+from podracer_orchestrator.transactions import ChangeFeed, Clock, Transactions, due_topic, touch
 from podracer_orchestrator.works import MemberCommit, checkpoints
 from podracer_platform.telemetry import LEASES
 

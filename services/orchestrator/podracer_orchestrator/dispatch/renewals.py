@@ -17,12 +17,11 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PodracerError, Unavailable
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, jobs, plan_of
 from podracer_orchestrator.leases import Holder, LeaseDeadlines, leases
 from podracer_orchestrator.outcomes import record_evaluations, work_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
-from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
+from podracer_orchestrator.transactions import ChangeFeed, Clock, Transactions, job_topic
 from podracer_orchestrator.works import check_evaluations, checkpoints
 
 FRESH_S = 1.0

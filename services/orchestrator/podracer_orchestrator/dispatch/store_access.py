@@ -18,11 +18,10 @@ from podracer_core.storage import (
     of_project,
     written_pattern,
 )
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.leases import Holder, LeaseDeadlines, leases
 from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.tables import WorkKind
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import Clock, Transactions
 from podracer_platform.messages import seconds_to_duration
 from podracer_platform.rpc import texts
 

@@ -14,7 +14,7 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue import cut_warning, evaluation_steps, unreachable
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
-from podracer_orchestrator import events, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import founders, job_files
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
@@ -91,15 +91,15 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     session.add(job)
     session.flush()
     job_files.keep(session, job, spec)
-    events.record(
+    outbox.record(
         session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now
     )
     for warning in new.warnings:
         message = f"{warning}: the round is shortened to it, and no agent is replaced"
-        events.record(session, job, "ROUND_SHORTENED", message, now=now)
+        outbox.record(session, job, "ROUND_SHORTENED", message, now=now)
     target = spec.objective.target_return if spec.objective.HasField("target_return") else None
     for warning in unreachable(environment_from_message(spec.environment), target):
-        events.record(session, job, "ENVIRONMENT_WARNING", warning, now=now)
+        outbox.record(session, job, "ENVIRONMENT_WARNING", warning, now=now)
     if is_continuous:
         session.add(ContinuationRow(job_uid=job.uid))
     elif new.description is None:
@@ -137,7 +137,7 @@ def describe(
             f"no agent starts from {left_out.agent}: it was trained with other observations "
             "or actions"
         )
-        events.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)
+        outbox.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)
     outbox.create_leaderboard(session, job, fitting)
 
 
@@ -161,7 +161,7 @@ def cut_episodes(
     )
     description.evaluation_steps = steps
     message = cut_warning(environment.id or environment.entry_point, steps)
-    events.record(session, job, "NO_TIME_LIMIT", message, now=now)
+    outbox.record(session, job, "NO_TIME_LIMIT", message, now=now)
 
 
 def add_work(
@@ -302,7 +302,7 @@ def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
 def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) -> None:
     job.end_time = now
     drop_waiting(session, job, now)
-    events.record(session, job, kind, message, now=now)
+    outbox.record(session, job, kind, message, now=now)
 
 
 def _generation_topics(job: JobRow) -> Collection[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from podracer_core.errors import Fenced
-from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.transactions import Clock
 
 
 @dataclass(slots=True)

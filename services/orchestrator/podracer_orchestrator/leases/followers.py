@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind
 
@@ -110,9 +110,9 @@ def forget_time_since(session: Session, now: datetime) -> None:
 def note_unfit(session: Session, job: JobRow, pod: str, why: str, now: datetime) -> None:
     """Record once in a job's log why a pod gets no work, as the job would seem to wait without a
     reason."""
-    if not events.messages(session, job, CANNOT_FUSE):
+    if not outbox.messages(session, job, CANNOT_FUSE):
         message = f"{pod} cannot work for a job with several learners: {why}"
-        events.record(session, job, CANNOT_FUSE, message, now=now, subject=pod)
+        outbox.record(session, job, CANNOT_FUSE, message, now=now, subject=pod)
 
 
 def _held(session: Session) -> Sequence[LeaseRow]:

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, case, func,
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import Fenced
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import Grant, JobSignal, RoundLimits, Usage, jobs, plan_of
 from podracer_orchestrator.leases import followers
 from podracer_orchestrator.leases.followers import Place
@@ -75,7 +75,7 @@ def grant(
         jobs.signal(session, job, JobSignal.LEASED, now)
     _set_pod(session, lease.pod, PodState.WORKING)
     message = f"{work.kind} leased to {asker.pod}"
-    events.record(
+    outbox.record(
         session,
         job,
         "LEASE_GRANTED",
@@ -101,7 +101,7 @@ def follow(
     _set_pod(session, lease.pod, PodState.WORKING)
     message = f"{asker.pod} follows {place.lead.pod} as number {place.rank}"
     details = {"fence": lease.fence, "lead_fence": place.lead.fence, "rank": place.rank}
-    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, **details)
+    outbox.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, **details)
     return lease
 
 
@@ -231,7 +231,7 @@ def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: 
     for follower in following:
         _close(session, job, follower, LeaseState.RELEASED, now)
         why = f"{follower.pod} is free: what it followed has ended"
-        events.record(
+        outbox.record(
             session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence
         )
     _close(session, job, lease, state, now)

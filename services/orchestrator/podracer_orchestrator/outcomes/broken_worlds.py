@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import LIVE_STATES, JobState
 from podracer_orchestrator.stored_messages import best_of, spec_of
 from podracer_orchestrator.tables import JobRow, MemberRow
@@ -67,7 +67,7 @@ def tell(
         "ranking counts it with the lowest return of the job"
     )
     kind, traceback = {"what": "numbers" if found.numbers else "code"}, found.traceback[-MOST_TOLD:]
-    events.record_once(
+    outbox.record_once(
         session, job, "WORLD_BROKE", message, kind, now=now, subject=agent, traceback=traceback
     )
 
@@ -82,7 +82,7 @@ def exclude(
         return False
     for agent, reason in excluded.items():
         message = f"{last_part(agent)} cannot be first: {reason}"
-        events.record_once(
+        outbox.record_once(
             session, job, "AGENT_EXCLUDED", message, {"agent": agent}, now=now, subject=agent
         )
     job.excluded, best = excluded, best_of(job)
@@ -116,6 +116,6 @@ def note_speed(
                 f"of them rounds in steps (evolution.round.env_steps), or {slow} smaller networks "
                 "or a job of its own"
             )
-            events.record_once(
+            outbox.record_once(
                 session, job, "ALGORITHM_SLOW", message, {"algorithm": slow}, now=now
             )

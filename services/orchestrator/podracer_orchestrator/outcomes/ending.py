@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_orchestrator import outbox
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import (
     ACTIVE_STATES,
     TRAINING_STATES,
@@ -25,7 +24,7 @@ from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import claims, post_training
 from podracer_orchestrator.stored_messages import description_of
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.transactions import touched_jobs
+from podracer_orchestrator.transactions import Clock, touched_jobs
 from podracer_orchestrator.works import evaluation_works, works
 
 _LONGEST_S = 100 * 365 * 86400.0

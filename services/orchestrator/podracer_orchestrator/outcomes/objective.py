@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import broken_worlds, claims
@@ -106,7 +106,7 @@ def _stand(
         message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + (
             "" if is_confirmed else ", not confirmed"
         )
-        events.record(
+        outbox.record(
             session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score
         )
         touch(session, job_topic(job.uid))
@@ -199,7 +199,7 @@ def _reach(
     claims.drop_waiting(session, job, now)
     agent = claim.evaluation.agent
     message = f"{agent} has reached the target: {tested:.6g}, target {target:.6g}"
-    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=tested)
+    outbox.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=tested)
     return True
 
 

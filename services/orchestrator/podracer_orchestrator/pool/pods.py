@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import Exhausted
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, PodKind, jobs, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import lease_ends
@@ -124,7 +124,7 @@ def note_restart(
     pod.restart_count += 1
     pod.message = why
     for job in concerned:
-        events.record(session, job, "POD_RESTARTED", why, now=now, subject=pod.name)
+        outbox.record(session, job, "POD_RESTARTED", why, now=now, subject=pod.name)
 
 
 def note_troubles(session: Session, troubles: Mapping[str, Trouble | None], now: datetime) -> None:
@@ -241,4 +241,4 @@ def _tell(session: Session, job: JobRow, pod: PodRow, trouble: Trouble, now: dat
     query = select(EventRow).where(EventRow.job_uid == job.uid, EventRow.kind == trouble.kind)
     last = session.scalar(query.order_by(EventRow.position.desc()).limit(1))
     if last is None or (last.message != message and now - last.time >= TROUBLE_AGAIN):
-        events.record(session, job, trouble.kind, message, now=now, subject=pod.name)
+        outbox.record(session, job, trouble.kind, message, now=now, subject=pod.name)

@@ -13,16 +13,15 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import ACTIVE_STATES, PodKind, jobs, plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
-from podracer_orchestrator.pool.choice import choose_pods, impossibility
+from podracer_orchestrator.pool.capacity import choose_pods, impossibility
 from podracer_orchestrator.pool.local_pod import LEARNER
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
-from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Transactions, touch
+from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Clock, Transactions, touch
 from podracer_platform.telemetry import PODS_WANTED
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import (
     ACTIVE_STATES,
     JobState,
@@ -38,6 +37,7 @@ from podracer_orchestrator.pool.scheduling import (
     share_pods,
 )
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
+from podracer_orchestrator.transactions import Clock
 
 TURN_S = 30.0
 """If not all kinds of pods fit, one kind gives way to another once its jobs are this many device

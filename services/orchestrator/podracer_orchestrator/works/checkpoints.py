@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage import CheckpointPlace
-from podracer_orchestrator import events
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import JobOutcome
 from podracer_orchestrator.stored_messages import checkpoint_reference
 from podracer_orchestrator.tables import (
@@ -257,7 +257,7 @@ def refuse(
         return True
     instead = "its beginning" if before is None else f"its checkpoint {before.checkpoint_id}"
     message = f"{problem.message}; {last_part(row.agent)} goes on from {instead}"
-    events.record(
+    outbox.record(
         session, job, CHECKPOINT_REFUSED, message, now=now, subject=row.agent, prefix=row.prefix
     )
     return True

@@ -1,9 +1,10 @@
-"""Pieces of work: what each kind of them is, those that wait, and the proposals that fill them."""
+"""Pieces of work: what each kind of them is, those that wait, and the proposals that fill them; and results of training
+as pods send them: which may be, and what of them counts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -11,14 +12,16 @@ from typing import Any, ClassVar
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import cohort_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_orchestrator import events
+from podracer_core.errors import InvalidInput
+from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import BudgetSplit, Grant, JobPlan, Remainder, RoundLimits
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, job_topic, touch
+from podracer_orchestrator.works.checkpoints import MemberCommit, commit
 from podracer_platform.messages import seconds_from_duration
 from podracer_platform.rpc import last_part
 
@@ -44,7 +47,7 @@ class Change:
     def record(self, kind: str, message: str, *, subject: str = "", **details: object) -> None:
         """Append an event about the work to the job's log."""
         details["work"] = self.work.id
-        events.record(
+        outbox.record(
             self.session, self.job, kind, message, now=self.now, subject=subject, **details
         )
 
@@ -167,7 +170,7 @@ def store_proposal(
     ]
     job.agent_count += len(fresh)
     message = ", ".join(_describe(each) for each in proposal.proposals)
-    events.record(session, job, "COHORT_PROPOSED", message, now=now, work=work.id)
+    outbox.record(session, job, "COHORT_PROPOSED", message, now=now, work=work.id)
     touch(session, WORK, job_topic(job.uid))
 
 
@@ -182,9 +185,9 @@ def _note_generator_problem(
     session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime
 ) -> None:
     """An event for each thing that is wrong with the generator, not for each proposal."""
-    known = events.messages(session, job, GENERATOR_FAILED)
+    known = outbox.messages(session, job, GENERATOR_FAILED)
     if problem.message not in known and len(known) < MAX_GENERATOR_PROBLEMS:
-        events.record(
+        outbox.record(
             session, job, GENERATOR_FAILED, problem.message, now=now, traceback=problem.detail
         )
 
@@ -202,3 +205,87 @@ def _describe(proposal: leaderboard_pb2.Proposal) -> str:
         )
         return f"COPY {last_part(proposal.agent.name)} of {source}"
     return f"{action} {last_part(proposal.agent.name)}"
+
+
+_ORDERED = (
+    agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+    agent_pb2.EVALUATION_PURPOSE_REQUESTED,
+    agent_pb2.EVALUATION_PURPOSE_FINAL,
+)
+
+
+def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
+    """A member's progress and checkpoint, decoded."""
+    progress = message.progress
+    return MemberCommit(
+        agent=progress.agent,
+        env_steps=progress.env_steps,
+        cost_s=seconds_from_duration(progress.cost),
+        evaluation_cost_s=seconds_from_duration(progress.evaluation_cost),
+        checkpoint=message.checkpoint,
+    )
+
+
+def evaluations_of(result: pod_pb2.MemberResult) -> Sequence[agent_pb2.Evaluation]:
+    """Evaluations that a member brings, the candidate last; each once."""
+    found = [*result.evaluations, *([result.candidate] if result.HasField("candidate") else ())]
+    return list({evaluation.evaluation_id: evaluation for evaluation in found}.values())
+
+
+def check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
+    """Raise InvalidInput for one that a pod may not say, or of an agent that is not in its
+    cohort."""
+    for evaluation in evaluations:
+        if evaluation.purpose in _ORDERED:
+            purpose = agent_pb2.EvaluationPurpose.Name(evaluation.purpose)
+            message = (
+                f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an "
+                "EVALUATE work can ask for"
+            )
+            raise InvalidInput(message, reason="WRONG_EVALUATION")
+        if not evaluation.evaluation_id or evaluation.agent not in agents:
+            raise InvalidInput(
+                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, "
+                f"and one of {', '.join(sorted(agents))}",
+                reason="WRONG_EVALUATION",
+            )
+
+
+def commit_result(
+    change: Change, lease: LeaseRow, result: pod_pb2.TrainResult
+) -> Sequence[MemberRow]:
+    """Commit what a round has come to; returns the members, which stand there now.
+
+    Raises InvalidInput where the result is not of this cohort.
+    """
+    members = change.work.members
+    if len(result.members) != len(members):
+        message = (
+            f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}"
+        )
+        raise InvalidInput(message, reason="WRONG_RESULT")
+    for member, each in zip(members, result.members, strict=True):
+        _check(member, each)
+    candidates = [
+        (member.agent, each.candidate.checkpoint)
+        for member, each in zip(members, result.members, strict=True)
+        if each.HasField("candidate")
+    ]
+    finals = [member_commit(each.final) for each in result.members if each.HasField("final")]
+    commit(change.session, lease, finals, change.now, candidates)
+    change.session.flush()
+    return members
+
+
+def _check(member: MemberRow, result: pod_pb2.MemberResult) -> None:
+    """Raise InvalidInput for a result that is not this member's, or that says what it may not."""
+    if result.HasField("final") and result.final.progress.agent != member.agent:
+        raise InvalidInput(
+            f"the result of {result.final.progress.agent!r} at the place of {member.agent}",
+            reason="WRONG_RESULT",
+        )
+    if result.HasField("candidate") and not result.candidate.HasField("checkpoint"):
+        raise InvalidInput(
+            f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT"
+        )
+    check_evaluations(evaluations_of(result), {member.agent})

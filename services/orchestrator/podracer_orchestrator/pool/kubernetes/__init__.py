@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from podracer_orchestrator.pool.kubernetes import memory, pool, troubles
     from podracer_orchestrator.pool.kubernetes.job import JobMaker
     from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool
-    from podracer_orchestrator.pool.kubernetes.profiles import read_profiles
+    from podracer_orchestrator.pool.kubernetes.template import read_profiles
     from podracer_orchestrator.pool.kubernetes.template import place, read_template
 else:
     __all__, __getattr__ = exports(__name__)

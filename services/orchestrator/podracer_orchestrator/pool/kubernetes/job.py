@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.profiles import GPU_RESOURCE
 from podracer_orchestrator.pool.kubernetes.template import (
     EVALUATOR,
+    GPU_RESOURCE,
     LEARNER,
     RUN_DIR,
     WORKER,

@@ -32,9 +32,9 @@ from podracer_orchestrator.pool.kubernetes.job import (
     pool_selector,
 )
 from podracer_orchestrator.pool.kubernetes.memory import Deaths, Waits, growth_of
-from podracer_orchestrator.pool.kubernetes.profiles import Profiles
 from podracer_orchestrator.pool.kubernetes.template import (
     INVALID_TEMPLATE,
+    Profiles,
     digest,
     place,
     read_template,

@@ -8,19 +8,46 @@ namespace.
     init containers `worker`, `evaluator`   with restartPolicy Always, so that they run beside it
 
 It holds everything that is the same for all pods (images, addresses, tokens, keys, volumes,
-security); job.py adds the rest."""
+security); job.py adds the rest. A profile adds a place: nodes, accelerator, priority."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator.pool.kubernetes.profiles import FIELDS, GPU_RESOURCE
+from podracer_core.sections import is_profile_name
+from podracer_orchestrator.jobs import OperatorFile
 from podracer_platform.kubernetes import Item
 from podracer_platform.service import own_build
+
+GPU_RESOURCE = "gpuResource"
+_TEXTS = ("priorityClassName", "runtimeClassName", GPU_RESOURCE)
+FIELDS = {"nodeSelector": dict, "tolerations": list, **dict.fromkeys(_TEXTS, str)}
+_WORDS = {dict: "an object", list: "a list", str: "a text"}
+
+Profiles = OperatorFile[Mapping[str, Any]]
+
+
+def read_profiles(path: Path | None) -> Profiles:
+    """The profiles of a file. Raises InvalidInput with the place of the error; the cluster checks
+    the contents of the fields."""
+    return OperatorFile("pod profiles", path, list(FIELDS), _checked)
+
+
+def _checked(name: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not is_profile_name(name):
+        raise ValueError(
+            f"{name!r} is no name: expected lower-case letters, digits and '-', at most 20"
+        )
+    for field, value in fields.items():
+        if not isinstance(value, FIELDS[field]):
+            raise ValueError(f"{name}: {field} is {value!r}, expected {_WORDS[FIELDS[field]]}")
+    return fields
+
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"
