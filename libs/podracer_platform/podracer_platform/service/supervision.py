@@ -1,5 +1,4 @@
-"""A child process that is kept running: started again when it dies, and ended with all of its
-session."""
+"""A child process that is kept running: started again when it dies, ended with its session."""
 
 from __future__ import annotations
 
@@ -11,27 +10,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from podracer_platform.rpc import Backoff
 from podracer_platform.service.lifetime import PARENT_VARIABLE
 
-_RESTART_INITIAL_S = 0.1
-_RESTART_MAXIMUM_S = 5.0
+if TYPE_CHECKING:
+    from podracer_platform.service.warm_start import WarmProcess
+
 _STEADY_S = 20.0
 """A process that has run for this long had started well: its next restart waits a short time
 again."""
 _MAX_LOG_BYTES = 16 << 20
 _TAIL_BYTES = 4000
-
-
-class Child(Protocol):
-    """What `subprocess.Popen` and `warm_start.WarmProcess` have in common."""
-
-    @property
-    def pid(self) -> int: ...
-    def wait(self) -> int: ...
-    def terminate(self) -> None: ...
 
 
 End = int | OSError
@@ -48,7 +39,7 @@ class SupervisedProcess:
         self,
         name: str,
         log: Path,
-        launch: Callable[[IO[bytes]], Child],
+        launch: Callable[[IO[bytes]], subprocess.Popen[bytes] | WarmProcess],
         on_death: Callable[[End, int], bool],
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
@@ -63,7 +54,7 @@ class SupervisedProcess:
         self._log = log
         self._launch, self._on_death, self._on_end = launch, on_death, on_end
         self._log_start = 0
-        self._child: Child | None = None  # while it runs
+        self._child: subprocess.Popen[bytes] | WarmProcess | None = None  # while it runs
         self._stopping = False
         self._after_s = 0.0
         self._wake = threading.Event()
@@ -83,17 +74,18 @@ class SupervisedProcess:
     def terminate(self) -> None:
         """Ask it to end, and do not restart it. Returns at once."""
         self._stopping = True
-        child = self._child
-        if child is not None:
+        if (child := self._child) is not None:
             child.terminate()
         self._wake.set()
 
     def restart(self) -> None:
         """End it and its session now; that is a death as any other. Returns at once."""
-        pid = self.pid
-        if pid is not None and not _kill_session(pid):
-            with suppress(ProcessLookupError):  # it has no session yet
-                os.kill(pid, signal.SIGKILL)
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                try:
+                    os.killpg(pid, signal.SIGKILL)
+                except ProcessLookupError:  # it has no session yet
+                    os.kill(pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """End it and its session now, and do not restart it. Returns at once; takes no lock, so
@@ -127,7 +119,7 @@ class SupervisedProcess:
         return self._stopping  # another thread sets it, at any time
 
     def _keep(self) -> None:
-        backoff = Backoff(_RESTART_INITIAL_S, _RESTART_MAXIMUM_S, jitter=0.5)
+        backoff = Backoff(0.1, 5.0, jitter=0.5)
         early_deaths = 0
         self._wake.wait(self._after_s)
         try:
@@ -159,7 +151,8 @@ class SupervisedProcess:
             child.terminate()
         code = child.wait()
         self._child = None
-        _kill_session(child.pid)  # children that it has left behind
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # children that it has left behind
         return code
 
 
@@ -186,11 +179,3 @@ def describe_exit(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _kill_session(pid: int) -> bool:
-    """Whether the process with this id has a session of its own; it is killed."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-        return True
-    return False
