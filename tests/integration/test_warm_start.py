@@ -39,7 +39,7 @@ for line in sys.stdin:
     variables = dict(word.split("=") for word in line.split())
     try:
         process = warm_start.WarmProcess("its_service", variables, log.fileno(), log.fileno())
-        print(process.join(60) if "CODE" in variables else process.pid, flush=True)
+        print(process.wait(60) if "CODE" in variables else process.pid, flush=True)
     except Unavailable as error:
         print(error.reason, warm_start.is_running(), flush=True)
 """

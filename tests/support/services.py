@@ -32,10 +32,7 @@ class ForkedService:
         return self._process.returncode
 
     def wait(self, timeout: float) -> int:
-        code = self._process.join(timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout)
-        return code
+        return self._process.wait(timeout)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

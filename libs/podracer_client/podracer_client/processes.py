@@ -4,6 +4,7 @@ of this process does."""
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 import signal
@@ -22,22 +23,18 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
-from podracer_platform.rpc import Address, Backoff, parse_address
-from podracer_platform.service import PARENT_VARIABLE
+from podracer_platform.rpc import Address, parse_address
+from podracer_platform.service import End, SupervisedProcess, describe_exit, start_child
 
 if TYPE_CHECKING:
     import psutil
 
 LISTENING = "listening on "
 """The line on stdout, followed by the address, of a service that serves."""
-_RESTART_INITIAL_S = 0.1
-_RESTART_MAXIMUM_S = 5.0
-_HEALTHY_AFTER_S = 20.0
 _STARVED = 0.01
 """Part of a processor that a starting process gets at least on busy cores; one that waits for
 something uses less."""
-_TAIL_BYTES = 8192
-_TAIL_CHARACTERS = 500
+_LINE_CHARACTERS = 500
 INTERRUPTED = 130
 """Exit code after an interrupt."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -77,44 +74,20 @@ Inbox = SimpleQueue[ProcessNews | PodracerError | str | None]
 """News for which the main thread waits; None is an interrupt."""
 
 
-class ManagedProcess:
-    """Starts a process, waits for its address, starts it again when it dies, stops it.
-
-    A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a
-    child that asked for it (`podracer_platform.service.lifetime`) to the *thread* that started
-    it."""
+class ManagedProcess(SupervisedProcess):
+    """A process that says on stdout when it is ready, and at which address."""
 
     def __init__(
         self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None
     ) -> None:
         """`on_news` is called from the process's thread, and from that of `wait_ready`."""
+        super().__init__(plan.name, plan.log, self._start, self._goes_on)
         self._plan = plan
         self._on_news = on_news
         self._changed = threading.Condition()
         self._address = ""
         self._failure = ""
-        self._process: subprocess.Popen[str] | None = None
-        self._stopping = False
-        self._after_s = 0.0
-        self._wake = threading.Event()
-        self._thread = threading.Thread(
-            target=self._keep_running, name=f"process-{plan.name}", daemon=True
-        )
-
-    @property
-    def name(self) -> str:
-        return self._plan.name
-
-    @property
-    def pid(self) -> int | None:
-        """The process id now, None between two starts."""
-        process = self._process
-        return process.pid if process is not None and process.returncode is None else None
-
-    def start(self, after_s: float = 0.0) -> None:
-        """Start it in `after_s` seconds. Returns at once."""
-        self._after_s = after_s
-        self._thread.start()
+        self._reader: threading.Thread | None = None
 
     def wait_ready(self, timeout_s: float) -> str:
         """The address that it reports.
@@ -137,35 +110,6 @@ class ManagedProcess:
             raise Unavailable(self._failure, reason="PROCESS_FAILED", process=self.name)
         return self._address
 
-    def terminate(self) -> None:
-        """Ask it to end, and do not restart it. Returns at once."""
-        self._stopping = True
-        process = self._process
-        if process is not None:
-            process.terminate()
-        self._wake.set()
-
-    def kill(self) -> None:
-        """End it and its process group now. Returns at once; takes no lock, so that a signal
-        handler may call it."""
-        self._stopping = True
-        process = self._process
-        if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-    def join(self, timeout_s: float) -> bool:
-        """Whether it has ended after at most `timeout_s`; only after `terminate` or `kill`."""
-        self._thread.join(max(0.0, timeout_s))
-        return not self._thread.is_alive()
-
-    def stop(self, grace_s: float) -> None:
-        """Terminate it, and kill it if it still runs after `grace_s`."""
-        self.terminate()
-        if not self.join(grace_s):
-            self.kill()
-            self.join(1.0)
-
     def _has_answered(self, timeout_s: float) -> bool:
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._address or self._failure, timeout_s))
@@ -179,91 +123,48 @@ class ManagedProcess:
                 return sum(psutil.Process(pid).cpu_times()[:2])
         return 0.0
 
-    def _is_stopping(self) -> bool:
-        return self._stopping  # another thread sets it, at any time
-
-    def _keep_running(self) -> None:
-        backoff = Backoff(_RESTART_INITIAL_S, _RESTART_MAXIMUM_S, jitter=0.5)
-        young_deaths = 0
-        self._wake.wait(self._after_s)
-        while not self._is_stopping():
-            started = time.monotonic()
-            end = self._run_once()
-            if self._is_stopping():
-                return
-            if time.monotonic() - started > _HEALTHY_AFTER_S:
-                young_deaths = 0
-                backoff.reset()
-            young_deaths += 1
-            if not self._address or young_deaths > self._plan.restarts:
-                self._give_up(end)
-                return
-            self._on_news(
-                ProcessNews(self.name, f"the {self.name} ended ({end}); starting it again")
-            )
-            self._wake.wait(next(backoff))
-
-    def _run_once(self) -> str:
-        """Start it, wait until it ends, and report how."""
-        self._plan.log.parent.mkdir(parents=True, exist_ok=True)
-        with self._plan.log.open("ab") as log:
-            self._log_start = log.tell()
-            try:
-                process = subprocess.Popen(
-                    self._plan.command,
-                    env={**self._plan.environment, PARENT_VARIABLE: str(os.getpid())},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return f"{self._plan.command[0]}: {error.strerror}"
-        self._process = process
-        if self._is_stopping():  # it was asked for while the process started
-            process.terminate()
+    def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        plan = self._plan
+        process = start_child(plan.command, plan.environment, subprocess.PIPE, log)
         assert process.stdout is not None, "asked for as a pipe above"
-        reader = threading.Thread(
+        self._reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"stdout-{self.name}", daemon=True
         )
-        reader.start()
-        code = process.wait()
-        reader.join(0.2)  # a grandchild may hold the pipe open
-        return _describe_exit(code)
+        self._reader.start()
+        return process
 
-    def _read(self, stdout: IO[str]) -> None:
+    def _read(self, stdout: IO[bytes]) -> None:
+        ready = self._plan.ready
         with stdout, self._plan.log.open("a", encoding="utf-8") as log:
-            for line in stdout:
-                if line.startswith(self._plan.ready):
+            for line in io.TextIOWrapper(stdout, errors="replace"):
+                if line.startswith(ready):
                     with self._changed:
-                        self._address = line.removeprefix(self._plan.ready).strip()
+                        self._address = line.removeprefix(ready).strip()
                         self._changed.notify_all()
                 else:
                     log.write(line)
                     log.flush()
 
-    def _give_up(self, end: str) -> None:
+    def _goes_on(self, end: End, early_deaths: int) -> bool:
+        if self._reader is not None:
+            self._reader.join(0.2)  # a grandchild may hold the pipe open
+        if isinstance(end, OSError):
+            why = f"{end.filename or self._plan.command[0]}: {end.strerror}"
+        else:
+            why = describe_exit(end)
+        if self._address and early_deaths <= self._plan.restarts:
+            message = f"the {self.name} ended ({why}); starting it again"
+            self._on_news(ProcessNews(self.name, message))
+            return True
         verb = "ended too often" if self._address else "could not start"
-        last = _last_line(self._plan.log, self._log_start)
-        failure = f"the {self.name} {verb} ({end}){': ' if last else ''}{last}{self._plan.log_hint}"
+        lines = [line.strip() for line in self.log_tail().splitlines() if line.strip()]
+        last = f": {lines[-1][:_LINE_CHARACTERS]}" if lines else ""
+        failure = f"the {self.name} {verb} ({why}){last}{self._plan.log_hint}"
         with self._changed:
             self._failure = failure
             self._changed.notify_all()
         self._on_news(ProcessNews(self.name, failure, fatal=True))
-
-
-def _describe_exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-
-
-def _last_line(log: Path, start: int) -> str:
-    """The last line that has text after byte `start`, cut to a message's length."""
-    with log.open("rb") as file:
-        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "")[:_TAIL_CHARACTERS]
+        return False
 
 
 class Interrupts:

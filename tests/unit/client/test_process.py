@@ -18,6 +18,7 @@ import pytest
 from podracer_client.processes import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_core.errors import DeadlineExpired, Unavailable
 from support.errors import raises
+from support.processes import wait_until
 
 SERVE = "import time; print('listening on unix:///x', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
@@ -103,6 +104,32 @@ def test_a_program_that_is_not_there(tmp_path):
     process.start()
     with raises(Unavailable, "PROCESS_FAILED", match="file"):
         process.wait_ready(10)
+
+
+def test_a_log_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    log = tmp_path / "file" / "log"
+    process = ManagedProcess(ProcessPlan("child", (sys.executable,), {}, log))
+    process.start()
+    with raises(Unavailable, "PROCESS_FAILED", match=str(log.parent)):
+        process.wait_ready(10)
+
+
+def test_a_large_log_is_put_aside_at_the_next_start(start, tmp_path):
+    with (tmp_path / "child.log").open("wb") as log:
+        log.truncate((16 << 20) + 1)
+    process, _ = start("print('new', flush=True); " + SERVE)
+    process.wait_ready(10)
+    assert (tmp_path / "child.log").read_text() == "new\n"
+    assert (tmp_path / "child.log.1").stat().st_size == (16 << 20) + 1
+
+
+def test_what_a_child_leaves_behind_ends_with_it(start, tmp_path):
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    _, news = start(code)
+    assert news.get(timeout=10).fatal
+    left = int((tmp_path / "child.log").read_text())
+    wait_until(lambda: gone(left) or psutil.Process(left).status() == "zombie", 10, "its end")
 
 
 def test_a_silent_child_misses_its_deadline(start):

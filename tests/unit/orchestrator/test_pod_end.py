@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,29 +45,24 @@ def run_on_a_clock_of_its_own(main: Coroutine[Any, Any, None]) -> float:
 class PlayedProcess:
     """Ends so long after it was told to, or when it is killed."""
 
-    pid = None
-
-    def __init__(self, ends_after_s: float) -> None:
+    def __init__(self, ends_after_s: float, on_death: object, on_end: Callable[[], None]) -> None:
         self._ends_after_s = ends_after_s
-        self._ended = asyncio.Event()
+        self._on_end = on_end
         self.killed = False
 
-    async def start(self) -> None:
+    def start(self) -> None:
         pass
 
-    async def wait(self) -> int:
-        await self._ended.wait()
-        return 0
-
     def terminate(self) -> None:
-        asyncio.get_running_loop().call_later(self._ends_after_s, self._ended.set)
+        asyncio.get_running_loop().call_later(self._ends_after_s, self._end)
 
     def kill(self) -> None:
         self.killed = True
-        self._ended.set()
+        self._on_end()
 
-    def log_tail(self) -> str:
-        return ""
+    def _end(self) -> None:
+        if not self.killed:
+            self._on_end()
 
 
 def end(hurried: bool, **ends_after_s: float) -> tuple[float, set[str]]:
@@ -74,14 +70,19 @@ def end(hurried: bool, **ends_after_s: float) -> tuple[float, set[str]]:
     killed: set[str] = set()
 
     async def main() -> None:
-        processes = {role: PlayedProcess(seconds) for role, seconds in ends_after_s.items()}
+        played: dict[str, PlayedProcess] = {}
+
+        def play(role: str, *calls: Any) -> Any:
+            return played.setdefault(role, PlayedProcess(ends_after_s[role], *calls))
+
+        processes = {role: partial(play, role) for role in ends_after_s}
         pod = LocalPod("pod", processes, None)  # type: ignore[arg-type]
         pod.start()
         await asyncio.sleep(0)
         if hurried:
             pod.hurry()
         await pod.stop()
-        killed.update(role for role, process in processes.items() if process.killed)
+        killed.update(role for role, process in played.items() if process.killed)
 
     return run_on_a_clock_of_its_own(main()), killed
 

@@ -4,6 +4,7 @@ process       settings, logs, telemetry and everything from `python -m` until th
 otlp          spans and metrics to a collector or to Prometheus
 build         the build of this process, and the builds it is compatible with
 lifetime      a process ends with its parent, or on a signal
+supervision   a child process that is kept running
 warm_start    services forked from a server that has torch imported: warm_start_server
 """
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from podracer_platform.service.process import (
         ControlSettings, PodSettings, ServiceSettings, TelemetryOptions, announce, main,
         run_service, telemetry,
+    )
+    from podracer_platform.service.supervision import (
+        End, SupervisedProcess, describe_exit, start_child,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -7,13 +7,13 @@ users' code are never forked from it."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import threading
@@ -84,8 +84,7 @@ def is_running() -> bool:
 
 
 class WarmProcess:
-    """One service, with the part of the interface of `asyncio.subprocess.Process` that its
-    supervisor needs.
+    """One service, with the part of the interface of `subprocess.Popen` that its supervisor needs.
 
     It ends with the fork server, which ends with the process that started it, even if that is
     killed."""
@@ -120,21 +119,15 @@ class WarmProcess:
         with _lock:
             return self._process.exitcode
 
-    async def wait(self) -> int:
-        """Wait for the end of the process and return its return code."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        while (code := self.returncode) is None:
-            loop.add_reader(self._process.sentinel, ended.set)
-            try:
-                await ended.wait()
-            finally:
-                loop.remove_reader(self._process.sentinel)
-        return code
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the process and return its return code.
 
-    def join(self, timeout_s: float) -> int | None:
-        """`wait` without an event loop; None if the process still runs after `timeout_s`."""
-        multiprocessing.connection.wait([self._process.sentinel], timeout_s)
-        return self.returncode
+        Raises subprocess.TimeoutExpired if it still runs after `timeout` seconds.
+        """
+        multiprocessing.connection.wait([self._process.sentinel], timeout)
+        if (code := self.returncode) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
 
     def terminate(self) -> None:
         """Send SIGTERM to the process."""

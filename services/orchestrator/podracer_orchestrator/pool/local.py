@@ -10,15 +10,17 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput
 from podracer_core.native import NATIVE_SETTINGS
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
-from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess
+from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, start_service
 from podracer_orchestrator.pool.machine import Machine, Reading
 from podracer_platform.rpc import last_part
+from podracer_platform.service import SupervisedProcess
 from podracer_platform.shared_folder import SharedFolder
 
 logger = logging.getLogger(__name__)
@@ -130,11 +132,11 @@ class LocalPool(PoolBackend):
         _make_folder(sockets)
         gpus = self._gpus.get(plan.name, ())
         processes = {
-            role: PodProcess(
-                module,
-                environment,
-                self._logs / f"{last_part(plan.name)}-{role}.log",
-                has_gpus=bool(gpus),
+            role: partial(
+                SupervisedProcess,
+                name := f"{last_part(plan.name)}-{role}",
+                self._logs / f"{name}.log",
+                partial(start_service, module, environment, bool(gpus)),
             )
             for role, module, environment in self._commands(plan, sockets, gpus)
         }

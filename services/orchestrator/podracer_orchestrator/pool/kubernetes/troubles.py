@@ -20,7 +20,7 @@ from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
-from podracer_orchestrator.pool.local_pod import describe_exit
+from podracer_orchestrator.pool.local_pod import how_it_ended
 from podracer_platform.kubernetes import Item
 
 _IMAGE = (
@@ -113,7 +113,7 @@ def describe_end(ended: ContainerState) -> str:
         )
     return (
         f"the {ended.name} "
-        f"{describe_exit(128 - ended.exit_code if ended.exit_code > 128 else ended.exit_code)}"
+        f"{how_it_ended(128 - ended.exit_code if ended.exit_code > 128 else ended.exit_code)}"
     )
 
 
