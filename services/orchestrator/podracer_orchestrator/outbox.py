@@ -1,5 +1,5 @@
-"""The events of a job; and calls to the leaderboard: rows written in the transaction of the result, and delivered
-afterwards.
+"""The events of a job; and calls to the leaderboard: rows written in the transaction of the result,
+and delivered afterwards.
 
 Every request is idempotent at the leaderboard (by name, request id or evaluation id), so a repeated
 delivery after a crash changes nothing."""

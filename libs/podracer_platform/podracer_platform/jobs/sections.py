@@ -1,6 +1,6 @@
 """Sections of a job with their fields, defaults and checks: `environment` and `data`, as far as
-they can be checked without starting the environment; `continuous` and `retrain`; `warm_start`; and what
-an evaluation's message counts for."""
+they can be checked without starting the environment; `continuous` and `retrain`; `warm_start`; and
+what an evaluation's message counts for."""
 
 from __future__ import annotations
 

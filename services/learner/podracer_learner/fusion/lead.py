@@ -1,6 +1,6 @@
 """The lead of a fusion: collects the followers' contributions, fuses, and answers them. The Fuse
-stream: states as messages, and the lead's end of one follower's stream; and
-the admission of followers."""
+stream: states as messages, and the lead's end of one follower's stream; and the admission of
+followers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Calls to the leaderboard.
 
-client     the calls
-delivery   delivery of results, from the outbox
+delivery   the calls, and the delivery of results from the outbox
 requests   requests: cohorts, the candidates of ensembles
 """
 

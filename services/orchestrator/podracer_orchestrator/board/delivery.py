@@ -1,4 +1,5 @@
-"""The client of the leaderboard, and the delivery of the outbox: in order for each leaderboard, with retries until it has acknowledged."""
+"""The client of the leaderboard, and the delivery of the outbox: in order for each leaderboard,
+with retries until it has acknowledged."""
 
 from __future__ import annotations
 

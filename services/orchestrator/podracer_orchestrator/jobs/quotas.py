@@ -1,5 +1,5 @@
-"""Files of the operator, JSON objects with an entry of the same fields for each name; and the quotas
-of projects, one of them, read again whenever it changes.
+"""Files of the operator, JSON objects with an entry of the same fields for each name; and the
+quotas of projects, one of them, read again whenever it changes.
 
 ```json {"projects/research": {"jobs": 20, "pods": 32, "upload_bytes": 100000000000}, "*": {"jobs":
 5, "pods": 8}} ```

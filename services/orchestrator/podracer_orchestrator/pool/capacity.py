@@ -1,5 +1,5 @@
-"""GetCapacity: the resources of the pool, their reserved and used parts, and each job's share;
-and which pods stay, start and stop for the wanted number of each kind."""
+"""GetCapacity: the resources of the pool, their reserved and used parts, and each job's share; and
+which pods stay, start and stop for the wanted number of each kind."""
 
 from __future__ import annotations
 

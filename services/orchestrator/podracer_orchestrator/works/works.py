@@ -1,5 +1,5 @@
-"""Pieces of work: what each kind of them is, those that wait, and the proposals that fill them; and results of training
-as pods send them: which may be, and what of them counts."""
+"""Pieces of work: what each kind of them is, those that wait, and the proposals that fill them; and
+results of training as pods send them: which may be, and what of them counts."""
 
 from __future__ import annotations
 
