@@ -18,7 +18,7 @@ from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_leaderboard.acts import Exchanges
 from podracer_leaderboard.boards import Boards
-from podracer_leaderboard.changes import Changes
+from podracer_leaderboard.tables import Changes
 from podracer_platform.database import Database
 from podracer_platform.messages import hyperparameters_from_message
 from synthetic.landscapes import Landscape, State

@@ -28,7 +28,7 @@ from podracer_core.evolution import (
 )
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.guard import check_cohort
-from podracer_leaderboard.new_agents import stream
+from podracer_leaderboard.places import stream
 
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
 GAMMA = Interval(0.9, 0.999, logarithmic=True, near_one=True)

@@ -6,9 +6,9 @@ guard          checks a generator's proposals; if one fails, the scheduler's own
 boards, proposals, submissions, evaluations, listings    the use cases, a few calls each
 acts           what users ask of agents: to fork, pin or stop one; and calls of the
                orchestrator, each answered once
-new_agents, places    new agents, and candidates on the board
+places         new agents, and candidates on the board
 judged_rounds  rungs, curves and throughput, read from the rounds' rows
-store, messages, changes                                 shared by the use cases
+store, messages                                 shared by the use cases
 tables, migrations                                       the database
 server, __main__                                         the process
 """

@@ -12,10 +12,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evolution import ALIVE, State
 from podracer_leaderboard import evaluations, messages, proposals, store, submissions
-from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.new_agents import fork_agent
-from podracer_leaderboard.tables import AgentRow
+from podracer_leaderboard.places import fork_agent
+from podracer_leaderboard.tables import AgentRow, Changes
 from podracer_platform.database import Database
 from podracer_platform.messages import hyperparameters_from_message
 

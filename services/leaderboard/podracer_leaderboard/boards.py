@@ -12,11 +12,10 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import AlreadyExists, PreconditionFailed
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.new_agents import check_founders
+from podracer_leaderboard.places import check_founders
 from podracer_leaderboard.store import page_of_board, page_query
-from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
+from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow, Changes
 from podracer_platform.database import Database
 from podracer_platform.rpc import MESSAGE_BYTES
 

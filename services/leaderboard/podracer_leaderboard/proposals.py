@@ -23,7 +23,7 @@ from podracer_core.evolution import (
 from podracer_leaderboard import guard, messages, store
 from podracer_leaderboard.competition import Competition, competition_of
 from podracer_leaderboard.judged_rounds import load_limits
-from podracer_leaderboard.new_agents import create_agent, create_founders, stream
+from podracer_leaderboard.places import create_agent, create_founders, stream
 from podracer_leaderboard.tables import AgentRow, BoardRow, ProposalRow
 from podracer_platform.messages import seconds_from_duration, seconds_to_duration
 from podracer_platform.telemetry import PROPOSALS

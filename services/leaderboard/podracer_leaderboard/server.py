@@ -19,9 +19,9 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import (
 )
 from podracer_leaderboard.acts import Acts, Exchanges
 from podracer_leaderboard.boards import Aliases, Boards
-from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
 from podracer_leaderboard.listings import Listings
+from podracer_leaderboard.tables import Changes
 from podracer_platform.database import Database, wait_for_database
 from podracer_platform.kubernetes import keep_active_label
 from podracer_platform.rpc import (

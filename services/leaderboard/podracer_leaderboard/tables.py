@@ -1,8 +1,9 @@
 """The rows that last. Protos are kept as bytes where nothing but the service's answers needs what
-is in them."""
+is in them. And which boards have changed."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, Text
@@ -241,3 +242,26 @@ class AliasRow(Tables, kw_only=True):
     reason: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str]
     create_time: Mapped[datetime]
+
+
+class Changes:
+    """A notification for all watchers."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.is_draining = False
+
+    def next_change(self) -> asyncio.Event:
+        """An event that the first `ring` after this call sets. Take it before reading the state, to
+        miss no change."""
+        return self._event
+
+    def ring(self) -> None:
+        """Report a change to all watchers."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def drain(self) -> None:
+        """The server is about to end."""
+        self.is_draining = True
+        self.ring()

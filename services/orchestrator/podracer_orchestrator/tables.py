@@ -225,7 +225,7 @@ class MemberRow(Base):
 
 
 class LeaseRow(Base):
-    """A lease. Its deadline is not stored: it is in memory (leases/deadlines.py)."""
+    """A lease. Its deadline is not stored: it is in memory (leases/leases.py)."""
 
     __tablename__ = "leases"
     __table_args__ = (

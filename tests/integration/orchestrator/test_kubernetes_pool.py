@@ -17,7 +17,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.secrets import create_secrets
 from podracer_core.errors import InvalidInput, PermissionRefused
 from podracer_orchestrator.pool import reconciler
-from podracer_orchestrator.pool.kubernetes import JobMaker, memory, pool, troubles
+from podracer_orchestrator.pool.kubernetes import JobMaker, pool, status
 from support.errors import raises
 from support.kubernetes_api import NAMESPACE, Api, delete
 from support.kubernetes_cluster import Cluster, Node, Play
@@ -53,7 +53,7 @@ async def site(site, cluster, tmp_path, monkeypatch) -> Any:
     monkeypatch.setattr(pool, "_LOOK_S", 0.5)
     monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
     monkeypatch.setattr(pool, "DRAIN_S", 0.5)
-    monkeypatch.setattr(troubles, "SLOW_S", 0.2)
+    monkeypatch.setattr(status, "SLOW_S", 0.2)
     apply(cluster.store, tokens="/etc/podracer/tokens")
     await site.stop()
     site.settings = {
@@ -607,7 +607,7 @@ async def test_what_admission_refuses_is_told_in_its_words(site, cluster, code, 
 
 async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
     """Its Job would wait for its end for ever, and so would the deletion of its Job."""
-    monkeypatch.setattr(memory, "MARGIN_S", 0.3)
+    monkeypatch.setattr(status, "MARGIN_S", 0.3)
     monkeypatch.setattr(pool, "_SEEN_S", 0.3)
     cluster.store.change(
         "podtemplates",

@@ -52,8 +52,8 @@ from podracer_platform.rpc import (
 from podracer_platform.service import own_build
 from podracer_platform.shared_folder import SharedFolder
 from podracer_platform.training_messages import cohort_from_message
-from podracer_worker.collection import Collection
 from podracer_worker.server import WorkerConfig, create_worker_server
+from podracer_worker.session import Collection
 from support.errors import raises
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]

@@ -8,7 +8,7 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import messages
-from podracer_leaderboard.new_agents import derive_seed, stream
+from podracer_leaderboard.places import derive_seed, stream
 from support.errors import raises
 
 

@@ -1,8 +1,8 @@
 """The start and end of every service process, its telemetry and its build; no torch.
 
-process       settings, logs, telemetry and everything from `python -m` until the service serves
+process       settings, logs, telemetry and everything from `python -m` until the service serves;
+              the build of this process, and the builds it is compatible with
 otlp          spans and metrics to a collector or to Prometheus
-build         the build of this process, and the builds it is compatible with
 lifetime      a process ends with its parent, or on a signal
 supervision   a child process that is kept running
 warm_start    services forked from a server that has torch imported: warm_start_server
@@ -14,18 +14,35 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_platform.service import lifetime, warm_start
-    from podracer_platform.service.build import (
-        PROTOCOL, REVISION_VARIABLE, describe_build, is_compatible, own_build, require_same_build,
+    from podracer_platform.service.process import (
+        PROTOCOL,
+        REVISION_VARIABLE,
+        describe_build,
+        is_compatible,
+        own_build,
+        require_same_build,
     )
     from podracer_platform.service.lifetime import (
-        PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals, unless,
+        PARENT_VARIABLE,
+        exit_with_parent_if_asked,
+        stop_event_on_signals,
+        unless,
     )
     from podracer_platform.service.process import (
-        ControlSettings, PodSettings, ServiceSettings, TelemetryOptions, announce, main,
-        run_service, telemetry,
+        ControlSettings,
+        PodSettings,
+        ServiceSettings,
+        TelemetryOptions,
+        announce,
+        main,
+        run_service,
+        telemetry,
     )
     from podracer_platform.service.supervision import (
-        End, SupervisedProcess, describe_exit, start_child,
+        End,
+        SupervisedProcess,
+        describe_exit,
+        start_child,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -44,9 +44,9 @@ from podracer_orchestrator.artifacts import (
     Uploads,
     artifacts,
     in_time,
-    versions,
+    uploads,
 )
-from podracer_orchestrator.jobs import Quotas, job_files, require
+from podracer_orchestrator.jobs import Quotas, founders, require
 from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Clock, Transactions
@@ -139,7 +139,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
                 try:
                     return await self._transactions.write(keep)
                 except (Exhausted, AlreadyExists, Fenced, InvalidInput):
-                    await versions.delete_unless_recorded(self._transactions, self._store, row.key)
+                    await uploads.delete_unless_recorded(self._transactions, self._store, row.key)
                     raise
 
     async def Download(
@@ -191,7 +191,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             lambda session: artifacts.remove_upload(session, request.name)
         )
         async with self._uploads.storing(found.uri):
-            await versions.delete_unless_recorded(self._transactions, self._store, found.uri)
+            await uploads.delete_unless_recorded(self._transactions, self._store, found.uri)
         return artifact_pb2.DeleteArtifactResponse()
 
     def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:
@@ -215,7 +215,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
                 "; ".join(map(str, violations)), violations=violations, reason="INVALID_UPLOAD"
             )
         kind = _kind_name(header.kind)
-        limit = MAX_PACKED_BYTES if kind == job_files.CODE else MAX_UPLOAD_BYTES
+        limit = MAX_PACKED_BYTES if kind == founders.CODE else MAX_UPLOAD_BYTES
         if header.size_bytes > limit:
             raise Exhausted(
                 f"{header.size_bytes} bytes are too many: of {kind} at most {limit} are stored"

@@ -27,7 +27,7 @@ from podracer_orchestrator.api.messages import (
 )
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import job_files, jobs, listing, parse_filter, require, submission
+from podracer_orchestrator.jobs import founders, jobs, listing, parse_filter, require, submission
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import capacity_message, pod_uses, pods
 from podracer_orchestrator.tables import JobRow
@@ -342,7 +342,7 @@ def _looked_up(session: Session, new: jobs.NewJob) -> job_pb2.JobSpec:
     """The spec with looked-up files, data sets and founders. Raises InvalidInput for missing
     ones."""
     spec = jobs.resolved(session, new.project, new.spec)
-    job_files.find(session, new.project, spec)
+    founders.find(session, new.project, spec)
     return spec
 
 

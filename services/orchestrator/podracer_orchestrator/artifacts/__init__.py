@@ -2,7 +2,6 @@
 
 artifacts   checkpoints by name, uploaded files
 uploads     those in progress: their room and their time
-versions    earlier contents of names
 retention   the task that deletes
 """
 
@@ -11,11 +10,14 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_orchestrator.artifacts import artifacts, uploads, versions
+    from podracer_orchestrator.artifacts import artifacts, uploads
     from podracer_orchestrator.artifacts.artifacts import Found
     from podracer_orchestrator.artifacts.retention import RetentionTask
     from podracer_orchestrator.artifacts.uploads import (
-        IDLE_S, SLOWEST_BYTES_PER_S, Uploads, in_time,
+        IDLE_S,
+        SLOWEST_BYTES_PER_S,
+        Uploads,
+        in_time,
     )
 else:
     __all__, __getattr__ = exports(__name__)

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.storage import FILE_NAME, Manifest, ManifestFile, of_project
-from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.artifacts import uploads
 from podracer_orchestrator.continuous import promotions
-from podracer_orchestrator.jobs import job_files, jobs
+from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.stored_messages import final_policy
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 from podracer_orchestrator.works import checkpoints
@@ -96,7 +96,7 @@ def store_upload(
         session.add(row)
         return uploaded(row)
     _require_replaceable(present, row, replace)
-    versions.replace_content(session, present, row)
+    uploads.replace_content(session, present, row)
     return uploaded(present)
 
 
@@ -164,7 +164,7 @@ def remove_upload(session: Session, text: str) -> Found:
     row = session.get(ArtifactRow, (name.project, name.id))
     if row is None:
         raise NotFound(f"there is no artifact {text}", name=text)
-    job_files.require_unused(session, row)
+    founders.require_unused(session, row)
     session.delete(row)
     return uploaded(row)
 

@@ -31,7 +31,7 @@ from podracer_core.storage import (
     read_manifest,
 )
 from podracer_orchestrator import outbox
-from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.artifacts import uploads
 from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.board import Delivery, LeaderboardClient
 from podracer_orchestrator.config import OrchestratorConfig
@@ -146,7 +146,7 @@ class RetentionTask:
                     logger.exception("unexpected error while collecting checkpoints of job %s", uid)
             if not dry_run:
                 latest = self._clock.now() - self._age
-                await versions.collect_uploads(
+                await uploads.collect_uploads(
                     self._transactions, self._store, self._uploads, latest, project
                 )
         return found

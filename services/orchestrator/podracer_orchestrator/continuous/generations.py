@@ -25,7 +25,6 @@ from podracer_orchestrator.jobs import (
     JobState,
     NewJob,
     founders,
-    job_files,
     jobs,
     known_description,
     newest_best,
@@ -138,7 +137,7 @@ def advance(session: Session, uid: str, now: datetime) -> bool:
 def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> str | None:
     """The hash of the data for the next generation; None while it is not due, or cannot be made."""
     spec = spec_of(job)
-    rows = job_files.named(session, job.project, spec)
+    rows = founders.named(session, job.project, spec)
     if len(rows) < len(spec.data_sets):
         return None
     watched = (

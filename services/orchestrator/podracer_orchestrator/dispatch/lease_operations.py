@@ -14,8 +14,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import DataCorrupted, Fenced, PodracerError
 from podracer_core.storage import CheckpointPlace, ObjectStore, read_manifest, verify
-from podracer_orchestrator.dispatch.orders import Orders
-from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
+from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions, Orders
 from podracer_orchestrator.dispatch.store_access import StoreAccess
 from podracer_orchestrator.jobs import ACTIVE_STATES, JobState, jobs
 from podracer_orchestrator.leases import Holder, LeaseDeadlines, LiveReport, followers, leases

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_orchestrator.jobs import founders, job_files, jobs, listing, quotas, submission
+    from podracer_orchestrator.jobs import founders, jobs, listing, quotas, submission
     from podracer_orchestrator.jobs.budget import (
         Budget,
         BudgetSplit,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         remainder,
         used_part,
     )
-    from podracer_orchestrator.jobs.job_files import environment_of
+    from podracer_orchestrator.jobs.founders import environment_of
     from podracer_orchestrator.jobs.jobs import NewJob, newest_best
     from podracer_orchestrator.jobs.listing import parse_filter
     from podracer_orchestrator.jobs.quotas import OperatorFile

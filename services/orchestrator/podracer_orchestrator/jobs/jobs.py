@@ -15,7 +15,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue import cut_warning, evaluation_steps, unreachable
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
 from podracer_orchestrator import outbox
-from podracer_orchestrator.jobs import founders, job_files
+from podracer_orchestrator.jobs import founders
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.jobs.state import (
@@ -90,7 +90,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     )
     session.add(job)
     session.flush()
-    job_files.keep(session, job, spec)
+    founders.keep(session, job, spec)
     outbox.record(
         session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now
     )
@@ -113,7 +113,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """A checked spec with looked-up data sets and founders. Raises InvalidInput."""
-    return founders.resolved(session, project, job_files.resolved(session, project, spec))
+    return founders.with_founders(session, project, founders.with_files(session, project, spec))
 
 
 def describe(

@@ -6,7 +6,7 @@ from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
     from podracer_orchestrator.leases import followers, lease_messages, leases
-    from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+    from podracer_orchestrator.leases.leases import LeaseDeadlines, LiveReport
     from podracer_orchestrator.leases.followers import ROUND_OVER
     from podracer_orchestrator.leases.lease_messages import FollowWork, lease_message, train_work
     from podracer_orchestrator.leases.leases import Holder, PodLease

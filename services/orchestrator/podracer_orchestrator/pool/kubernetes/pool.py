@@ -22,7 +22,7 @@ from podracer_core.errors import (
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.jobs import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
-from podracer_orchestrator.pool.kubernetes import status, troubles
+from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.job import (
     ASKED_MEMORY,
@@ -31,7 +31,7 @@ from podracer_orchestrator.pool.kubernetes.job import (
     JobMaker,
     pool_selector,
 )
-from podracer_orchestrator.pool.kubernetes.memory import Deaths, Waits, growth_of
+from podracer_orchestrator.pool.kubernetes.status import ClusterWarnings, Deaths, Waits, growth_of
 from podracer_orchestrator.pool.kubernetes.template import (
     INVALID_TEMPLATE,
     Profiles,
@@ -39,7 +39,6 @@ from podracer_orchestrator.pool.kubernetes.template import (
     place,
     read_template,
 )
-from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 from podracer_platform.kubernetes import CALLS, ClusterApi, Item, in_cluster, read_kubeconfig
 from podracer_platform.rpc import Backoff, last_part
 
@@ -387,8 +386,8 @@ class KubernetesPool(PoolBackend):
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]
     ) -> Mapping[str, Trouble]:
         """Report the changes of the pods' troubles; returns all troubles by id."""
-        seen = {name: troubles.of_job(job, pods.get(name, ())) for name, job in jobs.items()}
-        seen |= {name: troubles.of_refusal(error) for name, error in self._refusals.items()}
+        seen = {name: status.of_job(job, pods.get(name, ())) for name, job in jobs.items()}
+        seen |= {name: status.of_refusal(error) for name, error in self._refusals.items()}
         found = {name: trouble for name, trouble in seen.items() if trouble is not None}
         slow = {name: job for name, job in jobs.items() if name not in found}
         found |= await self._warnings.of(
