@@ -13,7 +13,7 @@ import torch
 def test_each_row_has_the_importance_of_the_policy_that_acted(make_on_policy, make_rollout, kind):
     """Half of the environments come from an older worker: mu is another policy there, the present
     one elsewhere."""
-    algorithm = make_on_policy("ppo", kind, 0, 1)
+    algorithm = make_on_policy("ppo", kind, 0, 1, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     old = rollout.num_envs // 2
     log_prob = rollout.log_prob.clone()

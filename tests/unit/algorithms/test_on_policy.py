@@ -234,7 +234,7 @@ def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
 ):
     """A row that an older policy took a million times as often as this one would have hardly any
     weight."""
-    algorithm = make_on_policy(name, kind)
+    algorithm = make_on_policy(name, kind, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     rollout.log_prob[1, :, 2] += 14.0  # exp(-14) = 8e-7
     rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=True)

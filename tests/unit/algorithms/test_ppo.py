@@ -180,7 +180,7 @@ def test_values_are_clipped_around_those_of_the_start_of_the_update(
     make_on_policy, make_rollout, kind
 ):
     """Whether or not the normalizer of the targets has just changed."""
-    algorithm = make_on_policy("ppo", kind)
+    algorithm = make_on_policy("ppo", kind, normalize_rewards=False)
     for update in range(2):
         rollout = replace(make_rollout(algorithm.actor, update), policy_version=update)
         rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=False)

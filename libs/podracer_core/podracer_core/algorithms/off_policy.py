@@ -325,8 +325,9 @@ class OffPolicy(Algorithm):
         A member whose gradient is not finite stays as it was, for good.
         """
         wanted = self.active if mask is None else self.active & mask
-        own = self.hyperparameters
-        limit = own["max_gradient_norm"] if own.any_positive("max_gradient_norm") else None
+        limit = None
+        if self.hyperparameters.any_positive("max_gradient_norm"):
+            limit = self.hyperparameters["max_gradient_norm"]
         took = network.minimize(output, slope, rate, wanted, limit, further)
         self.active &= took | ~wanted
 
