@@ -65,8 +65,7 @@ LONGEST_S = {
     f"{_ORCHESTRATOR}.pool.reconciler:PoolReconciler.pod_stopped": 0.3,
     f"{_ORCHESTRATOR}.pool.local:LocalPool.measure": 0.3,
     f"{_ORCHESTRATOR}.pool.local:LocalPool._stop_pod": 0.3,
-    f"{_ORCHESTRATOR}.pool.local_pod:PodProcess.start": 0.3,
-    f"{_ORCHESTRATOR}.pool.local_pod:PodProcess.wait": 0.3,
+    "podracer_platform.service.supervision:SupervisedProcess._run_once": 0.3,
 }
 """The longest delay of each function, by `module:Class.method` or `module:function`."""
 

@@ -251,7 +251,7 @@ def test_every_environment_that_is_named_is_there_or_says_what_to_install():
     texts += [
         doc
         for path in sources
-        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py", "packages.py"))
+        if not str(path).endswith(("_pb2.py", "_pb2_grpc.py", "catalogue/environments.py"))
         for doc in docstrings(path)
     ]
     named = {

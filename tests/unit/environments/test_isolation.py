@@ -150,7 +150,7 @@ def test_pickle_goes_only_to_our_own_children():
             if word.search(path.read_text()):
                 uses[name].add(path.stem)
     assert uses == {
-        "pickle": {"own_code"},
-        "packed": {"environments"},
+        "pickle": {"exchange"},
+        "packed": {"order"},
         "unpacked": {"preprocess_child"},
     }

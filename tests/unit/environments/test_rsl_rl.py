@@ -124,7 +124,7 @@ def test_groups_ends_and_members_lie_where_they_belong():
 def test_a_time_limit_is_bootstrapped_as_rsl_rl_does():
     algorithm, rollout = carts(0, 1)
     assert rollout.truncated.any()
-    value, following = algorithm._values.of(rollout)
+    value, following = algorithm._preparation.values.of(rollout)
     gamma, lam = (algorithm._hyperparameters[name] for name in ("gamma", "gae_lambda"))
     ours = generalized_advantages(
         rollout.reward,
@@ -139,7 +139,10 @@ def test_a_time_limit_is_bootstrapped_as_rsl_rl_does():
     # rsl_rl 5.4, PPO.process_env_step and compute_returns.
     goes_on = (~(rollout.terminated | rollout.truncated)).float()
     reward = rollout.reward + gamma.view(-1, 1) * value * rollout.truncated
-    values, advantage = algorithm._values(rollout.observation), torch.zeros(MEMBERS, WORLDS)
+    values, advantage = (
+        algorithm._preparation.values(rollout.observation),
+        torch.zeros(MEMBERS, WORLDS),
+    )
     for t in reversed(range(HORIZON)):
         delta = reward[t] + goes_on[t] * gamma.view(-1, 1) * values[t + 1] - values[t]
         advantage = delta + goes_on[t] * (gamma * lam).view(-1, 1) * advantage

@@ -188,7 +188,7 @@ def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store):
 def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
     store, monkeypatch, url, asked_for, limit, stored
 ):
-    monkeypatch.setattr("podracer_learner.round.initial_agents._SMALL_BYTES", limit)
+    monkeypatch.setattr("podracer_learner.round.setup._SMALL_BYTES", limit)
     run = Run(fresh(), store, ReplayCache()).train(2)
     assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 
