@@ -27,7 +27,7 @@ FRESH ?=
 TRADING_BENCHMARKS = $(addprefix benchmarks/trading/,trading.py trading_speed.py)
 BENCHMARKS = $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py)) $(TRADING_BENCHMARKS)
 
-.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-trading bench-gpu bench-quick clean
+.PHONY: help setup run test test-trading test-thorough test-all test-slow test-stress test-mjlab test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-trading bench-gpu bench-quick paper paper-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -209,6 +209,12 @@ bench-gpu: setup  ## the figures of docs/benchmarks/gpu.jsonl that are oldest, i
 
 bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
+
+paper: setup  ## the paper's claims, each with our figure, its date and its command (docs/paper.md)
+	@$(BIN)/python scripts/paper.py
+
+paper-quick: setup  ## the quick forms of those commands, under a minute each
+	@$(BIN)/python scripts/paper.py --quick
 
 clean:  ## remove what setup and tools made
 	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-audit $(VENV)-mjlab $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
