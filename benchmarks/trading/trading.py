@@ -10,8 +10,8 @@ evaluations inside that time; the peers' clocks stand still while they are looke
 
     tournament   ours: PPO, SAC and TD3 compete (`podracer run`, then `podracer backtest` of the
                  best)
-    ensemble     the four best of the same tournament act together (`podracer backtest --ensemble
-                 4`)
+    ensemble     the four best of the same tournament, or as many as its leaderboard has, act
+                 together (`podracer backtest --ensemble 4`)
     single       the paper's ablation: one PPO agent of ours with its default hyperparameters
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
@@ -175,12 +175,20 @@ def _ours(
         raise SystemExit(f"{job['name']} has no policy\n{run.tail}")
     policies = {job["name"]: [progress[1]["job"]]}
     if job["name"] == OURS:
-        places = 2 if options.quick else PLACES  # a short season has few candidates
-        policies[ENSEMBLE] = [progress[1]["job"], "--ensemble", str(places)]
+        policies[ENSEMBLE] = _ensemble(progress[1]["job"], folder / "runs")
     return {
         name: _back_tested(policy, test_end, folder / name, folder / "runs")
         for name, policy in policies.items()
     }
+
+
+def _ensemble(job: str, state: Path) -> list[str]:
+    """A job's best `PLACES` candidates for `podracer backtest`: a short job has fewer, and with
+    fewer than two its best policy acts alone."""
+    command = [*PODRACER, "leaderboard", job, "--json", "--dir", str(state)]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    places = min(PLACES, len(listed.stdout.splitlines()))
+    return [job, "--ensemble", str(places)] if places > 1 else [job]
 
 
 def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -> list[float]:

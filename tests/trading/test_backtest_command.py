@@ -143,7 +143,8 @@ def test_noise_on_the_future_changes_no_decision_before(tested, trader, market, 
     )
     assert result.returncode == 0, result.stderr
     again = json.loads(result.stdout)
-    assert (again["bars"], list(again["accounts"])) == (values["bars"], ["policy", "cash"])
+    accounts = ["policy", "cash", "equal_weight_monthly"]
+    assert (again["bars"], list(again["accounts"])) == (values["bars"], accounts)
     before, after = (columns(each / "equity.csv") for each in (folder, tmp_path / "out"))
     assert before["time"] == after["time"]
     same = before["time"].index(str(np.datetime64(cut, "us")))

@@ -57,6 +57,16 @@ def test_our_jobs_are_job_files(name, tmp_path):
     assert (spec.evolution.round.seconds, spec.objective.max_duration, spec.seed) == (5.0, 60.0, 3)
 
 
+@pytest.mark.parametrize(("candidates", "places"), [(0, []), (1, []), (3, ["3"]), (9, ["4"])])
+def test_an_ensemble_has_as_many_policies_as_there_are(candidates, places, monkeypatch, tmp_path):
+    printing = (sys.executable, "-c", f"print('{{}}\\n' * {candidates}, end='')")
+    monkeypatch.setattr(trading, "PODRACER", printing)
+    assert trading._ensemble("job", tmp_path) == [
+        "job",
+        *(["--ensemble", *places] if places else []),
+    ]
+
+
 def test_finished_runs_are_found_again_and_a_line_that_was_cut_off_is_not(tmp_path):
     results, single = tmp_path / "runs.jsonl", {**KEY, "method": "single"}
     Runs(Run, results).add([Run(KEY, [0.1, -0.2])])

@@ -34,7 +34,8 @@ from podracer_core.errors import InvalidInput
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import artifact_service_pb2
 
-_BASELINES = ("buy_and_hold", "equal_weight_monthly")
+_EQUAL_WEIGHT = "equal_weight"
+_BASELINES = ("buy_and_hold", f"{_EQUAL_WEIGHT}_monthly")
 
 Data = Annotated[
     str,
@@ -68,7 +69,8 @@ Baselines = Annotated[
     typer.Option(
         "--against",
         metavar="NAME",
-        help="buy_and_hold, equal_weight_daily, equal_weight_monthly or cash; may be repeated.",
+        help="buy_and_hold, equal_weight_daily, equal_weight_monthly or cash; may be repeated. "
+        "Equal weights are always among them.",
         show_default="buy_and_hold and equal_weight_monthly",
     ),
 ]
@@ -132,9 +134,7 @@ def backtest(
         bring = partial(
             bring_files, evaluator, connect=server.connect, trust=Trust(server.folder, trust)
         )
-        plan = client.BacktestPlan(
-            arguments, rule, _BASELINES if baselines is None else baselines, index, table
-        )
+        plan = client.BacktestPlan(arguments, rule, _held_against(baselines), index, table)
         found = client.play_backtest(plan, folders, evaluator, bring, walk=walk)
         found = replace(found, validation=client.edge_in_validation(competition, evaluator, bring))
 
@@ -145,6 +145,15 @@ def backtest(
     else:
         names = ", ".join(path.name for path in written)
         sys.stdout.write(f"{client.backtest_text(found)}wrote {names} to {folder}/\n")
+
+
+def _held_against(baselines: list[str] | None) -> list[str]:
+    """The baselines of the table: equal weights, which are hard to beat, are always among them."""
+    if baselines is None:
+        return [*_BASELINES]
+    if any(name.startswith(_EQUAL_WEIGHT) for name in baselines):
+        return baselines
+    return [*baselines, f"{_EQUAL_WEIGHT}_monthly"]
 
 
 def _arguments(settings: Settings, start: str, end: str) -> dict[str, Any]:

@@ -185,6 +185,7 @@ STOCK_TRADING = EnvironmentInfo(
     devices=("cpu", "cuda"),
     factory="podracer_trading.environment.environment:StockTrading",
     scores={"sharpe_ratio": "Sharpe"},
+    ensemble_size=4,  # a short validation prefers a lucky agent; see benchmarks/trading.md
     recipes={
         "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
         "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),

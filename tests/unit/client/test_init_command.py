@@ -32,6 +32,7 @@ def test_every_environment_has_a_valid_file(name, tmp_path):
     (tmp_path / "prices.csv").touch()  # what StockTrading-v0 asks for
     spec = written(tmp_path, "job.yaml", "job.yaml", "--environment", name)
     assert (spec.environment.id, spec.objective.max_duration) == (name, 600.0)
+    assert spec.evolution.ensemble_size == (4 if name == "StockTrading-v0" else 0)
 
 
 def test_without_a_terminal_defaults_answer(tmp_path):

@@ -32,10 +32,14 @@ objective:                # the job ends at whichever comes first
 search:
   algorithms: {algorithms}  # auto: all that suit; or a list, as `podracer algorithms` names them
   # space: {{learning_rate: {{log_uniform: [1.0e-4, 1.0e-2]}}}}   # unset: the algorithms' own ranges
-# evolution: {{population: 8, round: {{seconds: 15}}}}   # agents at a time; how long they train at once
+{evolution}
 # evaluation: {{episodes: 32}}                         # greedy episodes that judge a claim of the target
 # seed: 0
 """
+
+
+_ROUNDS = "population: 8, round: {seconds: 15}"
+_MEANING = "  # agents at a time; how long they train at once"
 
 
 def init(
@@ -135,12 +139,17 @@ def commented_job(
         raise InvalidInput(
             f"--target {target}: expected a number, or none", reason="INVALID_TARGET"
         ) from error
+    evolution = f"# evolution: {{{_ROUNDS}}} {_MEANING}"
+    if info.ensemble_size:
+        evolution = f"evolution: {{{_ROUNDS}, ensemble_size: {info.ensemble_size}}}{_MEANING}"
+        evolution += "; how many of the best act together at the end"
     return _TEMPLATE.format(
         name=label_of(info.id),
         environment="\n".join(environment_lines(info)),
         goal=goal.removesuffix(".0"),
         max_duration=max_duration,
         algorithms=f"[{', '.join(algorithms)}]" if algorithms else "auto",
+        evolution=evolution,
     )
 
 

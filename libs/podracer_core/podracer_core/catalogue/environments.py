@@ -81,7 +81,8 @@ class EnvironmentInfo:
     name and version of its distribution, empty if that is Podracer's own. `scores`: the values of
     the argument `score` with which evaluations rank by another statistic than the return, and that
     statistic's name. `most_reward`: the most that a step gives with the default arguments; None:
-    unknown. `recipes`: its own defaults by "cpu" and "cuda", in place of those of its kind."""
+    unknown. `recipes`: its own defaults by "cpu" and "cuda", in place of those of its kind.
+    `ensemble_size`: how many of the best a new job file lets act together at the end; 0: none."""
 
     id: str
     description: str
@@ -96,6 +97,7 @@ class EnvironmentInfo:
     scores: Mapping[str, str] = field(default_factory=dict)
     most_reward: float | None = None
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    ensemble_size: int = 0
 
     @property
     def needs_inspection(self) -> bool:
