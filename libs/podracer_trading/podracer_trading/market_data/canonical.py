@@ -27,6 +27,7 @@ from podracer_trading.market_data.table import PriceTable, moment
 _SCHEMA = "1"
 _KEY = b"podracer.market_data"
 _CHUNK_BYTES = 1 << 20
+_GROUP_ROWS = 1 << 20  # a row group, and what is converted at a time
 
 # Relative: prices that were adjusted and brought back.
 _ROUNDING = 1e-9
@@ -79,19 +80,10 @@ class Provenance:
 def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> str:
     """Write the file atomically and return its SHA-256. Raises InvalidInput if it cannot be
     written."""
-    arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
+    parquet = trading_library("pyarrow.parquet")
     first, last = moment(table.time.min()), moment(table.time.max())
     provenance = replace(
         provenance, tickers=table.tickers, rows=len(table.time), first=first, last=last
-    )
-    names = arrow.DictionaryArray.from_arrays(
-        np.repeat(np.arange(len(table.tickers), dtype=np.int32), np.diff(table.bounds)),
-        arrow.array(table.tickers),
-    )
-    prices = [np.ascontiguousarray(table.prices[:, column]) for column in range(4)]
-    cells = [names.cast(arrow.string()), table.time, *prices, table.volume]
-    rows = arrow.table(dict(zip(COLUMNS, cells, strict=True))).replace_schema_metadata(
-        {_KEY: provenance.to_json()}
     )
     try:
         with tempfile.NamedTemporaryFile(
@@ -99,7 +91,10 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
         ) as file:
             draft = Path(file.name)
             try:
-                parquet.write_table(rows, file, compression="zstd", store_schema=True)
+                schema = _rows_of(table, 0, 0).schema.with_metadata({_KEY: provenance.to_json()})
+                with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+                    for start in range(0, len(table.time), _GROUP_ROWS):
+                        writer.write_table(_rows_of(table, start, start + _GROUP_ROWS))
                 file.flush()
                 draft.chmod(0o644)
                 os.replace(draft, path)  # noqa: PTH105 - its name says that it replaces the file
@@ -108,6 +103,17 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}", path=path) from error
     return _sha256(path)
+
+
+def _rows_of(table: PriceTable, start: int, stop: int) -> Any:
+    """Some rows as an Arrow table."""
+    arrow = trading_library("pyarrow")
+    rows = slice(start, min(stop, len(table.time)))
+    code = np.searchsorted(table.bounds, np.arange(rows.start, rows.stop), side="right") - 1
+    names = arrow.DictionaryArray.from_arrays(code.astype(np.int32), arrow.array(table.tickers))
+    prices = [np.ascontiguousarray(table.prices[rows, column]) for column in range(4)]
+    cells = [names.cast(arrow.string()), table.time[rows], *prices, table.volume[rows]]
+    return arrow.table(dict(zip(COLUMNS, cells, strict=True)))
 
 
 def read_provenance(path: Path) -> Provenance | None:

@@ -48,56 +48,72 @@ class ExRightsDate:
 def find_ex_rights(table: PriceTable, daily_limit: float | None) -> list[ExRightsDate]:
     """All ex-rights dates, in the order of the table. Whether a bar is one depends on it and
     earlier bars alone."""
-    factor = _factors(table, daily_limit)
-    names = np.repeat(np.array(table.tickers, dtype=object), np.diff(table.bounds))
-    rows = np.flatnonzero(factor != 1)
+    rows, factors = _found(table, daily_limit)
+    tickers = np.searchsorted(table.bounds, rows, side="right") - 1
     return [
-        ExRightsDate(names[row], table.time[row], float(1 / factor[row] - 1), float(factor[row]))
-        for row in rows
+        ExRightsDate(table.tickers[ticker], table.time[row], float(1 / factor - 1), float(factor))
+        for ticker, row, factor in zip(tickers, rows, factors, strict=True)
     ]
 
 
 def adjusted(table: PriceTable, daily_limit: float | None) -> PriceTable:
-    """The table with those falls taken out."""
-    factor = _factors(table, daily_limit)
+    """The table with those falls taken out; itself if there are none."""
+    dates, factors = _found(table, daily_limit)
+    if not len(dates):
+        return table
+    factor = np.ones(len(table.time))
+    factor[dates] = factors
     for ticker in range(len(table.tickers)):
         rows = table.rows(ticker)
         factor[rows] = factor[rows].cumprod()
     return replace(table, prices=table.prices * factor[:, None], volume=table.volume / factor)
 
 
-def _factors(table: PriceTable, daily_limit: float | None) -> NDArray[np.float64]:
-    """[R], 1 but on ex-rights dates."""
-    first_of_day = _first_of_day(table)
-    before = np.roll(table.prices[:, 3], 1)[first_of_day]  # the close of the day before
-    limit = (
-        np.full(len(before), daily_limit)
-        if daily_limit is not None
-        else _limit_so_far(table, first_of_day)
-    )
-    open_ = table.prices[:, 0]
-    is_first_bar = first_of_day == np.arange(len(open_))
-    is_ex_rights = is_first_bar & ~table.is_first & (open_ / before - 1 < -(limit + _TOLERANCE))
-    return np.where(is_ex_rights, before / open_, 1.0)
+def _found(
+    table: PriceTable, daily_limit: float | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rows of the ex-rights dates, rising, and their factors."""
+    exceeded = _exceeded(table) if daily_limit is None else None
+    found = [(np.zeros(0, np.int64), np.zeros(0))]
+    for ticker in range(len(table.tickers)):
+        opening = _openings(table, ticker)[1:]  # the first bar has none before
+        before, open_ = table.prices[opening - 1, 3], table.prices[opening, 0]
+        limit: float | NDArray[np.float64] = daily_limit or 0.0
+        if exceeded is not None:
+            limit = np.append(_LIMITS, np.inf)[np.searchsorted(exceeded, table.time[opening])]
+        is_date = open_ / before - 1 < -(limit + _TOLERANCE)
+        found.append((opening[is_date], before[is_date] / open_[is_date]))
+    rows, factors = zip(*found, strict=True)
+    # a factor of 1 changes nothing
+    return np.concatenate(rows), np.concatenate(factors)
 
 
-def _first_of_day(table: PriceTable) -> NDArray[np.int64]:
-    """[R]: the row of the ticker's first bar on that day."""
-    day = table.time.astype("datetime64[D]")
-    starts = table.is_first | (day != np.roll(day, 1))
-    return np.maximum.accumulate(np.where(starts, np.arange(len(day)), 0))
+def _openings(table: PriceTable, ticker: int) -> NDArray[np.int64]:
+    """The rows of the ticker's first bars of a day."""
+    rows = table.rows(ticker)
+    day = table.time[rows].astype("datetime64[D]")
+    return rows.start + np.concatenate([[0], 1 + np.flatnonzero(day[1:] != day[:-1])])
 
 
-def _limit_so_far(table: PriceTable, first_of_day: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[R]: the limit that the whole market has kept on all bars before; infinite where it has kept
-    none."""
-    close = table.prices[:, 3]
-    rise = np.where(table.is_first[first_of_day], 0.0, close / np.roll(close, 1)[first_of_day] - 1)
-    times, bar = np.unique(table.time, return_inverse=True)
-    highest = np.zeros(len(times))
-    np.maximum.at(highest, bar, rise)
-    so_far = np.concatenate([[0.0], np.maximum.accumulate(highest)[:-1]])
-    return np.append(_LIMITS, np.inf)[np.searchsorted(_LIMITS + _TOLERANCE, so_far)][bar]
+def _exceeded(table: PriceTable) -> NDArray[np.datetime64]:
+    """For each of `_LIMITS` the first time at which a close of the market has risen beyond it from
+    the last close of the day before. Afterwards, it does not hold."""
+    first = np.full(len(_LIMITS), np.iinfo(np.int64).max).astype("datetime64[us]")
+    for ticker in range(len(table.tickers)):
+        opening = _openings(table, ticker)
+        if len(opening) < 2:
+            continue
+        close, end = table.prices[:, 3], table.rows(ticker).stop
+        before = close[opening[1:] - 1]
+        rise = np.maximum.reduceat(close[:end], opening)[1:] / before - 1
+        for place, limit in enumerate(_LIMITS + _TOLERANCE):
+            if not (beyond := rise > limit).any():
+                break
+            day = int(np.argmax(beyond))
+            bars = slice(opening[day + 1], opening[day + 2] if day + 2 < len(opening) else end)
+            bar = int(np.argmax(close[bars] / before[day] - 1 > limit))
+            first[place] = min(first[place], table.time[bars][bar])
+    return first
 
 
 # A whole number of shares for one; further apart where they are many, as any ratio lies near one of
@@ -175,7 +191,7 @@ class Inspection:
 
 def inspect(table: PriceTable, daily_limit: float | None) -> Inspection:
     """Inspect prices that are not adjusted."""
-    times = np.unique(table.time)
+    times = table.axis()
     ex_rights = tuple(find_ex_rights(table, daily_limit))
     splits = _splits(table)
     explained = {(each.ticker, moment(each.time)) for each in ex_rights} | {
@@ -215,19 +231,18 @@ def _ticker_bars(table: PriceTable, ticker: int, times: NDArray[np.datetime64]) 
 
 
 def _splits(table: PriceTable) -> tuple[Split, ...]:
-    before = np.roll(table.prices[:, 3], 1)
-    shares = np.where(table.is_first, 1.0, before / table.prices[:, 0])
-    ratio = np.maximum(shares, 1 / shares)
-    nearest = (
-        _RATIOS[np.argmin(np.abs(ratio[:, None] / _RATIOS - 1), axis=1)] if len(ratio) else ratio
-    )
-    rows = np.flatnonzero(np.abs(ratio / nearest - 1) <= _NEAR)
-    of_one = np.where(shares > 1, nearest, 1 / nearest)
-    tickers = np.searchsorted(table.bounds, rows, side="right") - 1
-    return tuple(
-        Split(table.tickers[ticker], moment(table.time[row]), float(of_one[row]))
-        for ticker, row in zip(tickers, rows, strict=True)
-    )
+    found = []
+    for ticker, name in enumerate(table.tickers):
+        rows = table.rows(ticker)
+        shares = table.prices[rows, 3][:-1] / table.prices[rows, 0][1:]
+        ratio = np.maximum(shares, 1 / shares)
+        for place in np.flatnonzero(ratio > _RATIOS[0] * (1 - 2 * _NEAR)):
+            nearest = _RATIOS[np.argmin(np.abs(ratio[place] / _RATIOS - 1))]
+            if np.abs(ratio[place] / nearest - 1) <= _NEAR:
+                of_one = nearest if shares[place] > 1 else 1 / nearest
+                time = moment(table.time[rows.start + place + 1])
+                found.append(Split(name, time, float(of_one)))
+    return tuple(found)
 
 
 def _jumps(table: PriceTable) -> list[Jump]:

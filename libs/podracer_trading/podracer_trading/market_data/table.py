@@ -3,6 +3,7 @@ all bars of a ticker in the order of time), and aligned to one time axis."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,16 +79,23 @@ _ALIASES = {
 class RawTable(NamedTuple):
     """The rows of a file in its order.
 
-    ticker    [R] str objects
+    names     [K] str objects, in any order; some may be of no row
+    code      [R] int32, the place of a row's ticker in `names`
     time      [R] datetime64[us], wall-clock times in the file's zone, if it has one
-    prices    [R, 4] float64: open, high, low, close
+    prices    [R, 4] float64: open, high, low, close; in memory column after column
     volume    [R] float64
     """
 
-    ticker: NDArray[np.object_]
+    names: NDArray[np.object_]
+    code: NDArray[np.int32]
     time: NDArray[np.datetime64]
     prices: NDArray[np.float64]
     volume: NDArray[np.float64]
+
+    @property
+    def ticker(self) -> NDArray[np.object_]:
+        """[R] str objects."""
+        return self.names[self.code]
 
 
 def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
@@ -107,26 +115,37 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     if table.num_rows == 0:
         raise refusal("table", f"{path} has no rows")
     arrow = trading_library("pyarrow")
-    kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {
-        "ticker": arrow.string(),
-        "time": arrow.timestamp("us"),
-    }
-    cells = {
-        name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()
-    }
-    # one text a ticker, not one a row
-    coded = trading_library("pyarrow.compute").dictionary_encode(cells["ticker"])
+    cells = {name: table.column(names[name]) for name in COLUMNS}
+    rows = table.num_rows
+    del table  # from now on a column goes when it has been converted: there are never two tables
+    texts, code = _coded(cells.pop("ticker"), names["ticker"])
+    time = _column(cells.pop("time"), names["time"], arrow.timestamp("us"))
+    prices = np.empty((rows, 4), order="F")
+    for place, name in enumerate(("open", "high", "low", "close")):
+        prices[:, place] = _column(cells.pop(name), names[name], arrow.float64())
+    volume = _column(cells.pop("volume"), names["volume"], arrow.float64())
     return RawTable(
-        np.array(coded.dictionary.to_pylist(), dtype=object)[coded.indices.to_numpy()],
-        cells["time"].to_numpy(zero_copy_only=False),
-        np.stack(
-            [
-                cells[name].to_numpy(zero_copy_only=False)
-                for name in ("open", "high", "low", "close")
-            ],
-            axis=1,
-        ),
-        cells["volume"].to_numpy(zero_copy_only=False),
+        texts,
+        code,
+        time.to_numpy(zero_copy_only=False),
+        prices,
+        volume.to_numpy(zero_copy_only=False),
+    )
+
+
+def _coded(cells: Any, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
+    """The texts of a column, and the place of each row's among them."""
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells
+    texts = None
+    if arrow.types.is_dictionary(cells.type) and not cells.null_count:
+        with contextlib.suppress(InvalidInput):  # else the rows are looked at, to name the first
+            texts, indices = _column(cells.dictionary, name, arrow.string()), cells.indices
+    if texts is None:
+        coded = compute.dictionary_encode(_column(cells, name, arrow.string()))
+        texts, indices = coded.dictionary, coded.indices
+    return np.array(texts.to_pylist(), dtype=object), indices.to_numpy().astype(
+        np.int32, copy=False
     )
 
 
@@ -172,7 +191,7 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
         with Path(path).open("rb") as file:
             start = file.read(6)
         if start[:4] == b"PAR1":
-            return trading_library("pyarrow.parquet").ParquetFile(path).read()
+            return _open_parquet(path, names)
         if start in (b"ARROW1", b"FEA1"):
             return trading_library("pyarrow.feather").read_table(path)
         if start[:4] == b"\xff\xff\xff\xff":
@@ -189,6 +208,18 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
             f"Arrow: {error}"
         )
         raise refusal("table", message) from error
+
+
+def _open_parquet(path: str, names: Mapping[str, str]) -> Any:
+    """The requested columns, of the ticker one text a value; all columns if one is missing or
+    duplicate."""
+    parquet = trading_library("pyarrow.parquet")
+    found = parquet.read_schema(path).names
+    wanted = [*dict.fromkeys(names.values())]
+    if not all(found.count(column) == 1 for column in wanted):
+        return parquet.ParquetFile(path).read()
+    coded = [names["ticker"]] if "ticker" in names else None
+    return parquet.ParquetFile(path, read_dictionary=coded).read(columns=wanted)
 
 
 def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
@@ -261,6 +292,11 @@ def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
     types, is_time = arrow.types, arrow.types.is_timestamp(kind)
     cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells
     if types.is_dictionary(cells.type):
+        if not cells.null_count:
+            with contextlib.suppress(
+                InvalidInput
+            ):  # else the rows are looked at, to name the first
+                return _column(cells.dictionary, name, kind).take(cells.indices)
         cells = cells.dictionary_decode()
     is_text = (
         types.is_string(cells.type)
@@ -331,7 +367,7 @@ class PriceTable:
     tickers   [K], sorted
     bounds    [K + 1]: the bars of ticker k are the rows bounds[k] to bounds[k + 1]
     time      [R] datetime64[us], rising within a ticker
-    prices    [R, 4] float64: open, high, low, close
+    prices    [R, 4] float64: open, high, low, close; a column lies together in memory
     volume    [R] float64
     """
 
@@ -352,6 +388,16 @@ class PriceTable:
         first[self.bounds[:-1]] = True
         return first
 
+    def axis(self) -> NDArray[np.datetime64]:
+        """[T], rising: every time at which some ticker has a bar."""
+        times = self.time[self.rows(0)]
+        for ticker in range(1, len(self.tickers)):
+            own = self.time[self.rows(ticker)]
+            place = np.minimum(np.searchsorted(times, own), len(times) - 1)
+            if (times[place] != own).any():
+                times = np.union1d(times, own)
+        return times
+
 
 def checked(raw: RawTable) -> PriceTable:
     """The same rows, grouped by ticker. Raises InvalidInput with the first row, ticker and time at
@@ -366,14 +412,25 @@ def checked(raw: RawTable) -> PriceTable:
     for column, values in (("open", open_), ("close", close)):
         _refuse_first(raw, values > high * (1 + _ROUNDING), column, values, "not above high", high)
         _refuse_first(raw, values < low * (1 - _ROUNDING), column, values, "not below low", low)
-    tickers, code = np.unique(raw.ticker.astype(str), return_inverse=True)
-    _refuse_duplicates(raw, code)
-    order = np.argsort(code, kind="stable")
-    _refuse_disorder(raw, code, order)
-    bounds = np.searchsorted(code[order], np.arange(len(tickers) + 1))
-    return PriceTable(
-        tuple(map(str, tickers)), bounds, raw.time[order], raw.prices[order], raw.volume[order]
-    )
+    is_used = np.bincount(raw.code, minlength=len(raw.names)) > 0
+    tickers, place = np.unique(raw.names[is_used].astype(str), return_inverse=True)
+    rank = np.zeros(len(raw.names), dtype=np.int32)
+    rank[is_used] = place
+    code = rank[raw.code]
+    order: NDArray[np.int64] | slice = slice(None)  # copies nothing
+    if (code[1:] < code[:-1]).any():
+        order = np.argsort(code, kind="stable")
+    code, time = code[order], raw.time[order]
+    if ((code[1:] == code[:-1]) & (time[1:] <= time[:-1])).any():
+        _refuse_duplicates(raw, rank[raw.code])
+        _refuse_disorder(raw, rank[raw.code], np.arange(len(time))[order])
+    bounds = np.searchsorted(code, np.arange(len(tickers) + 1))
+    prices = raw.prices
+    if not isinstance(order, slice):
+        prices = np.empty_like(raw.prices)
+        for column in range(4):
+            prices[:, column] = raw.prices[order, column]
+    return PriceTable(tuple(map(str, tickers)), bounds, time, prices, raw.volume[order])
 
 
 def _refuse_first(
@@ -393,7 +450,7 @@ def _refuse_first(
     )
 
 
-def _refuse_duplicates(raw: RawTable, code: NDArray[np.int64]) -> None:
+def _refuse_duplicates(raw: RawTable, code: NDArray[np.int32]) -> None:
     order = np.lexsort((raw.time, code))
     first, second = order[:-1], order[1:]
     same = (code[first] == code[second]) & (raw.time[first] == raw.time[second])
@@ -404,7 +461,7 @@ def _refuse_duplicates(raw: RawTable, code: NDArray[np.int64]) -> None:
         raise refusal("table", f"{_place(raw, int(second[index]))} is there twice: {again}")
 
 
-def _refuse_disorder(raw: RawTable, code: NDArray[np.int64], order: NDArray[np.int64]) -> None:
+def _refuse_disorder(raw: RawTable, code: NDArray[np.int32], order: NDArray[np.int64]) -> None:
     before, after = order[:-1], order[1:]
     late = (code[before] == code[after]) & (raw.time[after] < raw.time[before])
     if late.any():
@@ -418,7 +475,7 @@ def _refuse_disorder(raw: RawTable, code: NDArray[np.int64], order: NDArray[np.i
 
 
 def _place(raw: RawTable, row: int) -> str:
-    return f"row {row + 1} ({raw.ticker[row]}, {moment(raw.time[row])})"
+    return f"row {row + 1} ({raw.names[raw.code[row]]}, {moment(raw.time[row])})"
 
 
 def moment(time: np.datetime64) -> str:
@@ -452,11 +509,11 @@ class AlignedBars:
 def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> AlignedBars:
     """Align the bars. Raises InvalidInput for a gap if `gaps` is error, and if drop_day would leave
     no bars."""
-    times, bar = np.unique(table.time, return_inverse=True)
+    times = table.axis()
     row = np.full((len(times), len(table.tickers)), -1)
-    row[bar, np.repeat(np.arange(len(table.tickers)), np.diff(table.bounds))] = np.arange(
-        len(table.time)
-    )
+    for ticker in range(len(table.tickers)):
+        rows = table.rows(ticker)
+        row[np.searchsorted(times, table.time[rows]), ticker] = np.arange(rows.start, rows.stop)
     lacks = row < 0
     dropped: NDArray[np.bool_] = np.zeros(len(times), dtype=np.bool_)
     if gaps == "error" and lacks.any():
