@@ -29,7 +29,7 @@ MAX_UNPACKED_BYTES = 256 << 20
 MAX_FILES = 10_000
 """The maximum contents of an unpacked code archive; it may have as many folders as files."""
 
-MAX_DATA_BYTES = 1 << 30
+MAX_DATA_BYTES = 2 << 30
 """The maximum size of a data set, which is the limit of ArtifactService."""
 
 CHUNK_BYTES = 1 << 20

@@ -194,7 +194,7 @@ class PodSettings(ServiceSettings):
     """
     cache_dir   folder for users' code and data sets, created if it is missing; several processes
                 may share it. Unset: one of this user's in the folder for temporary files
-    cache_size  the most it may hold; a single data set may take 1 GiB
+    cache_size  the most it may hold; a single data set may take 2 GiB
     shm_dir     folder in memory through which services of one machine hand tensors to each other,
                 the same for all of them. Unset: /dev/shm where there is one. Without it tensors
                 travel inside the messages

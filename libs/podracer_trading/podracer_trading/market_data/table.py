@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,15 +115,14 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     if table.num_rows == 0:
         raise refusal("table", f"{path} has no rows")
     arrow = trading_library("pyarrow")
-    cells = {name: table.column(names[name]) for name in COLUMNS}
-    rows = table.num_rows
-    del table  # from now on a column goes when it has been converted: there are never two tables
-    texts, code = _coded(cells.pop("ticker"), names["ticker"])
-    time = _column(cells.pop("time"), names["time"], arrow.timestamp("us"))
+    rows, columns = table.num_rows, _one_by_one(table, [names[name] for name in COLUMNS])
+    del table  # a column goes when it has been converted: the table is never in memory twice
+    texts, code = _coded(next(columns), names["ticker"])
+    time = _column(next(columns), names["time"], arrow.timestamp("us"))
     prices = np.empty((rows, 4), order="F")
     for place, name in enumerate(("open", "high", "low", "close")):
-        prices[:, place] = _column(cells.pop(name), names[name], arrow.float64())
-    volume = _column(cells.pop("volume"), names["volume"], arrow.float64())
+        prices[:, place] = _column(next(columns), names[name], arrow.float64())
+    volume = _column(next(columns), names["volume"], arrow.float64())
     return RawTable(
         texts,
         code,
@@ -131,6 +130,17 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
         prices,
         volume.to_numpy(zero_copy_only=False),
     )
+
+
+def _one_by_one(table: Any, names: Sequence[str]) -> Iterator[Any]:
+    """The columns in turn; neither a column that was taken nor the table is kept."""
+    if isinstance(table, _Parquet):
+        yield from map(table.column, names)
+        return
+    columns = [table.column(name) for name in reversed(names)]
+    del table
+    while columns:
+        yield columns.pop()
 
 
 def _coded(cells: Any, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
@@ -191,7 +201,7 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
         with Path(path).open("rb") as file:
             start = file.read(6)
         if start[:4] == b"PAR1":
-            return _open_parquet(path, names)
+            return _Parquet(path, names.get("ticker"))
         if start in (b"ARROW1", b"FEA1"):
             return trading_library("pyarrow.feather").read_table(path)
         if start[:4] == b"\xff\xff\xff\xff":
@@ -210,16 +220,19 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
         raise refusal("table", message) from error
 
 
-def _open_parquet(path: str, names: Mapping[str, str]) -> Any:
-    """The requested columns, of the ticker one text a value; all columns if one is missing or
-    duplicate."""
-    parquet = trading_library("pyarrow.parquet")
-    found = parquet.read_schema(path).names
-    wanted = [*dict.fromkeys(names.values())]
-    if not all(found.count(column) == 1 for column in wanted):
-        return parquet.ParquetFile(path).read()
-    coded = [names["ticker"]] if "ticker" in names else None
-    return parquet.ParquetFile(path, read_dictionary=coded).read(columns=wanted)
+class _Parquet:
+    """A Parquet file in the form of an Arrow table. A column is read when it is asked for."""
+
+    def __init__(self, path: str, coded: str | None) -> None:
+        """`coded` is a column of texts that is to be read as a dictionary."""
+        parquet = trading_library("pyarrow.parquet")
+        self._file = parquet.ParquetFile(path, read_dictionary=coded and [coded])
+        self.column_names = self._file.schema_arrow.names
+        self.num_rows = self._file.metadata.num_rows
+
+    def column(self, name: str) -> Any:
+        """One that is there once."""
+        return self._file.read(columns=[name]).column(0)
 
 
 def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:

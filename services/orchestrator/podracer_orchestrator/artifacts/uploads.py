@@ -30,7 +30,7 @@ from podracer_platform.attachments import MAX_DATA_BYTES
 Message = TypeVar("Message")
 
 PROJECT_BYTES, ALL_BYTES = MAX_DATA_BYTES, MAX_DATA_BYTES * 7 // 4
-"""The most bytes of a project's drafts, and of all drafts: of the 2 GiB that deploy/k8s has for
+"""The most bytes of a project's drafts, and of all drafts: of the 4 GiB that deploy/k8s has for
 them."""
 PROJECT_UPLOADS, MOST_WAITING, WAIT_S = 8, 100, 60.0
 """The most uploads of a project at a time; others wait, so many and for so long."""

@@ -31,7 +31,7 @@ class FileHeader(_message.Message):
     sha256: _builtins.str
     """SHA-256 of all bytes, 64 lower-case hexadecimal digits. Required."""
     size_bytes: _builtins.int
-    """Length in bytes. Required; at most 1 GiB."""
+    """Length in bytes. Required; at most 2 GiB."""
     name: _builtins.str
     """As ObjectReference.name: gives the local copy its file extension. Unset: no extension."""
     def __init__(

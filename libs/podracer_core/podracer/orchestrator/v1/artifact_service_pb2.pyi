@@ -187,7 +187,7 @@ class UploadHeader(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Kind. Required."""
     size_bytes: _builtins.int
-    """Length in bytes. Required; at most 1 GiB, or 64 MiB for CODE."""
+    """Length in bytes. Required; at most 2 GiB, or 64 MiB for CODE."""
     sha256: _builtins.str
     """SHA-256 of all bytes. Required."""
     request_id: _builtins.str
