@@ -121,15 +121,18 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     time = _column(next(columns), names["time"], arrow.timestamp("us"))
     prices = np.empty((rows, 4), order="F")
     for place, name in enumerate(("open", "high", "low", "close")):
-        prices[:, place] = _column(next(columns), names[name], arrow.float64())
-    volume = _column(next(columns), names["volume"], arrow.float64())
-    return RawTable(
-        texts,
-        code,
-        time.to_numpy(zero_copy_only=False),
-        prices,
-        volume.to_numpy(zero_copy_only=False),
-    )
+        _fill(prices[:, place], next(columns), names[name])
+    volume = np.empty(rows)
+    _fill(volume, next(columns), names["volume"])
+    return RawTable(texts, code, time.to_numpy(zero_copy_only=False), prices, volume)
+
+
+def _fill(numbers: NDArray[np.float64], cells: Any, name: str) -> None:
+    """Write a column of numbers [R], piece by piece."""
+    kind, row = trading_library("pyarrow").float64(), 0
+    for piece in cells.chunks:
+        numbers[row : row + len(piece)] = _column(piece, name, kind, row)
+        row += len(piece)
 
 
 def _one_by_one(table: Any, names: Sequence[str]) -> Iterator[Any]:
