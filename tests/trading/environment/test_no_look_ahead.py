@@ -16,7 +16,14 @@ from torch import Tensor
 
 from podracer_trading.environment import StockTrading, indicators_of, turbulence_of
 from podracer_trading.info import StockTradingConfig
-from podracer_trading.market_data import adjusted, align, checked, find_ex_rights, read_table
+from podracer_trading.market_data import (
+    adjusted,
+    align,
+    checked,
+    find_ex_rights,
+    kept_times,
+    read_table,
+)
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 BARS, TRAIN_END = 130, 90
@@ -62,7 +69,7 @@ def seen(path: Path, bar: int, daily_limit: float | None) -> Mapping[str, Any]:
         date for date in find_ex_rights(table, daily_limit) if date.time <= np.datetime64(DAYS[bar])
     ]
     table = adjusted(table, daily_limit)
-    bars = align(table, indicators_of(table, config), "forward_fill")
+    bars = align(table, indicators_of(table, config), kept_times(table, "forward_fill")[0])
     turbulence = turbulence_of(bars.close, bars.traded, 40)
     arrays = (bars.open, bars.close, bars.traded, bars.indicators, turbulence)
     return {"ex_rights": found, "arrays": [array[: bar + 1] for array in arrays]}

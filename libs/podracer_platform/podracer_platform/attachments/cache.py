@@ -7,8 +7,11 @@
     <root>/<sha256>-code/   an archive's files, compared with the archive whenever they are handed
                             out: on a machine without a whole box, code of an earlier session may
                             have changed them
+    <root>/<hash>-market/   what an environment has made of a data set, for the processes that share
+                            the cache
     <root>/.drafts/         entries that are being written or removed
-    <root>/.lock            held while entries are added or removed
+    <root>/.lock            held while entries are added or removed, .making while one is made of
+                            others
 
 A user of an entry holds a shared lock on it. The kernel releases the lock when the process ends,
 even after a kill. When room is needed, unlocked entries are removed, least recently used first. An
@@ -50,7 +53,7 @@ from podracer_platform.attachments.code_archive import (
 
 logger = logging.getLogger(__name__)
 
-_DRAFTS, _LOCK = ".drafts", ".lock"
+_DRAFTS, _LOCK, _MAKING = ".drafts", ".lock", ".making"
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -131,6 +134,34 @@ class FileCache:
                 with self._draft(announced_bytes(archive.path), is_folder=True) as draft:
                     unpack_code(archive.path, draft.path)
                     return self._publish(draft, name)
+
+    @classmethod
+    def holding(cls, path: Path, limit_bytes: int) -> FileCache | None:
+        """The cache that has this entry; None if the path is no entry of this user's cache."""
+        root = path.parent
+        is_root = root.name == f"podracer-{os.geteuid()}" and (root / _DRAFTS).is_dir()
+        return cls(root.parent, limit_bytes) if is_root else None
+
+    def hold_made(self, name: str, make: Callable[[Callable[[int], Path]], None]) -> Held:
+        """The folder `name`. If it is missing, `make` fills it, in one process at a time.
+
+        `make` gets a function that returns the new folder, with room for so many bytes, and calls
+        it once. What it makes from entries is not verified when it is held again."""
+        with self._mapped_errors(), ExitStack() as stack:
+            self._open_root()
+            making = os.open(self._root / _MAKING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, making)
+            fcntl.flock(making, fcntl.LOCK_EX)
+            if (present := self._hold(self._root / name)) is not None:
+                return present
+            drafts: list[Held] = []
+
+            def folder(size_bytes: int) -> Path:
+                drafts.append(stack.enter_context(self._draft(size_bytes, is_folder=True)))
+                return drafts[0].path
+
+            make(folder)
+            return self._publish(drafts[0], name)
 
     def _hold(self, path: Path, is_whole: Callable[[Held], bool] = lambda _: True) -> Held | None:
         """The entry; one that is not whole any more is removed."""

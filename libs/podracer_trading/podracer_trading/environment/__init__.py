@@ -2,6 +2,7 @@
 
 market        train, validation and test by date; indicators of each ticker through TA-Lib;
               turbulence of the whole market; all of it as tensors on the device
+shared_arrays the arrays of a large market, one copy for the processes of a machine
 environment   StockTrading-v0, what its broker does with N × K orders, and a number to rank policies
               by, from daily returns
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from podracer_core.lazy import exports
 
 if TYPE_CHECKING:
-    from podracer_trading.environment import market
+    from podracer_trading.environment import market, shared_arrays
     from podracer_trading.environment.environment import (
         Broker, Decision, StockTrading, statistic_of,
     )

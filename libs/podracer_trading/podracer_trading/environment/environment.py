@@ -232,16 +232,15 @@ class StockTrading(TorchEnvironment):
             .add_(1)
             .clamp_(max=len(market.times) - 1)
         )
-        next_close = market.close[following]
         if config.fill == "next_open":
-            price, can_trade = market.open[following], market.traded[following]
+            price, can_trade = market.quoted[0, 1:], market.traded[following]
         else:
             price, can_trade = market.close, market.traded
-        # [T, K] of a decision on each bar
-        self.fill_price, self.can_fill = price, (can_trade & market.known).double()
-        self._quotes = price, next_close, self.can_fill
-        by_feature = market.features.transpose(1, 2).flatten(1)
-        self._features = torch.cat([by_feature, market.turbulence_feature], dim=1)
+        # [T, K] of a decision on each bar; the prices are the market's own, as a large one's are
+        # shared by all processes
+        self.fill_price, self.can_fill = price, can_trade & market.known
+        self._quotes = price, market.quoted[1, 1:], self.can_fill
+        self._features = market.observed
         self._can_be_held = market.known & market.traded
         self._share_scale = market.mean_close / config.initial_cash
         self._stock_counter = torch.arange(2, 2 + len(market.tickers), device=market.close.device)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from podracer_trading.environment.shared_arrays import Room, shared_arrays
 from podracer_trading.info import Indicator, Split, StockTradingConfig
 from podracer_trading.market_data import (
     AlignedBars,
@@ -24,6 +28,7 @@ from podracer_trading.market_data import (
     align,
     checked,
     find_ex_rights,
+    kept_times,
     moment,
     read_table,
     refusal,
@@ -201,18 +206,9 @@ def bars_needed(config: StockTradingConfig) -> int:
     return max((needed[name] for name in names_of(config)), default=1)
 
 
-def indicators_of(table: PriceTable, config: StockTradingConfig) -> NDArray[np.float64]:
-    """[R, I], NaN on bars before all of a ticker's are known. Raises InvalidInput for a ticker with
-    too few bars.
-
-    macd        MACD line of the close as a fraction of the close
-    rsi, adx    0 … 100
-    cci         TA-Lib's
-    bollinger   where the close lies between the lower (0) and the upper (1) band of two standard
-                deviations
-    """
-    names, needed = names_of(config), bars_needed(config)
-    values = np.full((len(table.time), len(names)), np.nan)
+def refuse_short(table: PriceTable, config: StockTradingConfig) -> None:
+    """Raise InvalidInput for a ticker with too few bars for its indicators."""
+    needed = bars_needed(config)
     for ticker, name in enumerate(table.tickers):
         rows = table.rows(ticker)
         if rows.stop - rows.start < needed:
@@ -220,6 +216,23 @@ def indicators_of(table: PriceTable, config: StockTradingConfig) -> NDArray[np.f
                 f"{name} has {rows.stop - rows.start} bars; its indicators need {needed} at least"
             )
             raise refusal("table", f"{message}: leave it out, or choose shorter windows")
+
+
+def indicators_of(table: PriceTable, config: StockTradingConfig) -> NDArray[np.float64]:
+    """[R, I], NaN on bars before all of a ticker's are known. Raises InvalidInput as
+    `refuse_short`.
+
+    macd        MACD line of the close as a fraction of the close
+    rsi, adx    0 … 100
+    cci         TA-Lib's
+    bollinger   where the close lies between the lower (0) and the upper (1) band of two standard
+                deviations
+    """
+    refuse_short(table, config)
+    names, needed = names_of(config), bars_needed(config)
+    values = np.full((len(table.time), len(names)), np.nan)
+    for ticker in range(len(table.tickers)):
+        rows = table.rows(ticker)
         high, low, close = (np.ascontiguousarray(column) for column in table.prices[rows, 1:].T)
         for column, indicator in enumerate(names):
             values[rows, column] = _series(indicator, high, low, close, config)
@@ -344,16 +357,17 @@ class PreparationReport:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """T bars of K stocks. All tensors are on the device.
+    """T bars of K stocks. All tensors are on the device; none is written.
 
     tickers      [K]
     times        [T] datetime64[us]
     splits       the bars of each split; those of none are the indicators' first ones
-    features     [T, K, F] float32: close and indicators, standardized with the training split's
-                 mean and deviation of each stock; 0 before a stock's are known
+    observed     [T, F·K (+ 1)] float32: close and each indicator of all stocks, then turbulence
+                 where it is an indicator; standardized with the training split's mean and
+                 deviation of each stock; 0 before a stock's are known
     turbulence   [T] float64, 0 before it is known; None if the configuration does not use it
-    turbulence_feature  [T, 1] float32, standardized likewise; [T, 0] where it is no indicator
-    open, close  [T, K] float64, 0 before a stock's first bar
+    quoted       [2, T + 1, K] float64: open and close, 0 before a stock's first bar; the last bar
+                 twice, so that every bar has a next one
     traded       [T, K] bool, whether the stock could be traded on that bar
     known        [T, K] bool, whether its indicators are known
     mean_close   [K] float64, of the training split
@@ -362,66 +376,154 @@ class Market:
     tickers: tuple[str, ...]
     times: NDArray[np.datetime64]
     splits: Mapping[Split, range]
-    features: Tensor
+    observed: Tensor
+    observes_turbulence: bool
     turbulence: Tensor | None
-    turbulence_feature: Tensor
-    open: Tensor
-    close: Tensor
+    quoted: Tensor
     traded: Tensor
     known: Tensor
     mean_close: Tensor
     report: PreparationReport
 
+    @property
+    def features(self) -> Tensor:
+        """[T, K, F] float32: close and indicators."""
+        by_feature = self.observed[:, : self.observed.shape[1] - self.observes_turbulence]
+        return by_feature.unflatten(1, (-1, len(self.tickers))).transpose(1, 2)
+
+    @property
+    def turbulence_feature(self) -> Tensor:
+        """[T, 1] float32; [T, 0] where it is no indicator."""
+        return self.observed[:, self.observed.shape[1] - self.observes_turbulence :]
+
+    @property
+    def open(self) -> Tensor:
+        """[T, K] float64."""
+        return self.quoted[0, :-1]
+
+    @property
+    def close(self) -> Tensor:
+        """[T, K] float64."""
+        return self.quoted[1, :-1]
+
+
+_BLOCK_CELLS = 1 << 22  # bars of tickers that are aligned at a time
+
 
 def prepare(config: StockTradingConfig, device: torch.device) -> Market:
     """Read, check, adjust, align, compute and standardize. Raises InvalidInput for a table that
     cannot be traded."""
+    options = {name: getattr(config, name) for name in _PREPARING} | {
+        "columns": dict(config.columns),
+        "uses_turbulence": config.uses_turbulence,
+    }
+    arrays, values = shared_arrays(config.table, options, partial(_made, config))
+    tickers, times = tuple(values["tickers"]), arrays["times"]
+    splits = split_bars(times, values["first"], config)
+    dates = tuple(
+        ExRightsDate(name, np.datetime64(time, "us"), move, factor)
+        for name, time, move, factor in values["ex_rights"]
+    )
+    tensors = {
+        name: torch.from_numpy(arrays[name]).to(device)
+        for name in ("observed", "quoted", "traded", "known", "mean_close", "turbulence")
+    }
+    if not config.uses_turbulence:
+        del tensors["turbulence"]
+    report = PreparationReport(
+        config.table,
+        tickers,
+        times,
+        splits,
+        dates,
+        values["filled_bars"],
+        values["bars_of_no_volume"],
+        arrays["dropped_times"],
+    )
+    return Market(
+        tickers,
+        times,
+        splits,
+        observes_turbulence="turbulence" in config.indicators,
+        report=report,
+        **{"turbulence": None, **tensors},
+    )
+
+
+_PREPARING = (
+    *("adjust", "daily_limit", "gaps", "indicators", "rsi_window", "cci_window", "adx_window"),
+    *("bollinger_window", "turbulence_window", "train_end", "validation_end", "train_fraction"),
+    "validation_fraction",
+)
+
+
+def _made(config: StockTradingConfig, room: Room) -> dict[str, Any]:
+    """The arrays of a market in `room`, some tickers at a time; returns what else it needs."""
     table = checked(read_table(config.table, config.columns))
     ex_rights: list[ExRightsDate] = []
     if config.adjust == "auto":
         ex_rights = find_ex_rights(table, config.daily_limit)
         table = adjusted(table, config.daily_limit)
-    bars = align(table, indicators_of(table, config), config.gaps)
-    known = (bars.close > 0) & np.isfinite(bars.indicators).all(axis=2)
+    refuse_short(table, config)
+    times, dropped = kept_times(table, config.gaps)
+    bars, stocks, count = len(times), len(table.tickers), 1 + len(names_of(config))
+    is_observed = "turbulence" in config.indicators
+    arrays = room(
+        {
+            "times": ((bars,), times.dtype),
+            "dropped_times": ((len(dropped),), times.dtype),
+            "observed": ((bars, count * stocks + is_observed), np.float32),
+            "turbulence": ((bars if config.uses_turbulence else 0,), np.float64),
+            "quoted": ((2, bars + 1, stocks), np.float64),
+            "traded": ((bars, stocks), np.bool_),
+            "known": ((bars, stocks), np.bool_),
+            "mean_close": ((stocks,), np.float64),
+        }
+    )
+    arrays["times"][:], arrays["dropped_times"][:] = times, dropped
+    edges = np.linspace(0, stocks, max(1, min(stocks // 2, bars * stocks // _BLOCK_CELLS)) + 1)
+    blocks = list(pairwise(edges.astype(int).tolist()))
+
+    def aligned(first: int, last: int) -> AlignedBars:
+        part = table.part(first, last)
+        return align(part, indicators_of(part, config), times)
+
+    close, traded, known = arrays["quoted"][1, :-1], arrays["traded"], arrays["known"]
+    filled_bars = 0
+    for first, last in blocks:
+        block = aligned(first, last)
+        arrays["quoted"][:, :-1, first:last] = block.open, block.close
+        traded[:, first:last] = block.traded
+        known[:, first:last] = (block.close > 0) & np.isfinite(block.indicators).all(axis=2)
+        filled_bars += block.filled_bars
+    arrays["quoted"][:, -1] = arrays["quoted"][:, -2]
     turbulence = (
-        turbulence_of(bars.close, bars.traded, config.turbulence_window)
-        if config.uses_turbulence
-        else None
+        turbulence_of(close, traded, config.turbulence_window) if config.uses_turbulence else None
     )
-    splits = split_bars(bars.times, _first_usable(bars, known, turbulence, config), config)
-    features, mean_close = _features(bars, known, splits["train"], table.tickers)
-    _refuse_untraded(bars.traded & known, splits["train"])
-
-    def tensor(values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-    return Market(
-        table.tickers,
-        bars.times,
-        splits,
-        tensor(features.astype(np.float32)),
-        None if turbulence is None else tensor(np.nan_to_num(turbulence)),
-        tensor(_turbulence_feature(turbulence, len(bars.times), splits["train"], config)),
-        tensor(bars.open),
-        tensor(bars.close),
-        tensor(bars.traded),
-        tensor(known),
-        tensor(mean_close),
-        PreparationReport(
-            config.table,
-            table.tickers,
-            bars.times,
-            splits,
-            tuple(ex_rights),
-            bars.filled_bars,
-            int((table.volume == 0).sum()),
-            bars.dropped_times,
-        ),
-    )
+    usable = _first_usable(known, turbulence, config)
+    train = split_bars(times, usable, config)["train"]
+    by_feature = arrays["observed"][:, : count * stocks].reshape(bars, count, stocks)
+    for first, last in blocks:
+        block = aligned(first, last)
+        features, arrays["mean_close"][first:last] = _features(
+            block, known[:, first:last], train, table.tickers[first:last]
+        )
+        by_feature[:, :, first:last] = features.transpose(0, 2, 1)
+    if turbulence is not None:
+        arrays["turbulence"][:] = np.nan_to_num(turbulence)
+    if turbulence is not None and is_observed:
+        arrays["observed"][:, -1] = _turbulence_feature(turbulence, train)
+    _refuse_untraded(traded, known, train)
+    return {
+        "tickers": table.tickers,
+        "first": usable,
+        "ex_rights": [[each.ticker, str(each.time), each.move, each.factor] for each in ex_rights],
+        "filled_bars": filled_bars,
+        "bars_of_no_volume": int((table.volume == 0).sum()),
+    }
 
 
 def _first_usable(
-    bars: AlignedBars,
     known: NDArray[np.bool_],
     turbulence: NDArray[np.float64] | None,
     config: StockTradingConfig,
@@ -435,13 +537,14 @@ def _first_usable(
     if not usable.any():
         raise refusal(
             "table",
-            f"the table has {len(bars.times)} bars, too few for the indicators, which need {needs}",
+            f"the table has {len(known)} bars, too few for the indicators, which need {needs}",
         )
     return int(np.argmax(usable))
 
 
-def _refuse_untraded(can_trade: NDArray[np.bool_], train: range) -> None:
-    if not can_trade[train.start : train.stop].any():
+def _refuse_untraded(traded: NDArray[np.bool_], known: NDArray[np.bool_], train: range) -> None:
+    bars = slice(train.start, train.stop)
+    if not (traded[bars] & known[bars]).any():
         message = "no bar of the training split can be traded, as all volumes in it are 0"
         raise refusal("table", f"{message}; where volumes are unknown, write 1")
 
@@ -466,12 +569,8 @@ def _features(
     return np.where(known[:, :, None], standardized, 0.0), mean[:, 0]
 
 
-def _turbulence_feature(
-    turbulence: NDArray[np.float64] | None, bars: int, train: range, config: StockTradingConfig
-) -> NDArray[np.float32]:
-    if turbulence is None or "turbulence" not in config.indicators:
-        return np.zeros((bars, 0), dtype=np.float32)
+def _turbulence_feature(turbulence: NDArray[np.float64], train: range) -> NDArray[np.float32]:
     rows = turbulence[train.start : train.stop]
     deviation = rows.std()
     standardized: NDArray[np.float64] = (turbulence - rows.mean()) / (deviation or 1.0)
-    return np.nan_to_num(standardized).astype(np.float32)[:, None]
+    return np.nan_to_num(standardized).astype(np.float32)

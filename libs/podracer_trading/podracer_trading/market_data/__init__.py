@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from podracer_trading.market_data.synthetic import SyntheticMarket, make_market
     from podracer_trading.market_data.table import (
-        AlignedBars, PriceTable, align, checked, moment, read_index, read_table,
+        AlignedBars, PriceTable, align, checked, kept_times, moment, read_index, read_table,
     )
 else:
     __all__, __getattr__ = exports(__name__)

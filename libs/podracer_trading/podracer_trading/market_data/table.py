@@ -404,6 +404,17 @@ class PriceTable:
         first[self.bounds[:-1]] = True
         return first
 
+    def part(self, first: int, last: int) -> PriceTable:
+        """The tickers from `first` to before `last`; nothing is copied."""
+        rows = slice(int(self.bounds[first]), int(self.bounds[last]))
+        return PriceTable(
+            self.tickers[first:last],
+            self.bounds[first : last + 1] - self.bounds[first],
+            self.time[rows],
+            self.prices[rows],
+            self.volume[rows],
+        )
+
     def axis(self) -> NDArray[np.datetime64]:
         """[T], rising: every time at which some ticker has a bar."""
         times = self.time[self.rows(0)]
@@ -510,7 +521,6 @@ class AlignedBars:
     traded          [T, K] whether there was a bar, with a volume
     indicators      [T, K, I] float64, those of the last bar; NaN until they are defined
     filled_bars     total number of missing bars of all tickers
-    dropped_times   times left out because a ticker had no bar
     """
 
     times: NDArray[np.datetime64]
@@ -519,34 +529,41 @@ class AlignedBars:
     traded: NDArray[np.bool_]
     indicators: NDArray[np.float64]
     filled_bars: int
-    dropped_times: NDArray[np.datetime64]
 
 
-def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> AlignedBars:
-    """Align the bars. Raises InvalidInput for a gap if `gaps` is error, and if drop_day would leave
-    no bars."""
+def kept_times(
+    table: PriceTable, gaps: str
+) -> tuple[NDArray[np.datetime64], NDArray[np.datetime64]]:
+    """The times of the bars, and those left out because a ticker has no bar. Raises InvalidInput
+    for a gap if `gaps` is error, and if drop_day would leave no bars."""
     times = table.axis()
-    row = np.full((len(times), len(table.tickers)), -1)
+    counts = np.zeros(len(times), np.int64)
     for ticker in range(len(table.tickers)):
-        rows = table.rows(ticker)
-        row[np.searchsorted(times, table.time[rows]), ticker] = np.arange(rows.start, rows.stop)
-    lacks = row < 0
-    dropped: NDArray[np.bool_] = np.zeros(len(times), dtype=np.bool_)
+        counts[np.searchsorted(times, table.time[table.rows(ticker)])] += 1
+    lacks = counts < len(table.tickers)
     if gaps == "error" and lacks.any():
         raise _gap(table, times, lacks)
-    if gaps == "drop_day":
-        dropped = np.any(lacks, axis=1)
-        if dropped.all():
-            message = (
-                "gaps: drop_day leaves nothing, as there is no time at which all tickers have a bar"
-            )
-            raise refusal("gaps", f"{message}; use forward_fill, or leave tickers out")
-    times, row, lacks, dropped_times = (
-        times[~dropped],
-        row[~dropped],
-        lacks[~dropped],
-        times[dropped],
-    )
+    if gaps != "drop_day":
+        return times, times[:0]
+    if lacks.all():
+        message = (
+            "gaps: drop_day leaves nothing, as there is no time at which all tickers have a bar"
+        )
+        raise refusal("gaps", f"{message}; use forward_fill, or leave tickers out")
+    return times[~lacks], times[lacks]
+
+
+def align(
+    table: PriceTable, indicators: NDArray[np.float64], times: NDArray[np.datetime64]
+) -> AlignedBars:
+    """Align the bars at these times, which are `kept_times`, maybe of more tickers."""
+    row = np.full((len(times), len(table.tickers)), -1)
+    for ticker in range(len(table.tickers)):
+        rows = np.arange(len(table.time))[table.rows(ticker)]
+        bar = np.minimum(np.searchsorted(times, table.time[rows]), len(times) - 1)
+        is_kept = times[bar] == table.time[rows]
+        row[bar[is_kept], ticker] = rows[is_kept]
+    lacks = row < 0
     latest = np.maximum.accumulate(row, axis=0)  # rows of a ticker rise with time
     unknown = latest < 0
     open_ = np.where(lacks, table.prices[latest, 3], table.prices[latest, 0])
@@ -557,15 +574,19 @@ def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> Alig
         ~lacks & (table.volume[latest] > 0),
         np.where(unknown[:, :, None], np.nan, indicators[latest]),
         int(lacks.sum()),
-        dropped_times,
     )
 
 
 def _gap(
     table: PriceTable, times: NDArray[np.datetime64], lacks: NDArray[np.bool_]
 ) -> InvalidInput:
-    bar, ticker = np.argwhere(lacks)[0]
-    count = int(lacks.any(axis=1).sum())
+    bar = int(np.argmax(lacks))
+    ticker = next(
+        ticker
+        for ticker in range(len(table.tickers))
+        if times[bar] not in table.time[table.rows(ticker)]
+    )
+    count = int(lacks.sum())
     message = (
         f"{table.tickers[ticker]} has no bar at {moment(times[bar])}, where others have; such gaps "
         f"are on {count} of {len(times)} bars. Choose gaps: forward_fill (that ticker is not "
