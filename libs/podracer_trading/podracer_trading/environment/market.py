@@ -466,23 +466,10 @@ def _made(config: StockTradingConfig, room: Room) -> dict[str, Any]:
         table = adjusted(table, config.daily_limit)
     refuse_short(table, config)
     times, dropped = kept_times(table, config.gaps)
-    bars, stocks, count = len(times), len(table.tickers), 1 + len(names_of(config))
-    is_observed = "turbulence" in config.indicators
-    arrays = room(
-        {
-            "times": ((bars,), times.dtype),
-            "dropped_times": ((len(dropped),), times.dtype),
-            "observed": ((bars, count * stocks + is_observed), np.float32),
-            "turbulence": ((bars if config.uses_turbulence else 0,), np.float64),
-            "quoted": ((2, bars + 1, stocks), np.float64),
-            "traded": ((bars, stocks), np.bool_),
-            "known": ((bars, stocks), np.bool_),
-            "mean_close": ((stocks,), np.float64),
-        }
-    )
+    arrays = room(_shapes(config, len(times), len(dropped), len(table.tickers)))
     arrays["times"][:], arrays["dropped_times"][:] = times, dropped
-    edges = np.linspace(0, stocks, max(1, min(stocks // 2, bars * stocks // _BLOCK_CELLS)) + 1)
-    blocks = list(pairwise(edges.astype(int).tolist()))
+    stocks = len(table.tickers)
+    blocks = _blocks(len(times), stocks)
 
     def aligned(first: int, last: int) -> AlignedBars:
         part = table.part(first, last)
@@ -502,7 +489,8 @@ def _made(config: StockTradingConfig, room: Room) -> dict[str, Any]:
     )
     usable = _first_usable(known, turbulence, config)
     train = split_bars(times, usable, config)["train"]
-    by_feature = arrays["observed"][:, : count * stocks].reshape(bars, count, stocks)
+    by_feature = arrays["observed"][:, : (1 + len(names_of(config))) * stocks]
+    by_feature = by_feature.reshape(len(times), -1, stocks)  # a view
     for first, last in blocks:
         block = aligned(first, last)
         features, arrays["mean_close"][first:last] = _features(
@@ -511,7 +499,7 @@ def _made(config: StockTradingConfig, room: Room) -> dict[str, Any]:
         by_feature[:, :, first:last] = features.transpose(0, 2, 1)
     if turbulence is not None:
         arrays["turbulence"][:] = np.nan_to_num(turbulence)
-    if turbulence is not None and is_observed:
+    if turbulence is not None and "turbulence" in config.indicators:
         arrays["observed"][:, -1] = _turbulence_feature(turbulence, train)
     _refuse_untraded(traded, known, train)
     return {
@@ -521,6 +509,30 @@ def _made(config: StockTradingConfig, room: Room) -> dict[str, Any]:
         "filled_bars": filled_bars,
         "bars_of_no_volume": int((table.volume == 0).sum()),
     }
+
+
+def _shapes(
+    config: StockTradingConfig, bars: int, dropped: int, stocks: int
+) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """The arrays of `Market`, and those of its report."""
+    width = (1 + len(names_of(config))) * stocks + ("turbulence" in config.indicators)
+    return {
+        "times": ((bars,), "datetime64[us]"),
+        "dropped_times": ((dropped,), "datetime64[us]"),
+        "observed": ((bars, width), np.float32),
+        "turbulence": ((bars if config.uses_turbulence else 0,), np.float64),
+        "quoted": ((2, bars + 1, stocks), np.float64),
+        "traded": ((bars, stocks), np.bool_),
+        "known": ((bars, stocks), np.bool_),
+        "mean_close": ((stocks,), np.float64),
+    }
+
+
+def _blocks(bars: int, stocks: int) -> list[tuple[int, int]]:
+    """The first tickers, and those after the last, of what is aligned at a time: two tickers at
+    least, as sums over one would round otherwise."""
+    count = max(1, min(stocks // 2, bars * stocks // _BLOCK_CELLS))
+    return list(pairwise(np.linspace(0, stocks, count + 1).astype(int).tolist()))
 
 
 def _first_usable(
