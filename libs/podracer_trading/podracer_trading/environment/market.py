@@ -389,7 +389,7 @@ class Market:
     def features(self) -> Tensor:
         """[T, K, F] float32: close and indicators."""
         by_feature = self.observed[:, : self.observed.shape[1] - self.observes_turbulence]
-        return by_feature.unflatten(1, (-1, len(self.tickers))).transpose(1, 2)
+        return by_feature.reshape(len(self.times), -1, len(self.tickers)).transpose(1, 2)
 
     @property
     def turbulence_feature(self) -> Tensor:
@@ -407,7 +407,7 @@ class Market:
         return self.quoted[1, :-1]
 
 
-_BLOCK_CELLS = 1 << 22  # bars of tickers that are aligned at a time
+_BLOCK_CELLS = 1 << 20  # bars of tickers that are aligned at a time
 
 
 def prepare(config: StockTradingConfig, device: torch.device) -> Market:
@@ -428,8 +428,7 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
         name: torch.from_numpy(arrays[name]).to(device)
         for name in ("observed", "quoted", "traded", "known", "mean_close", "turbulence")
     }
-    if not config.uses_turbulence:
-        del tensors["turbulence"]
+    turbulence = tensors.pop("turbulence")
     report = PreparationReport(
         config.table,
         tickers,
@@ -446,7 +445,8 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
         splits,
         observes_turbulence="turbulence" in config.indicators,
         report=report,
-        **{"turbulence": None, **tensors},
+        turbulence=turbulence if config.uses_turbulence else None,
+        **tensors,
     )
 
 

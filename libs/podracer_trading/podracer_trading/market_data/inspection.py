@@ -84,7 +84,6 @@ def _found(
         is_date = open_ / before - 1 < -(limit + _TOLERANCE)
         found.append((opening[is_date], before[is_date] / open_[is_date]))
     rows, factors = zip(*found, strict=True)
-    # a factor of 1 changes nothing
     return np.concatenate(rows), np.concatenate(factors)
 
 
@@ -92,7 +91,9 @@ def _openings(table: PriceTable, ticker: int) -> NDArray[np.int64]:
     """The rows of the ticker's first bars of a day."""
     rows = table.rows(ticker)
     day = table.time[rows].astype("datetime64[D]")
-    return rows.start + np.concatenate([[0], 1 + np.flatnonzero(day[1:] != day[:-1])])
+    opening: NDArray[np.int64] = np.concatenate([[0], 1 + np.flatnonzero(day[1:] != day[:-1])])
+    opening += rows.start
+    return opening
 
 
 def _exceeded(table: PriceTable) -> NDArray[np.datetime64]:

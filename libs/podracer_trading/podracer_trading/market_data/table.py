@@ -115,15 +115,16 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     if table.num_rows == 0:
         raise refusal("table", f"{path} has no rows")
     arrow = trading_library("pyarrow")
-    rows, columns = table.num_rows, _one_by_one(table, [names[name] for name in COLUMNS])
+    rows, cells = table.num_rows, _one_by_one(table, [names[name] for name in COLUMNS])
     del table  # a column goes when it has been converted: the table is never in memory twice
-    texts, code = _coded(next(columns), names["ticker"])
-    time = _column(next(columns), names["time"], arrow.timestamp("us"))
+    texts, code = _coded(next(cells), names["ticker"])
+    time = _column(next(cells), names["time"], arrow.timestamp("us"))
     prices = np.empty((rows, 4), order="F")
     for place, name in enumerate(("open", "high", "low", "close")):
-        _fill(prices[:, place], next(columns), names[name])
+        _fill(prices[:, place], next(cells), names[name])
     volume = np.empty(rows)
-    _fill(volume, next(columns), names["volume"])
+    _fill(volume, next(cells), names["volume"])
+    arrow.default_memory_pool().release_unused()  # a fifth of a large table, else kept for later
     return RawTable(texts, code, time.to_numpy(zero_copy_only=False), prices, volume)
 
 
@@ -455,8 +456,8 @@ def checked(raw: RawTable) -> PriceTable:
     prices = raw.prices
     if not isinstance(order, slice):
         prices = np.empty_like(raw.prices)
-        for column in range(4):
-            prices[:, column] = raw.prices[order, column]
+        for number in range(4):
+            prices[:, number] = raw.prices[order, number]
     return PriceTable(tuple(map(str, tickers)), bounds, time, prices, raw.volume[order])
 
 
