@@ -182,7 +182,7 @@ async def test_a_code_archive_may_not_be_as_large_as_a_data_set(site):
         (artifact_pb2.ARTIFACT_KIND_CODE, (64 << 20) + 1, Exhausted),
         # for its bytes, not for its size
         (artifact_pb2.ARTIFACT_KIND_DATA_SET, (64 << 20) + 1, InvalidInput),
-        (artifact_pb2.ARTIFACT_KIND_DATA_SET, (1 << 30) + 1, Exhausted),
+        (artifact_pb2.ARTIFACT_KIND_DATA_SET, (2 << 30) + 1, Exhausted),
     ):
         header = artifact_pb2.UploadHeader(kind=kind, size_bytes=size_bytes, sha256="0" * 64)
         with pytest.raises(PodracerError) as refused:

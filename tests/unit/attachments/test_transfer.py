@@ -45,7 +45,7 @@ def header(**changes: Any) -> Request:
         ([header(sha256="nonsense")], InvalidInput, "sha256: expected 64"),
         ([header(name="../../etc/passwd")], InvalidInput, "name: expected letters"),
         ([header(size_bytes=-1)], InvalidInput, "size_bytes: expected 0 or more"),
-        ([header(size_bytes=(1 << 30) + 1)], InvalidInput, "are too many"),
+        ([header(size_bytes=(2 << 30) + 1)], InvalidInput, "are too many"),
         ([header(), header()], InvalidInput, "expected data of at most"),
         ([header(), Request(data=bytes((1 << 20) + 1))], InvalidInput, "expected data of at most"),
         ([header(), Request(data=DATA[:1000])], DataCorrupted, "expected 2560000 with"),

@@ -225,7 +225,7 @@ def test_data_sets_are_found_beside_the_file(tmp_path):
         ("{table: folder}", "data.table: expected a file; there is a folder at "),
         (
             "{table: large.csv}",
-            "data.table: {folder}/large.csv has 1024.0 MiB, the limit is 1024.0 MiB",
+            "data.table: {folder}/large.csv has 2048.0 MiB, the limit is 2048.0 MiB",
         ),
         (
             "{table: " + "p" * 300 + "}",
@@ -245,7 +245,7 @@ def test_mistakes_in_the_data(data, mistake, tmp_path):
     (tmp_path / "prices.csv").touch()
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.csv").open("wb") as large:
-        large.truncate((1 << 30) + 1)
+        large.truncate((2 << 30) + 1)
     (found,) = _mistakes(
         SHORT.replace("Pendulum-v1", "{entry_point: a:B}") + f"data: {data}", tmp_path
     )
